@@ -22,13 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    _num_samples,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.coding import two_valued
@@ -38,8 +32,9 @@ from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.feature_units import column_units, scaled
 from lmbm_torch.estimators.progress import progress, watched
 from lmbm_torch.estimators.refits import all_or_nothing
+from lmbm_torch.estimators.rows import checked_weights, num_instances
 from lmbm_torch.estimators.saving import StoredEstimator
-from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
+from lmbm_torch.estimators.settings import SHARED, Constraints, check_available, check_parameters
 from lmbm_torch.estimators.under_rules import RulesMixin
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
@@ -56,7 +51,7 @@ ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decis
 class TrainedEstimator(StoredEstimator):
     """An estimator that checks its settings by name, and warns if its training ended before ``tol``."""
 
-    _parameter_constraints: ClassVar[Constraints] = SHARED
+    _accepted: ClassVar[Constraints] = SHARED
 
     # Parameters, of estimators that have them.
     C: Any
@@ -91,7 +86,7 @@ class TrainedEstimator(StoredEstimator):
         return tags
 
     def _check_settings(self) -> None:
-        self._validate_params()
+        check_parameters(self)
         if hasattr(self, "device"):
             check_available(self.device)
 
@@ -141,11 +136,7 @@ class TrainedEstimator(StoredEstimator):
     def _weights(self, sample_weight, X) -> np.ndarray | None:
         if sample_weight is None:
             return None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        # As scikit-learn says it itself from 1.9 on.
-        if not weights.any():
-            raise ValueError("Sample weights must contain at least one non-zero number.")
-        return weights
+        return checked_weights(sample_weight, num_instances(X))
 
     @property
     def _device(self) -> torch.device:
@@ -301,7 +292,7 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels: Any = self._encode(y)
-        check_shape("y", labels, _num_samples(X), None)
+        check_shape("y", labels, num_instances(X), None)
         check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
         self._rules()
         self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()

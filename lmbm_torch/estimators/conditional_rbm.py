@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -25,7 +24,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.progress import bar
-from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.inference import constrained_sums, exact, matrix_bp, most_right
@@ -122,7 +121,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
     """
 
     minimises = False
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "objective": [StrOptions({"auto", *OBJECTIVES})],

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
@@ -24,7 +23,7 @@ from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.feature_units import are_steep, have_like_units
 from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -157,7 +156,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     """
 
     minimises = False
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,
