@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # the only place that tells which tensors are torch.func's
 
+from lmbm_torch.torch_internals import is_mapped, is_transformed
 from lmbm_torch.verdicts import foresee, is_traced, refuse_unless
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
@@ -55,7 +55,7 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 def are_transformed() -> bool:
     """Whether this is within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
     # Tracing for torch.compile is none of them.
-    return not torch.compiler.is_compiling() and _functorch.peek_interpreter_stack() is not None
+    return not torch.compiler.is_compiling() and is_transformed()
 
 
 def check_outside_transforms(name: str) -> None:
@@ -66,12 +66,8 @@ def check_outside_transforms(name: str) -> None:
 
 def check_not_mapped(name: str, tensor: Tensor) -> None:
     """Raise TypeError for a tensor of ``torch.func.vmap``, on whose values no choice can depend."""
-    if torch.compiler.is_compiling():
-        return
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_batchedtensor(tensor):
-            raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
-        tensor = _functorch.get_unwrapped(tensor)
+    if not torch.compiler.is_compiling() and is_mapped(tensor):
+        raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 
 def check_finite(name: str, array: Tensor | np.ndarray) -> None:

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
+from lmbm_torch.torch_internals import assert_async
+
 __all__ = [
     "foresee",
     "is_supposing",
@@ -153,10 +155,10 @@ def refuse_unless(
     """
     if is_supposing():
         return
-    if is_traced():
-        torch._assert_async(holds(), what)  # pyright: ignore[reportPrivateImportUsage]  # no public one
+    if is_traced() and assert_async is not None:
+        assert_async(holds(), what)
         return
-    if not _is_read_late(tensors):
+    if is_traced() or not _is_read_late(tensors):
         if not bool(holds()):
             refuse()
         return

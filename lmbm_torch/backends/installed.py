@@ -14,7 +14,7 @@ from lmbm_torch.backends.uncollected import uncollected
 def compiled(name: str, task: str) -> ModuleType | None:
     """The compiled module ``name``, or None, with one warning, where numba or Triton cannot be used.
 
-    They may be missing, or of versions that do not fit numpy or the system.
+    They may be missing, or of versions that do not fit numpy, the system or the module, however that shows.
 
     Args:
         name: its room and its own name, such as ``dual.network``.
@@ -24,9 +24,9 @@ def compiled(name: str, task: str) -> ModuleType | None:
     try:
         with uncollected():
             return import_module(f"lmbm_torch.backends.{room}.compiled.{module}")
-    except (ImportError, OSError, RuntimeError, SystemError) as missing:
+    except Exception as missing:
         warnings.warn(
-            f"{task} runs on its plain reference, which is far slower: {missing}",
+            f"{task} runs on its plain reference, which is far slower: {type(missing).__name__}: {missing}",
             RuntimeWarning,
             stacklevel=4,
         )

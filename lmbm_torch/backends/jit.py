@@ -1,64 +1,68 @@
-"""How numba compiles the kernels."""
+"""How numba compiles the kernels.
+
+Where numba's internals are as :mod:`lmbm_torch.backends.numba_internals` knows them, code is kept on the disk
+and compiled once; elsewhere numba compiles by its public interface, anew in each process.
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from typing import Any
+from weakref import WeakSet
 
 import numba
-from numba.core.types import unliteral
-
-from lmbm_torch.backends.kernel_cache import KernelCache
-from lmbm_torch.backends.linking import linked
-from lmbm_torch.backends.uncollected import uncollected
 
 # Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
 
+_made: WeakSet[Any] = WeakSet()
+
+
+@cache
+def _internals() -> Any:
+    """The module of dispatchers, or None, with one warning, where numba's internals are others."""
+    try:
+        found = import_module("lmbm_torch.backends.numba_internals.dispatchers")
+        found.check()
+        return found
+    except Exception as changed:
+        warnings.warn(
+            f"numba {numba.__version__} is not as lmbm_torch knows it ({type(changed).__name__}: {changed}): "
+            "kernels are compiled in every process anew, for seconds up to a minute",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
 
 def njit(function: Callable | None = None, *, cache: bool = False, **options: Any) -> Any:
-    """``numba.njit``, but for the cache: code is kept by :mod:`lmbm_torch.backends.kernel_cache`."""
+    """``numba.njit``, but for the cache: code is kept that is found if, and only if, it is up to date."""
     if function is None:
         return partial(njit, cache=cache, **options)
-    dispatcher = numba.njit(**options)(function)
-    resolve = dispatcher.get_call_template
-    # A kernel that is called with a constant would otherwise be compiled anew for each value of it.
-    dispatcher.get_call_template = lambda args, kws: resolve(
-        tuple(map(unliteral, args)), {name: unliteral(each) for name, each in dict(kws).items()}
-    )
-    compile_now = dispatcher.compile
-
-    def compile_at_once(sig: Any) -> Any:
-        with uncollected(), linked():
-            return compile_now(sig)
-
-    dispatcher.compile = compile_at_once
-    # numba looks through all that is installed for types of arguments that no kernel has.
-    dispatcher._compilation_chain_init_hook = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
-    if cache:
-        dispatcher._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
-    return dispatcher
+    internals = _internals()
+    # numba's own cache would run an inner loop that was changed in another file as it was.
+    is_plain = internals is None
+    made = numba.njit(**options)(function) if is_plain else internals.dispatcher(function, cache, options)
+    _made.add(made)
+    return made
 
 
 def part(function: Callable | None = None, **options: Any) -> Any:
-    """:func:`njit` for what compiled code alone calls, without the wrapper for Python.
-
-    To take tuples of arrays apart for Python is a sixth to a third of what short functions take to compile.
-    """
+    """:func:`njit` for what compiled code alone calls."""
     if function is None:
         return partial(part, **options)
-    dispatcher = njit(function, cache=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
-    # A call from Python would find no code to enter.
-    dispatcher.add_overload = lambda compiled: dispatcher.overloads.update(
-        {tuple(compiled.signature.args): compiled}
-    )
-    dispatcher._compile_for_args = partial(_refuse, function)
-    return dispatcher
+    internals = _internals()
+    made = numba.njit(**options)(function) if internals is None else internals.part(function, options)
+    _made.add(made)
+    return made
 
 
-def _refuse(function: Callable, *args: Any, **kws: Any) -> None:
-    raise TypeError(f"{function.__qualname__}: called from compiled code alone")
+def num_compiled() -> int:
+    """Return the number of functions, each for some types, that this process has compiled and not found."""
+    return sum(sum(each.stats.cache_misses.values()) for each in _made)
 
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")

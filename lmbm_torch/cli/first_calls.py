@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba.core import event
 from scipy import sparse
 
 from lmbm_torch import estimators, inference
+from lmbm_torch.backends.jit import num_compiled
 from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
@@ -40,10 +40,11 @@ def call(name: str) -> int:
     """Make one of ``FIRST_CALLS``; the number of functions that were compiled for it."""
     # That a call takes long is no news here.
     logging.getLogger("lmbm_torch").setLevel(logging.ERROR)
-    with event.install_recorder("numba:compile") as recorder, warnings.catch_warnings():
+    before = num_compiled()
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         FIRST_CALLS[name]()
-    return sum(found.is_start for _, found in recorder.buffer)
+    return num_compiled() - before
 
 
 def instances(form: str, rows: int = 40) -> tuple[Any, np.ndarray]:

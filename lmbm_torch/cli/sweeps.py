@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
@@ -87,9 +87,13 @@ def _width(column: Sequence[str]) -> int:
 
 def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
     """The overrides of each job of Hydra's own sweeper, key → value, in the order of their numbers."""
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    batches = BasicSweeper.split_arguments(parsed, max_batch_size=None)
-    return [dict(each.split("=", 1) for each in job if "=" in each) for batch in batches for job in batch]
+    told: dict[str, list[str]] = {}
+    for each in OverridesParser.create().parse_overrides(list(overrides)):
+        values = (
+            each.sweep_string_iterator() if each.is_sweep_override() else [each.get_value_element_as_str()]
+        )
+        told[each.get_key_element()] = list(values)
+    return [dict(zip(told, values, strict=True)) for values in product(*told.values())]
 
 
 def differs(jobs: Sequence[dict[str, str]], key: str) -> bool:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Protocol, overload, runtime_checkable
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node
 
 from lmbm_torch.checks import check_known, check_like, check_moderate, check_shape
 from lmbm_torch.shapes import Float, Known, Labels, LabelScores, Scores, Shaped
+from lmbm_torch.torch_internals import register_leaves
 from lmbm_torch.verdicts import is_traced, refuse_unless
 
 
@@ -92,7 +92,7 @@ class BaseEnergy:
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         # So that torch.func, such as jvp of a model, goes through energies to their tensors.
-        register_pytree_node(cls, _flat, partial(_unflat, cls))
+        register_leaves(cls, _flat, partial(_unflat, cls))
 
     @property
     def batch_size(self) -> int:

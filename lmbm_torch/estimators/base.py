@@ -21,13 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    _num_samples,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.coding import two_valued
@@ -36,8 +30,9 @@ from lmbm_torch.estimators import targets
 from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.progress import progress
+from lmbm_torch.estimators.rows import checked_weights, num_instances
 from lmbm_torch.estimators.saving import StoredEstimator
-from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
+from lmbm_torch.estimators.settings import SHARED, Constraints, check_available, check_parameters
 from lmbm_torch.estimators.under_rules import RulesMixin
 from lmbm_torch.fitting import recipe
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -52,7 +47,7 @@ ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.flo
 class TrainedEstimator(StoredEstimator):
     """An estimator that checks its settings by name, and warns if its training ended before ``tol``."""
 
-    _parameter_constraints: ClassVar[Constraints] = SHARED
+    _accepted: ClassVar[Constraints] = SHARED
 
     # Parameters, of estimators that have them.
     C: Any
@@ -78,7 +73,7 @@ class TrainedEstimator(StoredEstimator):
         return tags
 
     def _check_settings(self) -> None:
-        self._validate_params()
+        check_parameters(self)
         if hasattr(self, "device"):
             check_available(self.device)
 
@@ -125,11 +120,7 @@ class TrainedEstimator(StoredEstimator):
     def _weights(self, sample_weight, X) -> np.ndarray | None:
         if sample_weight is None:
             return None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        # As scikit-learn says it itself from 1.9 on.
-        if not weights.any():
-            raise ValueError("Sample weights must contain at least one non-zero number.")
-        return weights
+        return checked_weights(sample_weight, num_instances(X))
 
     @property
     def _device(self) -> torch.device:
@@ -289,7 +280,7 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels: Any = self._encode(y)
-        check_shape("y", labels, _num_samples(X), None)
+        check_shape("y", labels, num_instances(X), None)
         check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
         self._rules()
         self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()

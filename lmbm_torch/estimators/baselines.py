@@ -18,7 +18,7 @@ from scipy import sparse
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
@@ -26,6 +26,7 @@ from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watche
 from lmbm_torch.estimators.explained_answers import AnswerFields
 from lmbm_torch.estimators.explanations import Answer, Explanation, explanation, without_names
 from lmbm_torch.estimators.kernels import resolved_gamma
+from lmbm_torch.estimators.rows import num_instances
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
@@ -119,5 +120,5 @@ class LabelPowersetSVM(StructuredClassifier):
 
     def _labels(self, X: Any) -> np.ndarray:
         """Those of validated instances, in {0, 1}."""
-        labelling = np.zeros(_num_samples(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
+        labelling = np.zeros(num_instances(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
         return self.labellings_[labelling]

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
@@ -22,7 +21,7 @@ from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -98,7 +97,7 @@ class LMBMClassifier(
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,

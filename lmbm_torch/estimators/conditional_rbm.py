@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
-from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -27,7 +26,7 @@ from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassif
 from lmbm_torch.estimators.equal_columns import merged
 from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.fitting import recipe
@@ -118,7 +117,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "objective": [StrOptions({"auto", *OBJECTIVES})],

@@ -12,15 +12,16 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import train_test_split
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import Explanation
+from lmbm_torch.estimators.rows import num_instances, some_instances
 from lmbm_torch.estimators.settings import RULES, Constraints, Number
 from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.solvers.networks.problems import canonical
@@ -69,7 +70,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         classes_, label_names_: see :class:`StructuredClassifier`.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         "coverage": [Number(Real, 0, 1, closed="neither")],
         "calibration_size": [Number(Real, 0, 1, closed="neither")],
         "random_state": ["random_state"],
@@ -114,7 +115,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         if self.binarizer_ is not None:
             raise ValueError("y: expected a label matrix, got classes")
         rules_over(self.label_names_, self.constraints)
-        check_shape("y", labels, _num_samples(X), None)
+        check_shape("y", labels, num_instances(X), None)
         check_labels("y", labels)
         X = _canonical(X)
         if np.ceil(self.calibration_size * len(labels)) >= len(labels):
@@ -126,8 +127,8 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
         )
         estimator: Any = clone(self.estimator)
-        self.estimator_ = estimator.fit(_safe_indexing(X, train), _safe_indexing(y, train))
-        present = self._probabilities(_safe_indexing(X, held_out))
+        self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))
+        present = self._probabilities(some_instances(X, held_out))
         truth = np.where(labels[held_out] == 1, present, 1 - present).min(1)
         self.threshold_ = _conformal_threshold(truth, self.coverage)
         return self

@@ -82,7 +82,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         classes_, label_names_: see :class:`StructuredClassifier`.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         "constraints": RULES,
         "hierarchy": [str, dict, None],
         "part_limit": [Number(Integral, 1, None, closed="left"), None],

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_count
@@ -27,6 +26,7 @@ from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_ma
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.rows import num_instances, some_instances
 from lmbm_torch.estimators.spreading import Kept
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting.dual import dual_problem, fit_dual, kernel_problem
@@ -203,7 +203,7 @@ class DecodingClassifier(StructuredClassifier):
         X = canonical(X) if sparse.issparse(X) else X
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
-            some = X if len(rows) == _num_samples(X) else _safe_indexing(X, rows)
+            some = X if len(rows) == num_instances(X) else some_instances(X, rows)
             return self.decode(some, known=held).objective.cpu().numpy()
 
         return objective_of

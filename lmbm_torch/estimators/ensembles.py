@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
 
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
@@ -18,7 +17,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.progress import bar
-from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.estimators.settings import Constraints, StrOptions
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around
@@ -67,8 +66,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
 
     _searches_under_rules = False
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **WrappingClassifier._parameter_constraints,
+    _accepted: ClassVar[Constraints] = {
+        **WrappingClassifier._accepted,
         "orders": [StrOptions({"auto", "random", "halves"})],
     }
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
 from lmbm_torch.estimators.contributions import Fields, largest_first
+from lmbm_torch.estimators.rows import num_instances
 from lmbm_torch.inference.results import Decoding
 
 __all__ = [
@@ -188,7 +188,7 @@ def explanation(
 
 def check_one_instance(X: Any) -> None:
     """Refuse more or fewer instances than one, of any kind."""
-    if (came := _num_samples(X)) != 1:
+    if (came := num_instances(X)) != 1:
         raise ValueError(f"X: expected one instance, got {came}")
 
 

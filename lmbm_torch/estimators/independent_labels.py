@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import RULES, Constraints
+from lmbm_torch.estimators.settings import RULES, Constraints, HasMethods
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.inference.results import Decoding
@@ -44,7 +43,7 @@ class IndependentLabelsClassifier(NetworkClassifier):
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit", "predict_log_proba"])],
         "constraints": RULES,
     }

@@ -49,7 +49,7 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes made.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "cache_size": [NOT_NEGATIVE],

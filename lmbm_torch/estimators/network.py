@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -21,7 +20,7 @@ from lmbm_torch.estimators.base import Rows, level_of_caller
 from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.estimators.decoding import ProbabilisticClassifier
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import SHARED, Constraints
+from lmbm_torch.estimators.settings import SHARED, Constraints, StrOptions, check_parameters
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.inference import bayes, bayes_under_rules, mixture
 from lmbm_torch.inference.results import Decoding, Marginals, Status
@@ -37,7 +36,7 @@ DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": b
 class NetworkClassifier(ProbabilisticClassifier):
     """Predictions of an equal mixture of sigmoid belief networks, which may be a single one."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "decoder": [StrOptions({"hinge", "exact_match", *DECODERS})],
     }
@@ -112,7 +111,7 @@ class NetworkClassifier(ProbabilisticClassifier):
         """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
         if self.decoder == "hinge":
             return self.decode(X, known=known)
-        self._validate_params()
+        check_parameters(self)
         energies, rules = self._distributions(X), self._rules()
         known = known_tensor(known, energies[0])
         if rules is not None and self.decoder == "exact_match" and len(energies) == 1:

@@ -10,10 +10,11 @@ from scipy import sparse
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _num_samples, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.estimators import orderings, targets
+from lmbm_torch.estimators.rows import num_instances
 from lmbm_torch.fitting.dual import dual_problem
 from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.models import SigmoidBeliefNetwork
@@ -80,7 +81,7 @@ class PartialFitMixin:
         is_first = self.stream_sums_ is None
         X = self._features(X, reset=is_first)
         labels = self._stream_labels(y, classes, is_first)
-        check_shape("y", labels, _num_samples(X), None)
+        check_shape("y", labels, num_instances(X), None)
         weights = self._weights(sample_weight, X)
         if is_first:
             inputs = self._begin_stream(X, labels, weights, epoch_size)

@@ -86,7 +86,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         classes_, label_names_: see :class:`StructuredClassifier`.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         "Cs": [Number(Integral, 1, None, closed="left"), "array-like"],
         "cv": [Number(Integral, 2, None, closed="left")],
         "verbose": SHARED["verbose"],

@@ -1,18 +1,18 @@
-"""Constraints of the estimators' parameters in scikit-learn's form; one table for names of the same meaning.
+"""Constraints of the estimators' parameters; one table for names of the same meaning.
 
-``BaseEstimator._validate_params`` compares the parameters of an estimator with its ``_parameter_constraints``
-and refuses others by "The 'C' parameter of LMSBNClassifier must be a float in the range (0.0, inf). Got -1
-instead."
+:func:`check_parameters` compares the parameters of an estimator with its class's ``_accepted`` and refuses
+others by "The 'C' parameter of LMSBNClassifier must be a float in the range (0.0, inf). Got -1 instead."
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import Interval, StrOptions
+from scipy import sparse
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.fitting import recipe
@@ -20,27 +20,156 @@ from lmbm_torch.fitting import recipe
 Constraints = dict[str, list[Any]]
 
 
-class Number(Interval):
-    """An interval of numbers; bools are refused."""
+class ParameterError(ValueError, TypeError):
+    """A parameter of an estimator whose type or value is none that its class allows."""
 
-    def is_satisfied_by(self, val: Any) -> bool:
-        return not isinstance(val, bool) and super().is_satisfied_by(val)
+
+class Number(NamedTuple):
+    """An interval of numbers, of which bools are none.
+
+    Args:
+        kind: ``Integral`` or ``Real``.
+        low: the lower end.
+        high: the upper end, None for no end.
+        closed: the end that is inside: ``"left"``, ``"neither"`` or ``"both"``.
+    """
+
+    kind: type
+    low: float
+    high: float | None
+    closed: str = "left"
+
+    def allows(self, value: Any) -> bool:
+        """Return whether ``value`` is a number inside; NaN is inside of no interval."""
+        if not isinstance(value, self.kind) or isinstance(value, bool):
+            return False
+        number: Any = value
+        high = np.inf if self.high is None else self.high
+        above = number > self.low if self.closed == "neither" else number >= self.low
+        return above and (number <= high if self.closed == "both" else number < high)
+
+    def __str__(self) -> str:
+        opening = "(" if self.closed == "neither" else "["
+        high = "inf" if self.high is None else self.high
+        closing = "]" if self.closed == "both" else ")"
+        noun, low = ("an int", self.low) if self.kind is Integral else ("a float", float(self.low))
+        return f"{noun} in the range {opening}{low}, {high}{closing}"
+
+
+class StrOptions:
+    """Some strings."""
+
+    def __init__(self, options: Iterable[str]) -> None:
+        self.options = sorted(options)
+
+    def allows(self, value: Any) -> bool:
+        """Return whether ``value`` is one of the strings."""
+        return isinstance(value, str) and value in self.options
+
+    def __str__(self) -> str:
+        return f"a str among {{{', '.join(map(repr, self.options))}}}"
+
+
+class HasMethods:
+    """Objects, and no classes, that have all of some methods."""
+
+    def __init__(self, methods: Collection[str]) -> None:
+        self.methods = sorted(methods)
+
+    def allows(self, value: Any) -> bool:
+        """Return whether ``value`` has all of the methods."""
+        return all(callable(getattr(value, method, None)) for method in self.methods)
+
+    def __str__(self) -> str:
+        return f"an object implementing {' and '.join(map(repr, self.methods))}"
 
 
 class Relative(StrOptions):
     """``"scale"``, or a multiple of it such as ``"0.3*scale"``."""
 
-    def is_satisfied_by(self, val: Any) -> bool:
-        return recipe.multiple(val) is not None
+    def allows(self, value: Any) -> bool:
+        """Return whether ``value`` is ``"scale"`` or a multiple of it."""
+        return recipe.multiple(value) is not None
 
     def __str__(self) -> str:
         return f"{super().__str__()} or a multiple such as '0.3*scale'"
 
 
-POSITIVE = Number(Real, 0, np.inf, closed="neither")
-NOT_NEGATIVE = Number(Real, 0, np.inf, closed="left")
+def _is_boolean(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def _is_array_like(value: Any) -> bool:
+    """Return whether ``value`` is a sequence or an array; strings and sparse matrices are none."""
+    if sparse.issparse(value) or isinstance(value, type) or np.isscalar(value):
+        return False
+    return any(hasattr(value, name) for name in ("shape", "__array__", "__len__"))
+
+
+def _is_verbosity(value: Any) -> bool:
+    return _is_boolean(value) or Number(Integral, 0, None).allows(value)
+
+
+def _is_random_state(value: Any) -> bool:
+    is_seed = Number(Integral, 0, 2**32 - 1, closed="both").allows(value)
+    return value is None or is_seed or isinstance(value, np.random.RandomState)
+
+
+def _is_splitter(value: Any) -> bool:
+    splits = HasMethods(["split", "get_n_splits"]).allows(value) or Number(Integral, 2, None).allows(value)
+    return value is None or splits or (isinstance(value, Iterable) and not isinstance(value, str))
+
+
+# Constraints by name: what they allow, and their words.
+_NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "boolean": (_is_boolean, "a bool"),
+    "array-like": (_is_array_like, "an array-like"),
+    "verbose": (_is_verbosity, "a bool or an int in the range [0, inf)"),
+    "random_state": (_is_random_state, "an int in the range [0, 4294967295], a RandomState or None"),
+    "cv_object": (_is_splitter, "an int in the range [2, inf), a splitter, an iterable of splits or None"),
+}
+
+
+def _allows(constraint: Any, value: Any) -> bool:
+    if isinstance(constraint, str):
+        return _NAMED[constraint][0](value)
+    if constraint is None:
+        return value is None
+    if isinstance(constraint, type):
+        return isinstance(value, constraint)
+    return callable(value) if constraint is callable else constraint.allows(value)
+
+
+def _words(constraint: Any) -> str:
+    if isinstance(constraint, str):
+        return _NAMED[constraint][1]
+    if isinstance(constraint, type):
+        of_python = constraint.__module__ == "builtins"
+        name = constraint.__qualname__ if of_python else f"{constraint.__module__}.{constraint.__qualname__}"
+        return f"an instance of {name!r}"
+    return "a callable" if constraint is callable else str(constraint)
+
+
+def check_parameters(estimator: Any) -> None:
+    """Raise ParameterError unless each parameter meets one of the constraints that its class has for it.
+
+    Args:
+        estimator: of a class whose ``_accepted`` holds constraints by the parameters' names; a parameter
+            without an entry may be anything.
+    """
+    for name, value in estimator.get_params(deep=False).items():
+        allowed = estimator._accepted.get(name)
+        if allowed is not None and not any(_allows(each, value) for each in allowed):
+            *others, last = map(_words, allowed)
+            wanted = f"{', '.join(others)} or {last}" if others else last
+            whose = f"The {name!r} parameter of {type(estimator).__name__}"
+            raise ParameterError(f"{whose} must be {wanted}. Got {value!r} instead.")
+
+
+POSITIVE = Number(Real, 0, None, closed="neither")
+NOT_NEGATIVE = Number(Real, 0, None, closed="left")
 COUNT = Number(Integral, 1, None, closed="left")
-FINITE = Number(Real, -np.inf, np.inf, closed="neither")
+FINITE = Number(Real, -np.inf, None, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -27,7 +26,14 @@ from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.estimators.partial_fit import PartialFitMixin
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import CompilingMixin
-from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, Constraints
+from lmbm_torch.estimators.settings import (
+    CALIBRATE,
+    COUNT,
+    POSITIVE,
+    RELATIVE_PENALTY,
+    Constraints,
+    StrOptions,
+)
 from lmbm_torch.estimators.shared_kernels import SharedKernel, Solved
 from lmbm_torch.estimators.spreading import keep
 from lmbm_torch.estimators.targets import known_tensor, predicted_sparse
@@ -132,8 +138,8 @@ class LMSBNClassifier(
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **NetworkClassifier._parameter_constraints,
+    _accepted: ClassVar[Constraints] = {
+        **NetworkClassifier._accepted,
         "C": RELATIVE_PENALTY,
         "ordering": [StrOptions({"auto", "f_score", "frequency", "index", "random"}), "array-like"],
         "max_parents": [StrOptions({"auto"}), COUNT, None],

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
@@ -25,7 +24,7 @@ from lmbm_torch.estimators.completion import CompletingMixin
 from lmbm_torch.estimators.decoding import routine, several
 from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.estimators.undirected import UndirectedClassifier
@@ -155,7 +154,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
         "calibrate": CALIBRATE,

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self, cast
 import torch
 from numpy.typing import ArrayLike
 from sklearn.model_selection import BaseCrossValidator, check_cv
-from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
@@ -19,7 +18,7 @@ from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.measures import measure
-from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.estimators.settings import Constraints, StrOptions
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.threshold_trials import decode_thresholds
@@ -55,8 +54,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
         network_: the network, fitted to all instances.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **WrappingClassifier._parameter_constraints,
+    _accepted: ClassVar[Constraints] = {
+        **WrappingClassifier._accepted,
         "measure": [StrOptions({*MEASURES})],
         "cv": ["cv_object"],
     }

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn.utils import _safe_indexing
-from sklearn.utils.validation import _num_samples
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.estimators.explanations import Decode, Explanation, explanation
+from lmbm_torch.estimators.rows import num_instances, some_instances
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import canonical
@@ -151,7 +150,7 @@ def decode_around(
     """
     # Rows are taken of it, which not every sparse format gives.
     X = canonical(X) if sparse.issparse(X) else X
-    instances = _Instances(X, _num_samples(X), rules.num_labels)
+    instances = _Instances(X, num_instances(X), rules.num_labels)
     given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
 
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
@@ -175,4 +174,4 @@ class _Instances:
 
     def select(self, rows: Tensor) -> _Instances:
         """Some of the instances."""
-        return _Instances(_safe_indexing(self.X, rows.numpy()), len(rows), self.num_labels)
+        return _Instances(some_instances(self.X, rows.numpy()), len(rows), self.num_labels)

@@ -17,8 +17,8 @@ from lmbm_torch.estimators.under_rules import Rules
 class WrappingClassifier(NetworkClassifier):
     """A classifier whose parameter ``base`` is the network to fit, ``LMSBNClassifier()`` if None."""
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **NetworkClassifier._parameter_constraints,
+    _accepted: ClassVar[Constraints] = {
+        **NetworkClassifier._accepted,
         "base": [LMSBNClassifier, None],
     }
 

@@ -56,7 +56,7 @@ ARROWS = {
     "comparisons": ABOVE | {"reproductions"},
     "cli": ABOVE | {"annotation", "reproductions", "comparisons"},
 }
-EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "verdicts"}
+EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
@@ -65,6 +65,7 @@ ROOMS = {
     "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
     "backends.search": FOR_LOOPS | {"backends.matrix_bp.compiled.rows"},
     "backends.dual": FOR_LOOPS,
+    "backends.numba_internals": {"backends.uncollected"},
     "backends.sampling": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.tables.table"},
     "data.mapped": {
@@ -83,6 +84,8 @@ ROOMS = {
         "estimators.explanations",
         "estimators.label_chains",
         "estimators.calls",
+        "estimators.progress",
+        "estimators.rows",
         "estimators.settings",
         "estimators.targets",
     },
@@ -93,6 +96,8 @@ ROOMS = {
         "estimators.explanations",
         "estimators.calls",
         "estimators.protocol",
+        "estimators.progress",
+        "estimators.rows",
         "estimators.settings",
         "estimators.targets",
         "estimators.under_rules",
@@ -112,7 +117,7 @@ TABLES = {"reproductions", "comparisons"}
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"backends"},
-    "numba": {"backends", "cli.first_calls"},
+    "numba": {"backends"},
     "triton": {"backends"},
     "cvxpy": {"inference.lp_layer"},
     "cvxpylayers": {"inference.lp_layer"},

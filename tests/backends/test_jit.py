@@ -87,25 +87,6 @@ def test_what_the_caller_has_frozen_stays_frozen():
         gc.unfreeze()
 
 
-def test_machine_code_is_made_of_what_python_enters_alone():
-    @part
-    def half(number):
-        return number / 2
-
-    @njit
-    def quarter(number):
-        return half(half(number))
-
-    @njit
-    def eighth(number):
-        return half(quarter(number))
-
-    assert quarter(8.0) == 2.0
-    assert eighth(8.0) == 1.0
-    made = [next(iter(each.overloads.values())).library._is_made for each in (half, quarter, eighth)]
-    assert made == [False, True, True]
-
-
 def test_what_compiled_parts_raise_arrives():
     @part
     def root(number):
@@ -121,15 +102,3 @@ def test_what_compiled_parts_raise_arrives():
     with pytest.raises(ValueError, match="expected a square") as raised:
         fourth_root(-4.0)
     assert raised.value.args[1] == -4.0
-
-
-def test_other_peoples_code_is_compiled_as_ever():
-    numba = pytest.importorskip("numba")
-
-    @numba.njit
-    def theirs(number):
-        return number + 1
-
-    assert theirs(1) == 2
-    (found,) = theirs.overloads.values()
-    assert type(found.library).__name__ == "JITCodeLibrary"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numba import njit
-from numba.core.errors import TypingError
+from numba import TypingError, njit
 
 from lmbm_torch.backends.matrix_bp.compiled.vectors import (
     any_above,

@@ -10,10 +10,10 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numba
 import pytest
 
 import lmbm_torch
+from lmbm_torch.backends.jit import njit
 from lmbm_torch.cli import compile as command
 from lmbm_torch.cli import first_calls
 
@@ -22,7 +22,7 @@ PACKAGE = Path(lmbm_torch.__file__).parent
 
 def test_first_calls_are_made_and_their_functions_counted(monkeypatch, capsys):
     def compiles():
-        numba.njit(lambda x: x + 1)(1)
+        njit(lambda x: x + 1)(1)
 
     monkeypatch.setattr(first_calls, "FIRST_CALLS", {"one": compiles, "other": compiles, "none": int})
     monkeypatch.setattr(command, "ProcessPoolExecutor", lambda *_: ThreadPoolExecutor(1))

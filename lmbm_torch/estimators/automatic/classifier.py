@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state, gen_batches
-from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
@@ -34,7 +33,7 @@ from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watche
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.measures import MEASURES
 from lmbm_torch.estimators.progress import bar
-from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints
+from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.solvers.networks.problems import Features
@@ -89,7 +88,7 @@ class AutoLabelClassifier(StructuredClassifier):
         label_names_, classes_: see :class:`StructuredClassifier`.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "metric": [StrOptions({*MEASURES})],
         "time_budget": [POSITIVE],

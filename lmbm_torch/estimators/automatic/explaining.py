@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import _num_samples
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.data.features import numbered
@@ -19,6 +18,7 @@ from lmbm_torch.estimators.explained_answers import AnswerFields
 from lmbm_torch.estimators.explanations import Answer, Decode
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
+from lmbm_torch.estimators.rows import num_instances
 
 Restricted = Callable[[tuple[Rule, ...]], Constraints | None]
 
@@ -67,7 +67,7 @@ class MemberFields(AnswerFields):
         found = [beliefs(member, X) for member in self.model.members_]
         known = [each for each in found if each is not None]
         if len(known) < len(found):
-            return np.full((_num_samples(X), len(self.names)), np.nan)
+            return np.full((num_instances(X), len(self.names)), np.nan)
         return marginals(pooled(self.model.weights_, known))
 
     def _probabilities_or_labels(self, rows: np.ndarray) -> np.ndarray:

@@ -9,7 +9,6 @@ from typing import Any, Self, cast
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils import _safe_indexing
 
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, exactly
@@ -17,6 +16,7 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs, marginals
 from lmbm_torch.estimators.automatic.candidates import answers_of
 from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.rows import some_instances
 from lmbm_torch.estimators.under_rules import by_place
 from lmbm_torch.inference.bayes import labelling_of_most_f1
 
@@ -176,7 +176,7 @@ def allowed_answer(pipeline: Any, X: Any, rules: Constraints | None) -> np.ndarr
     labels = answers_of(pipeline, X)
     if rules is None or not (broken := rules.violated(labels).any(1)).any():
         return labels
-    model, rows = pipeline[-1], pipeline[:-1].transform(_safe_indexing(X, broken))
+    model, rows = pipeline[-1], pipeline[:-1].transform(some_instances(X, broken))
     if getattr(model, "capabilities", NO_DECODER).predicts_by_decode:
         labels[broken] = model.decode(rows, constraints=by_place(rules)).labels.cpu().numpy()
     else:

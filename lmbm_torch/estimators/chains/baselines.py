@@ -79,7 +79,7 @@ class MaximumEntropyMarkovClassifier(LikelihoodClassifier):
         objective_, relative_gradient_, duality_gap_, n_iter_: as in :class:`~.classifiers.ChainCRF`.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
 
     def __init__(self, C: float | str = 1.0, *, tol=1e-3, max_iter=1000, device="cpu", verbose=0):
         self.C = C

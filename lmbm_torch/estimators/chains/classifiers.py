@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from sklearn.utils._param_validation import StrOptions
-
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
 from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
 from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
 from lmbm_torch.estimators.equal_columns import merged
-from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 
 
 class ChainCRF(LikelihoodClassifier):
@@ -41,7 +39,7 @@ class ChainCRF(LikelihoodClassifier):
             where C is large; n_iter_: of L-BFGS.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
 
     def __init__(self, C: float | str = 1.0, *, tol=1e-3, max_iter=500, device="cpu", verbose=0):
         self.C = C
@@ -113,8 +111,8 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
             or iterations of L-BFGS.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
-        **MaxMarginEstimator._parameter_constraints,
+    _accepted: ClassVar[Constraints] = {
+        **MaxMarginEstimator._accepted,
         "kernel": [StrOptions(KERNELS), callable],
     }
 

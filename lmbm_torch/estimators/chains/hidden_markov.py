@@ -6,14 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows
-from lmbm_torch.estimators.settings import POSITIVE, SHARED, Constraints
+from lmbm_torch.estimators.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 from lmbm_torch.models.sequences import spread
 
@@ -37,7 +36,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         model_: the :class:`~lmbm_torch.models.HiddenMarkov`, on ``device``.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         **SHARED,
         "emission": [StrOptions({*EMISSIONS})],
         "smoothing": [POSITIVE],

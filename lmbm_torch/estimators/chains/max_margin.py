@@ -50,7 +50,7 @@ class MaxMarginEstimator(KernelMixin, TrainedEstimator):
         dual_coef_: (classes, rows), X_fit_: (rows, features) or None for ``"precomputed"``; other kernels.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
 
     classes_: np.ndarray
 

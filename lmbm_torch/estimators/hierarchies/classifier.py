@@ -12,9 +12,8 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, get_tags
-from sklearn.utils._param_validation import HasMethods, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
@@ -24,7 +23,8 @@ from lmbm_torch.estimators.explanations import Answer, Explanation, explanation
 from lmbm_torch.estimators.hierarchies.contributions import HierarchyFields, means_of
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.estimators.settings import Constraints
+from lmbm_torch.estimators.rows import num_instances, some_instances
+from lmbm_torch.estimators.settings import Constraints, HasMethods, StrOptions, check_parameters
 from lmbm_torch.solvers.networks.problems import canonical
 
 
@@ -59,7 +59,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         n_features_in_: where X has a number of features.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit"])],
         "hierarchy": [str, dict],
         "scope": [StrOptions({"all", "parent"})],
@@ -86,13 +86,13 @@ class HierarchicalClassifier(ClassifierOfLabels):
             ValueError: labels without their parents, a hierarchy of other labels, or another setting or input
                 that is not as described; the message names it.
         """
-        self._validate_params()
+        check_parameters(self)
         check_classifier(self.estimator, is_weighted=False)
         X = self._validated(X, reset=True)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = targets.label_matrix("y", y, allow_missing=False).astype(np.int64)
-        check_shape("y", labels, _num_samples(X), None)
+        check_shape("y", labels, num_instances(X), None)
         names = tuple(map(str, y.columns)) if hasattr(y, "columns") else numbered("label", labels.shape[1])
         self.label_names_ = names
         self.classes_ = np.tile([0, 1], (len(names), 1))
@@ -117,7 +117,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         P(y_i = 1 | x), of which nothing says that it obeys the hierarchy; or, with the scope ``"parent"``,
         P(y_i = 1 | x, its parent is present).
         """
-        found = np.zeros((_num_samples(X), len(self.label_names_)))
+        found = np.zeros((num_instances(X), len(self.label_names_)))
         for member in self.members_:
             found[:, member.labels] = member.probability(X)
         return found
@@ -125,7 +125,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
     @watched
     def predict(self, X) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, each together with its parent, by ``decoder``."""
-        self._validate_params()
+        check_parameters(self)
         probability = self.predict_proba(X)
         if self.decoder == "hamming":
             return (probability > 0.5).astype(np.int64)
@@ -170,7 +170,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
             ModuleNotFoundError: trees, without ``shap``.
             ValueError: more or fewer instances than one, a reference of another shape.
         """
-        self._validate_params()
+        check_parameters(self)
         check_is_fitted(self)
         X = self._validated(X, reset=False)
         fields = HierarchyFields(self, reference)
@@ -236,12 +236,12 @@ class _Member:
             if target.shape[1] == 1 and get_tags(last).target_tags.single_output:
                 target = target[:, 0]
             unfitted: Any = clone(estimator)
-            fitted = unfitted.fit(_safe_indexing(X, rows), target)
+            fitted = unfitted.fit(some_instances(X, rows), target)
         return cls(fitted, children, is_varying, constant)
 
     def probability(self, X: Any) -> np.ndarray:
         """P(label = 1) of each of the labels, (instances, labels)."""
-        found = np.tile(self.constant.astype(np.float64), (_num_samples(X), 1))
+        found = np.tile(self.constant.astype(np.float64), (num_instances(X), 1))
         if self.estimator is not None:
             found[:, self.is_varying] = _of_ones(self.estimator.predict_proba(X), int(self.is_varying.sum()))
         return found

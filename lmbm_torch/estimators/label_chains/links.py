@@ -11,11 +11,12 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from lmbm_torch.estimators.calls import of_label_columns
 from lmbm_torch.estimators.label_chains.columns import MISSING
+from lmbm_torch.estimators.rows import some_instances
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -78,7 +79,7 @@ class Link:
             weight: (instances,).
         """
         known = np.flatnonzero(codes != MISSING)
-        X, codes, earlier = _safe_indexing(X, known), codes[known], earlier[known]
+        X, codes, earlier = some_instances(X, known), codes[known], earlier[known]
         is_constant = (codes == codes[0]).all()
         steps = None
         classifier: Any = DummyClassifier(strategy="prior") if is_constant else clone(estimator)
@@ -110,7 +111,7 @@ class Link:
         if isinstance(self.classifier, DummyClassifier) and len(self.classifier.classes_) == 1:
             came = np.ones((len(rows), 1))
         else:
-            chosen = _safe_indexing(inputs, rows)
+            chosen = some_instances(inputs, rows)
             came = self.classifier.predict_proba(with_labels(chosen, earlier, self.earlier_states))
         table = np.zeros((len(rows), self.states))
         table[:, self.classifier.classes_] = came

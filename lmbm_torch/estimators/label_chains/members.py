@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import check_cv
-from sklearn.utils import _safe_indexing
 from torch import Tensor
 
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.label_chains.columns import MISSING
 from lmbm_torch.estimators.label_chains.links import Link
+from lmbm_torch.estimators.rows import some_instances
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +70,15 @@ class Chain:
                 folds: Any = check_cv(cv, own[known], classifier=True)
                 for train, held_out in folds.split(known, own[known]):
                     train, held_out = known[train], known[held_out]
-                    some = _safe_indexing(X, train)
+                    some = some_instances(X, train)
                     held_weight = None if weight is None else weight[train]
                     fold = Link.fit(
                         clone(estimator), some, own[train], earlier[train], *settings, held_weight
                     )
-                    held = _safe_indexing(X, held_out)
+                    held = some_instances(X, held_out)
                     seen[held_out, position] = fold.most_probable(held, earlier[held_out])
             if len(missing):
-                found = links[-1].most_probable(_safe_indexing(X, missing), earlier[missing])
+                found = links[-1].most_probable(some_instances(X, missing), earlier[missing])
                 seen[missing, position] = found
         return cls(tuple(int(label) for label in ordering), num_states, tuple(links))
 

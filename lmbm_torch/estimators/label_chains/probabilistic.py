@@ -13,8 +13,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, StrOptions
-from sklearn.utils.validation import _check_sample_weight, _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_permutation
@@ -29,7 +28,17 @@ from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, RULES, Constraints
+from lmbm_torch.estimators.rows import checked_weights, num_instances
+from lmbm_torch.estimators.settings import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RULES,
+    Constraints,
+    HasMethods,
+    StrOptions,
+    check_parameters,
+)
 from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
 from lmbm_torch.inference import (
     bayes,
@@ -86,7 +95,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         n_features_in_: where X has a number of features.
     """
 
-    _parameter_constraints: ClassVar[Constraints] = {
+    _accepted: ClassVar[Constraints] = {
         "estimator": [HasMethods(["fit"])],
         "order": [StrOptions({"index", "random"}), "array-like"],
         "num_members": [COUNT],
@@ -152,18 +161,15 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
             TypeError: an estimator that is no classifier, or has no ``predict_proba``.
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        self._validate_params()
+        check_parameters(self)
         X = self._validated(X, reset=True)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         columns, codes = LabelColumns.of(y)
-        if _num_samples(X) != len(codes):
-            raise ValueError(f"y: expected {_num_samples(X)} rows like X, got {len(codes)}")
+        if num_instances(X) != len(codes):
+            raise ValueError(f"y: expected {num_instances(X)} rows like X, got {len(codes)}")
         if sample_weight is not None:
-            unweighted = np.empty(len(codes))
-            sample_weight = _check_sample_weight(
-                sample_weight, unweighted, dtype=np.float64, ensure_non_negative=True
-            )
+            sample_weight = checked_weights(sample_weight, len(codes))
         weights = label_weights(self.class_weight, columns.decode(codes), codes == MISSING, sample_weight)
         check_classifier(self.estimator, is_weighted=weights is not None)
         random = check_random_state(self.random_state)
@@ -195,7 +201,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         """The members' distributions over the label vectors of instances."""
         check_is_fitted(self)
         X = self._validated(X, reset=False)
-        return [member.energy(X, _num_samples(X)) for member in self.members_]
+        return [member.energy(X, num_instances(X)) for member in self.members_]
 
     @watched
     @of_label_columns
@@ -215,7 +221,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         Raises:
             ValueError: rules where labels have other values than 0 and 1; several labellings of the beam.
         """
-        self._validate_params()
+        check_parameters(self)
         if (rules := self._rules(constraints)) is not None:
             return decode_around(self._without_rules(), X, rules, known, top_k)
         energies = self.energies(X)
@@ -240,7 +246,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         """The labels of :meth:`predict`, as indices into ``classes_``; the objective is ``decoder``'s."""
         if self.decoder == "exact_match":
             return self.decode(X, known)
-        self._validate_params()
+        check_parameters(self)
         energies, rules = self.energies(X), self._rules()
         if rules is not None:
             limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}

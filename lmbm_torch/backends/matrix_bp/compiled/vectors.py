@@ -13,16 +13,12 @@ from typing import Any
 
 from llvmlite import ir
 from numba import extending, types
-from numba.core import cgutils
-from numba.core.typing import templates
-from numba.core.typing.templates import AbstractTemplate, signature
-from numba.extending import lower_builtin, models, register_model
+from numba.extending import lower_builtin, models, register_model, type_callable
 
 from lmbm_torch.backends.memory import LINE
 
 # What they decorate is called with one argument less than it is written with, as no type checker can know.
 intrinsic: Any = extending.intrinsic
-infer_global: Any = templates.infer_global
 
 
 class Vector(types.Type):
@@ -46,13 +42,9 @@ class _VectorModel(models.PrimitiveModel):
 def _binary(operation: Any, floating: str, whole: str) -> None:
     """Let ``operation`` take two vectors, by these instructions."""
 
-    @infer_global(operation)
-    class _Template(AbstractTemplate):
-        def generic(self, args, kws):
-            one, *others = args
-            if isinstance(one, Vector) and others == [one]:
-                return signature(one, *args)
-            return None
+    @type_callable(operation)
+    def _type(context):
+        return lambda one, other: one if isinstance(one, Vector) and one == other else None
 
     @lower_builtin(operation, Vector, Vector)
     def _lower(context, builder, sig, args):
@@ -175,10 +167,11 @@ def _reduction(name: str, start: float):
             floating = isinstance(vector.dtype, types.Float)
             suffix = f"v{kind.count}{element.intrinsic_name}"
             operands = [ir.Constant(element, start), args[0]] if floating else [args[0]]
-            function = cgutils.get_or_insert_function(
+            reduction = f"llvm.vector.reduce.{'f' if floating else ''}{name}.{suffix}"
+            function = builder.module.globals.get(reduction) or ir.Function(
                 builder.module,
                 ir.FunctionType(element, [operand.type for operand in operands]),
-                f"llvm.vector.reduce.{'f' if floating else ''}{name}.{suffix}",
+                reduction,
             )
             return builder.call(function, operands, fastmath=("reassoc",) if floating else ())
 

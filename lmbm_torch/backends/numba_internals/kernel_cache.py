@@ -4,14 +4,17 @@ numba's own cache looks at the file of the function alone, so that an inner loop
 runs as it was; two processes that compile at once may exchange their code; and where it can write nowhere, or
 meets a damaged file, it raises. Here every piece of code has a file of its own, named by the hash of this
 package's sources, of the versions and of the types of the arguments, with a checksum that is compared before
-the rest is read. Whatever is wrong with a file or a folder, the kernel is compiled.
+the rest is read. Whatever is wrong with a file or a folder, the kernel is compiled. Nothing is read that
+somebody else may have written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
+import stat
 import sys
 import warnings
 from collections.abc import Callable
@@ -22,7 +25,8 @@ from typing import Any
 
 import llvmlite.binding
 import numba
-from numba.core import caching, config, environment
+from numba.core import caching, environment
+from numba.core.compiler import CompileResult
 from numba.core.runtime import _nrt_python  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from numba.core.serialize import dumps
 
@@ -35,7 +39,7 @@ _DIGEST = hashlib.sha256().digest_size
 @cache
 def sources() -> str:
     """The hash of every file that a kernel may be compiled from, and of the compilers' versions."""
-    room = Path(__file__).parent
+    room = Path(__file__).parents[1]
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
     for path in sorted(room.rglob("*.py")):
         digest.update(str(path.relative_to(room)).encode() + b"\0" + path.read_bytes() + b"\0")
@@ -48,61 +52,69 @@ class KernelCache(caching.FunctionCache):
     def __init__(self, function: Callable) -> None:
         self._name = repr(function)
         self._py_func = function
-        self._impl = _Codes(function)
-        self._cache_file = _Files(_folders(function), self._impl.filename_base)
+        self._cache_file = _Files(function)
         self._cache_path = str(self._cache_file.folders[0])
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """As numba's, which also loads and compiles much that no code that is there asks for."""
-        _name_helpers()
-        return self._load_overload(sig, target_context)
-
-    def _load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super()._load_overload(sig, target_context)
+            _name_helpers()
+            found = self._cache_file.load(self._index_key(sig, target_context.codegen()))
+            return None if found is None else CompileResult._rebuild(target_context, *found)
         except Exception:
             # Code that this machine or this numba cannot use, for whichever reason of theirs.
             return None
 
     def _save_overload(self, sig: Any, data: Any) -> None:
-        if self._enabled and self._impl.check_cachable(data):
-            self._cache_file.save(self._index_key(sig, data.codegen), self._impl.reduce(data))
+        # Code that holds addresses of this process is of no use to another one.
+        if self._enabled and not data.lifted and not data.library.has_dynamic_globals:
+            self._cache_file.save(self._index_key(sig, data.codegen), data._reduce())
 
 
-class _Codes(caching.CompileResultCacheImpl):
-    """How numba serialises code; where it goes is up to :class:`_Files`."""
+def _folders(file: Path) -> list[Path]:
+    """Return the folders where code may be kept, the first choice first.
 
-    def __init__(self, function: Callable) -> None:
-        code = function.__code__
-        self._lineno = code.co_firstlineno
-        # Where a warning of numba's says that code cannot be kept.
-        self._locator = caching.InTreeCacheLocator(function, code.co_filename)
-        name = f"{Path(code.co_filename).stem}.{function.__qualname__}"
-        self._filename_base = self.get_filename_base(name, "")
-
-
-def _folders(function: Callable) -> list[Path]:
-    """Where code may be kept, in order: as numba's own, but also read where nothing can be written."""
-    file = function.__code__.co_filename
-    locators = [caching.InTreeCacheLocator, caching.UserWideCacheLocator]
-    if config.CACHE_DIR:  # pyright: ignore[reportAttributeAccessIssue]  # set from the environment
-        locators.insert(0, caching.UserProvidedCacheLocator)
-    return [Path(locator(function, file).get_cache_path()) for locator in locators]
+    Args:
+        file: of the function's source; code stands beside it, else in a folder of the user's.
+    """
+    within = f"{file.parent.name}_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:16]}"
+    if sys.platform == "win32":
+        home = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
+    else:
+        default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+        home = os.environ.get("XDG_CACHE_HOME", default)
+    chosen: str = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]  # of NUMBA_CACHE_DIR
+    return [
+        *([Path(chosen) / within] if chosen else []),
+        file.parent / "__pycache__",
+        Path(home).expanduser() / "lmbm_torch" / within,
+    ]
 
 
 class _Files:
     """The codes of one function, for several types of arguments."""
 
-    def __init__(self, folders: list[Path], base: str) -> None:
-        self.folders = folders
-        self._base = base
+    def __init__(self, function: Callable) -> None:
+        code = function.__code__
+        file = Path(code.co_filename).absolute()
+        self.folders = _folders(file)
+        # Whoever may change the source has no need to change the code.
+        self._owners = {0, *(path.stat().st_uid for path in (file,) if path.exists())}
+        if sys.platform != "win32":
+            self._owners.add(os.geteuid())
+        name = function.__qualname__.replace("<", "").replace(">", "")
+        python = f"py{sys.version_info[0]}{sys.version_info[1]}{getattr(sys, 'abiflags', '')}"
+        self._base = f"{file.stem}.{name}-{code.co_firstlineno}.{python}"
 
     def load(self, key: Any) -> Any:
         """The code of a key, or None where there is none, or none that is whole."""
         for folder in self.folders:
-            with suppress(OSError):
-                content = (folder / self._name(key)).read_bytes()
+            with suppress(OSError), (folder / self._name(key)).open("rb") as stream:
+                if not (self._is_own(folder.stat()) and self._is_own(os.fstat(stream.fileno()))):
+                    _warn_of_others(folder)
+                    continue
+                content = stream.read()
                 if hashlib.sha256(content[_DIGEST:]).digest() == content[:_DIGEST]:
                     name, stored, data = _Reader(io.BytesIO(content[_DIGEST:])).load()
                     if (name, stored) == (self._name(key), key):
@@ -114,8 +126,15 @@ class _Files:
         content = dumps((self._name(key), key, data))
         for folder in self.folders:
             with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                with replacing(folder / self._name(key)) as stream:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+                if not self._is_own(folder.stat()):
+                    _warn_of_others(folder)
+                    continue
+                # A file of somebody else's would keep its owner's permissions.
+                path = folder / self._name(key)
+                if path.exists() and not self._is_own(path.stat()):
+                    path.unlink()
+                with replacing(path) as stream:
                     stream.write(hashlib.sha256(content).digest() + content)
                 self._remove_stale(folder)
                 return
@@ -127,6 +146,16 @@ class _Files:
             with suppress(OSError):
                 for path in folder.glob(f"{self._base}.*{SUFFIX}"):
                     path.unlink()
+
+    def _is_own(self, found: os.stat_result) -> bool:
+        """Return whether a file or folder is of this user, the source's owner or root, who alone write it.
+
+        A group that has the number of the owner is the owner's own, as many systems make one for each user.
+        """
+        if sys.platform == "win32":
+            return True
+        by_others = stat.S_IWOTH | (stat.S_IWGRP if found.st_gid != found.st_uid else 0)
+        return found.st_uid in self._owners and not found.st_mode & by_others
 
     def _name(self, key: Any) -> str:
         return f"{self._base}.{sources()[:12]}.{hashlib.sha256(str(key).encode()).hexdigest()[:12]}{SUFFIX}"
@@ -166,6 +195,16 @@ def _warn_of_no_folder() -> None:
     warnings.warn(
         "compiled code can be kept nowhere, so that every process compiles anew, for seconds up to a minute: "
         "let NUMBA_CACHE_DIR name a folder that can be written",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+@cache
+def _warn_of_others(folder: Path) -> None:
+    warnings.warn(
+        f"compiled code in {folder} is neither read nor kept, since others than you can write there: "
+        "take the permission away (chmod go-w), or let NUMBA_CACHE_DIR name a folder of your own",
         RuntimeWarning,
         stacklevel=2,
     )
