@@ -27,9 +27,10 @@ from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+import reproduce
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.comparisons import trials
-from lmbm_torch.reproductions.cells import Cell, Result, compute
+from lmbm_torch.compare import trials
+from lmbm_torch.compare.cells import Cell, Result, compute
 
 SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
 """Tolerances of shares of some thousand test instances: a handful of them may change."""
@@ -57,9 +58,7 @@ class Sample(ABC):
 
     def recompute(self, kept: Mapping[str, str], folder: Path, console: Console) -> Result:
         """The row by the kept one's protocol, with all cells that it is made from stored in ``folder``."""
-        # Some tables compose configurations of their own.
-        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
-            return self._own(self._rows(kept, folder, console))
+        return self._own(self._rows(kept, folder, console))
 
     def _own(self, rows: Sequence[Any]) -> Any:
         return next(row for row in rows if (row["data"], row["method"]) == (self.data, self.method))
@@ -81,7 +80,8 @@ class Compared(Sample):
 
     def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
         said = [f"{each.name}={kept[each.name]}" for each in fields(trials.Settings) if each.name in kept]
-        config = compose("compare", [f"data={self.data}", *(said or self.protocol)])
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+            config = compose("compare", [f"data={self.data}", *(said or self.protocol)])
         settings = trials.Settings(**{each.name: config[each.name] for each in fields(trials.Settings)})
         data = instantiate(config.data.data)
         found = compute(trials.cells(data, [self.method], settings), folder, console)
@@ -99,7 +99,8 @@ class Reproduced(Sample):
     overrides: tuple[str, ...]
 
     def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
-        config = compose("reproduce", [*self.overrides, "name=checked", f"output={folder}"])
+        with initialize_config_dir(reproduce.CONFIGURATION, version_base="1.3"):
+            config = compose("reproduce", [*self.overrides, "name=checked", f"output={folder}"])
         settings: dict[str, Any] = OmegaConf.to_container(config.table, resolve=True)  # pyright: ignore[reportAssignmentType]
         module = import_module(settings.pop("module"))
         found = compute(self._needed(module.cells(folder=config.paths.data, **settings)), folder, console)

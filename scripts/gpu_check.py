@@ -40,11 +40,11 @@ from keep import RESULTS, keep
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from lmbm_torch.compare.tables import table, write_csv
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.reproductions.tables import table, write_csv
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

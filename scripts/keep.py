@@ -13,8 +13,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from lmbm_torch.compare.tables import FINISHED
 from lmbm_torch.files import replacing
-from lmbm_torch.reproductions.tables import FINISHED
 
 RESULTS = Path(__file__).parents[1] / "results"
 

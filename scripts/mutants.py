@@ -1,9 +1,9 @@
 """Break the library one line at a time: the test that a mutant of tests/mutants.toml names must catch it.
 
-A mutant is a file below lmbm_torch, a text that stands there once, another one in its place, and a test. It
-is written into a copy of the package, in which the test must fail; beforehand every test must pass there
-without a mutant. The copy has the package's compiled kernels; a mutant in ``backends`` makes all of them
-stale, so that its test had better call few.
+A mutant is a file below lmbm_torch or in scripts, a text that stands there once, another one in its place,
+and a test. It is written into a copy of the package, in which the test must fail; beforehand every test must
+pass there without a mutant. The copy has the package's compiled kernels; a mutant in ``backends`` makes all
+of them stale, so that its test had better call few.
 
     python scripts/mutants.py                 # all; slow
     python scripts/mutants.py losses/ energies/
@@ -37,7 +37,7 @@ class Mutant:
     """A line that is wrong.
 
     Args:
-        file: below lmbm_torch.
+        file: below lmbm_torch, or ``scripts/…``.
         old: stands there once.
         new: takes its place.
         test: that must fail then.
@@ -47,6 +47,10 @@ class Mutant:
     old: str
     new: str
     test: str
+
+    def path(self, repository: Path) -> Path:
+        """The file in the repository or in a copy."""
+        return repository / ("" if self.file.startswith("scripts/") else "lmbm_torch") / self.file
 
 
 def listed(path: Path = LIST) -> list[Mutant]:
@@ -78,7 +82,7 @@ def passes(folder: Path, tests: Sequence[str], seconds: float | None = None) -> 
 
 def survives(folder: Path, mutant: Mutant) -> bool:
     """Whether the test of a mutant passes all the same."""
-    file = folder / "lmbm_torch" / mutant.file
+    file = mutant.path(folder)
     text = file.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
         raise ValueError(
@@ -95,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("files", nargs="*", help="beginnings of files below lmbm_torch; all by default")
+    parser.add_argument("files", nargs="*", help="beginnings of files; all by default")
     begins = tuple(parser.parse_args(arguments).files)
     mutants = [each for each in listed() if not begins or each.file.startswith(begins)]
     with tempfile.TemporaryDirectory() as name:

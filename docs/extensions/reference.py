@@ -30,8 +30,7 @@ PACKAGES = (
     "training",
     "prediction",
     "annotation",
-    "comparisons",
-    "reproductions",
+    "compare",
     "cli",
 )
 

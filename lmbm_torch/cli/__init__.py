@@ -4,7 +4,8 @@ A module is a command: ``lmbm train`` is ``python -m lmbm_torch.cli.train``. Eac
 before it imports what does the work, so that a mistake is answered at once.
 
 * ``entry``: finds the command; ``options``, ``showing``, ``configuration``: what commands share;
-* ``train``, ``compare``, ``reproduce``: composed by Hydra from the configuration in ``conf/``;
+* ``train``, ``compare``: composed by Hydra from the configuration in ``conf/``;
+* ``reproduce``: tables of a clone, by its scripts;
 * ``predict``, ``evaluate``, ``report``: a trained model and a file;
 * ``compile``: every kernel beforehand, by ``first_calls``;
 * ``jobs``: runs of ``train``.

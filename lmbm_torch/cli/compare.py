@@ -41,10 +41,10 @@ def _run(config: DictConfig) -> None:
 
     from lmbm_torch.cli.clusters import on_cluster
     from lmbm_torch.cli.typed import Comparison, check_types
-    from lmbm_torch.comparisons import trials
-    from lmbm_torch.comparisons.comparing import compare
-    from lmbm_torch.comparisons.methods import METHODS, is_installed, takes
-    from lmbm_torch.reproductions.tables import table
+    from lmbm_torch.compare import trials
+    from lmbm_torch.compare.comparing import compare
+    from lmbm_torch.compare.methods import METHODS, is_installed, takes
+    from lmbm_torch.compare.tables import table
 
     check_types(OmegaConf.to_container(config, resolve=True), Comparison)  # pyright: ignore[reportArgumentType]
     data = _data(config.data)

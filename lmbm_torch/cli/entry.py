@@ -15,7 +15,7 @@ COMMANDS = {
     "annotate": "label rows by hand, a model beside: lmbm annotate runs/… new.csv --output labelled.csv",
     "report": "write a page about a model: lmbm report runs/… --output report.html",
     "compare": "compare all families and the usual peers: lmbm compare data=scene",
-    "reproduce": "compute a table of a paper: lmbm reproduce table=lmbm_2009",
+    "reproduce": "compute a table of a paper, in a clone: lmbm reproduce table=lmbm_2009",
     "compile": "compile the kernels beforehand, as while an image is built: lmbm compile",
 }
 HELP = "\n".join(

@@ -83,16 +83,6 @@ class Comparison(TypedDict):
     output: str | None
 
 
-class Reproduction(TypedDict):
-    """What ``lmbm reproduce`` holds."""
-
-    processes: int
-    cluster: str | None
-    time_limit: float | None
-    name: str
-    output: str
-
-
 def check_types(config: Mapping[Any, Any], keys: type) -> None:
     """Refuse values of another type than they are used as, wherever a configuration holds them.
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from lmbm_torch.comparisons import trials
+from lmbm_torch.compare import trials
+from lmbm_torch.compare.cells import Result, compute, print_tables, write_tables
+from lmbm_torch.compare.tables import write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
-from lmbm_torch.reproductions.cells import Result, compute, print_tables, write_tables
-from lmbm_torch.reproductions.tables import write_text
 from lmbm_torch.viz import interval_plot
 
 
@@ -31,7 +31,7 @@ def compare(
     how many is said below the table.
 
     Raises:
-        ValueError: what :func:`lmbm_torch.comparisons.trials.cells` refuses; a reference that is not
+        ValueError: what :func:`lmbm_torch.compare.trials.cells` refuses; a reference that is not
             compared; a folder that holds trials of other settings.
     """
     if reference not in methods:

@@ -14,7 +14,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 
-from lmbm_torch.comparisons.baselines import (
+from lmbm_torch.compare.baselines import (
     BoostedRules,
     ChainEnsemble,
     MLkNN,

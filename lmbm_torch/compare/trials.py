@@ -14,7 +14,9 @@ from sklearn.model_selection import KFold, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.checks import check_count, check_labels
-from lmbm_torch.comparisons.methods import (
+from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.evaluation import measure, part
+from lmbm_torch.compare.methods import (
     METHODS,
     Ensemble,
     Tuned,
@@ -24,12 +26,10 @@ from lmbm_torch.comparisons.methods import (
     tuned,
     unscaled,
 )
-from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
+from lmbm_torch.compare.significance import corrected_t_test, holm, interval
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.extras import EXTRAS
-from lmbm_torch.reproductions.cells import Cell, Result
-from lmbm_torch.reproductions.evaluation import measure, part
 
 MEASURES = {
     "exact_match": "exact match",

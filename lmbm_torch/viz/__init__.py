@@ -3,10 +3,9 @@
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
-    from lmbm_torch.viz.comparisons import bar_chart, error_bars, error_curves, interval_plot
+    from lmbm_torch.viz.comparisons import bar_chart, interval_plot
     from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
     from lmbm_torch.viz.images import image_grid, image_rows, weight_filters
-    from lmbm_torch.viz.learning_curves import learning_curves
     from lmbm_torch.viz.nodes import node_histogram
     from lmbm_torch.viz.quality import change_chart, label_chart, reliability_diagram
     from lmbm_torch.viz.segments import segment_displays
@@ -16,13 +15,10 @@ __all__ = [
     "change_chart",
     "coupling_heatmap",
     "dependency_heatmap",
-    "error_bars",
-    "error_curves",
     "image_grid",
     "image_rows",
     "interval_plot",
     "label_chart",
-    "learning_curves",
     "node_histogram",
     "reliability_diagram",
     "segment_displays",

@@ -17,8 +17,8 @@ from scipy.stats import loguniform
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 
-from lmbm_torch.comparisons import trials
-from lmbm_torch.comparisons.methods import Tuned
+from lmbm_torch.compare import trials
+from lmbm_torch.compare.methods import Tuned
 from lmbm_torch.data import MultilabelData, SevenSegment, load
 from lmbm_torch.data.splits import stratified_split
 

@@ -26,8 +26,8 @@ from measuring import described, seconds, show, table, write_csv
 
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.losses import methods
-from lmbm_torch.reproductions.crbm_epochs import Images, Steps
-from lmbm_torch.reproductions.crbm_problems import METHODS, problem
+from reproduce.crbm_epochs import Images, Steps
+from reproduce.crbm_problems import METHODS, problem
 
 NUM_HIDDEN, NUM_ITERS, RATE, ALL = 256, 10, 0.05, 50_000
 VISIBLE = FEATURES = 784

@@ -23,8 +23,8 @@ from lmbm_torch.backends.matrix_bp.plain import sum_gain
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import matrix_bp
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages
-from lmbm_torch.reproductions.crbm_epochs import Images, Steps
-from lmbm_torch.reproductions.crbm_problems import problem
+from reproduce.crbm_epochs import Images, Steps
+from reproduce.crbm_problems import problem
 
 NUM_ITERS, BATCH = 10, 100
 SETTINGS: dict[str, Any] = {

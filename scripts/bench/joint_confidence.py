@@ -22,11 +22,11 @@ from measuring import described, show, table, told, write_csv
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
-from lmbm_torch.comparisons.any_table import load, with_split
+from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.prediction.findings import Calibration
-from lmbm_torch.reproductions.evaluation import part
+from reproduce.any_table import load, with_split
 
 SETS = ("water_quality", "scene", "yeast", "mediamill_subset", "tmc2007_500")
 MODELS: dict[str, tuple[Any, tuple[float, ...]]] = {

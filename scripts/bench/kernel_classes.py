@@ -36,7 +36,7 @@ from lmbm_torch.data.sequences.named import load_ocr_letters
 from lmbm_torch.data.sequences.records import Sequences
 from lmbm_torch.estimators import ChainSVM, KernelLogisticRegression, MultiClassSVM
 from lmbm_torch.estimators.chains.baselines import IndependentPositions
-from lmbm_torch.reproductions.m3n_2003 import unit_length
+from reproduce.m3n_2003 import unit_length
 
 C, GAMMA = 3.0, 2.0
 GAUSSIAN_PROCESS = 500

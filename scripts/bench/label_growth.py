@@ -27,9 +27,9 @@ from measuring import described, seconds, show, table, write_csv
 from rich.console import Console
 from scipy import sparse
 
+from lmbm_torch.compare.cells import Cell, compute
 from lmbm_torch.estimators import LMSBNClassifier, orderings
 from lmbm_torch.estimators.few_parents import MANY_LABELS
-from lmbm_torch.reproductions.cells import Cell, compute
 from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200

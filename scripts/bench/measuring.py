@@ -13,7 +13,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lmbm_torch.reproductions.tables import table, write_csv
+from lmbm_torch.compare.tables import table, write_csv
+
+# Benchmarks of parts of tables import the package of tables, which stands beside their folder.
+sys.path.append(str(Path(__file__).parents[1]))
 
 __all__ = ["described", "median_seconds", "seconds", "show", "table", "told", "write_csv"]
 

@@ -31,7 +31,7 @@ from lmbm_torch.data import named
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.reproductions.hierarchies import read
+from reproduce.hierarchies import read
 
 ROWS, NOISE = 60, 0.3
 FIXED = (0, 50, 150, 300)

@@ -4,7 +4,7 @@ Ten sets, each in resampled splits, a third of the instances to test; of tmc2007
 mediamill_subset the first ten labels. AutoLabelClassifier is fitted once for each metric. Each peer has one
 search for all metrics, over its settings, the scaling of features and, where it has probabilities, one
 threshold for all labels, as a practitioner would choose it for F1. Seconds are of the processor. Paired tests
-(:mod:`lmbm_torch.comparisons.significance`) are against the peer that is best on the set's test parts: a
+(:mod:`lmbm_torch.compare.significance`) are against the peer that is best on the set's test parts: a
 choice that nobody could have made beforehand.
 """
 
@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from lmbm_torch.comparisons.budgets import try_within
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, is_installed, takes
-from lmbm_torch.comparisons.significance import corrected_t_test, holm
+from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.evaluation import part, scores
+from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
+from lmbm_torch.compare.significance import corrected_t_test, holm
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.estimators import AutoLabelClassifier
-from lmbm_torch.reproductions.cells import Cell, Result
-from lmbm_torch.reproductions.evaluation import part, scores
+from reproduce.budgets import try_within
 
 METRICS = {"exact_match": "exact match", "sample_f1": "sample F1", "macro_f1": "macro F1"}
 COLUMNS = {

@@ -14,10 +14,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, ParameterSampler
 from sklearn.pipeline import Pipeline
 
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned, scalings, tuned, unscaled
+from lmbm_torch.compare.cells import Result
+from lmbm_torch.compare.evaluation import part, scores
+from lmbm_torch.compare.methods import METHODS, Ensemble, Tuned, scalings, tuned, unscaled
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.reproductions.cells import Result
-from lmbm_torch.reproductions.evaluation import part, scores
 
 FOLDS = 3
 # Beside the method's own settings.

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from lightning.pytorch import seed_everything
 
+from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.inference import log_likelihood, matrix_bp, mean_field
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.models import RestrictedBoltzmannMachine
-from lmbm_torch.reproductions import crbm_training
-from lmbm_torch.reproductions.cells import Cell, Result
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import IterationSchedule
+from reproduce import crbm_training
 
 COLUMNS = {
     "tested_by": "tested by",

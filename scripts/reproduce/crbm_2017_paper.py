@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmbm_torch.compare.cells import Cell, OutOfTime, Result, check_time
 from lmbm_torch.files import reading, replacing, write_figure
-from lmbm_torch.reproductions import crbm_epochs, crbm_problems
-from lmbm_torch.reproductions.cells import Cell, OutOfTime, Result, check_time
+from reproduce import crbm_epochs, crbm_problems
 
 COLUMNS = {
     "all": "all pixels, % (paper)",
@@ -360,7 +360,7 @@ def draw(results: Sequence[Result], folder: Path) -> None:
     """Figure 2, validation errors against epochs, and Figure 4, each with plain and with centred steps."""
     # At use: the machine that trains may lack what draws.
     from lmbm_torch.viz import image_rows
-    from lmbm_torch.viz.comparisons import error_curves
+    from reproduce.figures import error_curves
 
     results = [result for result in results if "all" in result]
     figures = {}

@@ -23,12 +23,12 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 
+from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.evaluation import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import ConditionalRBMClassifier
-from lmbm_torch.reproductions.cells import Cell, Result
-from lmbm_torch.reproductions.evaluation import measure, part
-from lmbm_torch.reproductions.linear_networks import METHODS as NETWORKS
-from lmbm_torch.reproductions.linear_networks import METRICS, cross_validate
+from reproduce.linear_networks import METHODS as NETWORKS
+from reproduce.linear_networks import METRICS, cross_validate
 
 COLUMNS = {
     "exact_match": "exact match",

@@ -21,10 +21,10 @@ from torch import Tensor
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.losses.gradients import gradient
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.verdicts import supposing
+from reproduce.gradients import gradient
 
 WEIGHTS = "visible_bias", "visible_weight", "hidden_bias", "hidden_weight", "coupling"
 HIDDEN_RATE = 0.04

@@ -32,17 +32,17 @@ import torch
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
+from lmbm_torch.compare.cells import Cell
+from lmbm_torch.compare.tables import write_csv
 from lmbm_torch.data import MulticlassData, load_multiclass
 from lmbm_torch.estimators import KernelLogisticRegression
 from lmbm_torch.files import write_figure
-from lmbm_torch.reproductions.cells import Cell
-from lmbm_torch.reproductions.tables import write_csv
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
-from lmbm_torch.viz import learning_curves
+from reproduce.figures import learning_curves
 
 COLUMNS = {
     "cg_seconds": "conjugate gradients, s (paper)",

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hydra import compose
+from hydra import compose, initialize_config_dir
 
-from lmbm_torch.reproductions.cells import Cell, Result
+from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.training import runs
 from lmbm_torch.training.configured import build
 
@@ -74,7 +75,7 @@ def measure(overrides: Sequence[str], seeds: Sequence[int]) -> Result:
 
 def run(overrides: Sequence[str]) -> dict[str, float]:
     """One training: the metrics on the test part, and how many weights were trained."""
-    with TemporaryDirectory() as place:
+    with TemporaryDirectory() as place, initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*overrides, f"paths.run={place}"])
         trainer, module, data = build(config)
         metrics = runs.fit_and_measure(Path(place), trainer, module, data)

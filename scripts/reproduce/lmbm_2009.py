@@ -24,13 +24,13 @@ from sklearn.base import clone
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV, KFold
 
+from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.evaluation import part, scores
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.files import write_figure
 from lmbm_torch.metrics.functional import jaccard_index
-from lmbm_torch.reproductions.cells import Cell, Result
-from lmbm_torch.reproductions.evaluation import part, scores
 from lmbm_torch.viz import coupling_heatmap
 
 METRICS = {

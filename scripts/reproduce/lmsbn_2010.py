@@ -25,6 +25,8 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 
+from lmbm_torch.compare.cells import Cell
+from lmbm_torch.compare.evaluation import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import (
     LMSBNClassifier,
@@ -34,11 +36,9 @@ from lmbm_torch.estimators import (
     orderings,
 )
 from lmbm_torch.files import write_figure
-from lmbm_torch.reproductions.cells import Cell
-from lmbm_torch.reproductions.decoding_times import decoding_cells, draw_decoding
-from lmbm_torch.reproductions.evaluation import measure, part
-from lmbm_torch.reproductions.linear_networks import proven
 from lmbm_torch.viz import bar_chart
+from reproduce.decoding_times import decoding_cells, draw_decoding
+from reproduce.linear_networks import proven
 
 COLUMNS = {
     "exact_match": "E",

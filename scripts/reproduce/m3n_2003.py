@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from sklearn.preprocessing import normalize
 
+from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.data.sequences.named import load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, Sequences
 from lmbm_torch.estimators.chains.base import Rows
@@ -31,8 +32,8 @@ from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
 from lmbm_torch.files import write_figure
-from lmbm_torch.reproductions.cells import Cell, Result
-from lmbm_torch.viz import error_bars, transition_heatmap
+from lmbm_torch.viz import transition_heatmap
+from reproduce.figures import error_bars
 
 COLUMNS = {
     "error": "character error",

@@ -52,9 +52,8 @@ ARROWS = {
     "annotation": {"constraints", "data", "inference", "prediction"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
-    "reproductions": ABOVE,
-    "comparisons": ABOVE | {"reproductions"},
-    "cli": ABOVE | {"annotation", "reproductions", "comparisons"},
+    "compare": ABOVE,
+    "cli": ABOVE | {"annotation", "compare"},
 }
 EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
 
@@ -113,7 +112,6 @@ ROOMS = {
 # Rooms within rooms: a plain reference imports no compiled loop, which it is the judge of.
 PLAIN = "plain"
 
-TABLES = {"reproductions", "comparisons"}
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"backends"},
@@ -124,7 +122,7 @@ LEAVES = {
     "clarabel": {"inference.lp_relaxation"},
     "highspy": {"inference.integer_program"},
     "pytoulbar2": {"inference.cost_function_network", "inference.parts.toulbar2"},
-    "threadpoolctl": {"backends", "reproductions"},
+    "threadpoolctl": {"backends", "compare"},
     "scipy": {
         "cli.first_calls",
         "constraints.feasibility",
@@ -134,26 +132,26 @@ LEAVES = {
         "prediction",
         "training",
         "estimators",
-        *TABLES,
+        "compare",
     },
-    "sklearn": {"data", "fitting", "prediction", "training", "estimators", *TABLES},
-    "lightning": {"data", "training", "reproductions", "cli.jobs"},
+    "sklearn": {"data", "fitting", "prediction", "training", "estimators", "compare"},
+    "lightning": {"data", "training", "cli.jobs"},
     "joblib": {"estimators.spreading", "cli.clusters"},
     "cloudpickle": {"estimators.spreading"},
     "distributed": {"cli.clusters"},
     "pyarrow": {"prediction.parquet"},
     "shap": {"estimators.classifier_parts"},
     "torchmetrics": {"metrics", "training"},
-    "matplotlib": {"viz", "reproductions"},
+    "matplotlib": {"viz"},
     "mlflow": {"training.tracking"},
-    "mlrl": {"comparisons.baselines"},
+    "mlrl": {"compare.baselines"},
     "arff": {"data"},
     "safetensors": {"models.archives"},
-    "rich": {"estimators.progress", *TABLES, "cli"},
+    "rich": {"estimators.progress", "compare", "cli"},
     "fastapi": {"annotation.app"},
     "uvicorn": {"annotation.app"},
     "jinja2": {"annotation.app", "prediction.pages"},
-    "hydra": {"prediction.loading", "training.configured", "reproductions.encoders", "cli"},
+    "hydra": {"prediction.loading", "training.configured", "cli"},
     "onnx": {"models.onnx"},
     "onnxscript": {"models.onnx"},
     "omegaconf": {"prediction.loading", "training.configured", "cli"},

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lmbm_torch.cli import clusters
-from lmbm_torch.comparisons import trials
+from lmbm_torch.compare import trials
 from lmbm_torch.estimators.spreading import spread, workers
 
 distributed = pytest.importorskip("distributed")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lmbm_torch.cli import entry, options
+from lmbm_torch.cli import entry, options, reproduce
 from lmbm_torch.prediction import reading
 
 ROOT = Path(__file__).parents[2]
@@ -91,10 +91,19 @@ def test_help_needs_no_table(answers):
     assert "table: any_table, classifier_chains, crbm_2017_ablations, crbm_2017_paper" in said
 
 
+def test_tables_need_a_clone(monkeypatch, tmp_path):
+    monkeypatch.setattr(reproduce, "SCRIPTS", tmp_path / "scripts")
+    with pytest.raises(
+        SystemExit, match=r"lmbm reproduce: expected a clone of the repository, .* got an installed"
+    ):
+        reproduce.main()
+
+
 def test_every_command_is_a_module():
     folder = Path(entry.__file__).parent
     assert all((folder / f"{name}.py").is_file() for name in entry.COMMANDS)
-    assert all((ROOT / "scripts" / f"{name}.py").is_file() for name in entry.COMMANDS)
+    scripts = {path.stem for path in (ROOT / "scripts").iterdir()}
+    assert {*entry.COMMANDS} <= scripts
 
 
 @pytest.mark.parametrize(

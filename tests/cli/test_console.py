@@ -16,10 +16,10 @@ from rich.console import Console
 
 from lmbm_torch.cli import refusals, sweeps
 from lmbm_torch.cli.showing import Certificates, print_metrics
+from lmbm_torch.compare import cells
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.prediction import tables
 from lmbm_torch.prediction.answers import Prediction
-from lmbm_torch.reproductions import cells
 
 ROW = {"data": "scene", "method": "independent logistic regressions, RBF", "A": "0.123 ± 0.456*", "B": 0.25}
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from sweeps import thorough
 
 from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.typed import Comparison, Estimation, Reproduction, Training, check_call, check_types
+from lmbm_torch.cli.typed import Comparison, Estimation, Training, check_call, check_types
 
 OWN = {
     "conll": ["data.path=mine.conll"],
@@ -183,11 +181,3 @@ def test_estimators_pass(name):
 
 def test_comparisons_pass():
     check_types(composed("compare", "name=x", "output=x"), Comparison)
-
-
-@pytest.mark.parametrize("name", thorough(choices("table"), 1))
-def test_tables_pass(name):
-    config = composed("reproduce", f"table={name}", "name=x")
-    check_types(config, Reproduction)
-    table = config["table"]
-    check_call("table", import_module(table.pop("module")).cells, table)

@@ -18,11 +18,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
 from sklearn.svm import LinearSVC
 
-from lmbm_torch.comparisons import any_table, methods, trials
-from lmbm_torch.comparisons.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN, svm_chain
-from lmbm_torch.comparisons.comparing import compare
-from lmbm_torch.comparisons.methods import METHODS, is_installed
-from lmbm_torch.comparisons.significance import corrected_t_test, holm, interval
+from lmbm_torch.compare import methods, trials
+from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN, svm_chain
+from lmbm_torch.compare.comparing import compare
+from lmbm_torch.compare.methods import METHODS, is_installed
+from lmbm_torch.compare.significance import corrected_t_test, holm, interval
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
 
@@ -134,14 +134,10 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
     assert not (tmp_path / "new").exists()
 
 
-def test_peers_that_are_not_installed_are_refused_by_name_and_left_out_of_tables(monkeypatch, tmp_path):
+def test_peers_that_are_not_installed_are_refused_by_name(monkeypatch, tmp_path):
     monkeypatch.setattr(methods, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'got \'BOOMER\'; pip install "lmbm-torch\[boomer\]" brings it'):
         compare(tiny_data(), ["LMSBN", "BOOMER"], "LMSBN", SETTINGS, tmp_path / "new", QUIET)
-    asked = ["ML-kNN", "BOOMER"]
-    cells = any_table.cells(["seven_segment"], asked, 1, 1.0, 1.0, "")
-    assert [cell.method for cell in cells] == ["ML-kNN, split 0"]
-    assert "Not installed: BOOMER." in any_table.note([], asked, 1.0, 1.0)
     for module in ("mlrl", "mlrl.boosting"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ModuleNotFoundError, match=r"lmbm-torch\[boomer\]"):

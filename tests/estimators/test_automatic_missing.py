@@ -9,6 +9,7 @@ import pytest
 from problems.dependent import problem
 from sklearn.ensemble import ExtraTreesClassifier
 
+from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import AutoLabelClassifier
 from lmbm_torch.estimators.automatic import classifier
@@ -17,7 +18,6 @@ from lmbm_torch.estimators.automatic.completing import CompletingPipeline, compl
 from lmbm_torch.estimators.automatic.rules import THRESHOLDS, best_thresholds
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.measures import MEASURES, measure
-from lmbm_torch.reproductions.evaluation import part
 
 QUICK = ["label powerset", "forest of label sets", "chain of logistic regressions"]
 

@@ -8,13 +8,13 @@ import torch
 from scipy import sparse
 from strategies.label_problems import random_inputs
 
+from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import Clause, TiedCliques
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.metrics import functional as metrics
-from lmbm_torch.reproductions.evaluation import part
 
 SETTINGS = {
     "default": {},

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lmbm_torch.annotation.completions import Completer
+from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import (
     LMBMClassifier,
@@ -22,7 +23,6 @@ from lmbm_torch.estimators import (
 from lmbm_torch.inference import exact
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.reproductions.evaluation import part
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(200, 4))

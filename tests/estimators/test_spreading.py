@@ -17,8 +17,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.pipeline import Pipeline
 
-from lmbm_torch.comparisons import trials
-from lmbm_torch.comparisons.comparing import compare
+from lmbm_torch.compare import trials
+from lmbm_torch.compare.cells import Cell, Result, compute
+from lmbm_torch.compare.comparing import compare
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV, paths
@@ -26,7 +27,6 @@ from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.spreading import keep, num_bytes, packed, spread, unpacked, workers
 from lmbm_torch.memory import memory_budget, part_bytes
-from lmbm_torch.reproductions.cells import Cell, Result, compute
 
 distributed = pytest.importorskip("distributed")
 

@@ -5,8 +5,10 @@ Independent draws given θ forget where they start: of two draws of y given θ, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,6 +27,8 @@ from test_geweke import (
 )
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
@@ -33,8 +37,8 @@ from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.inference import ancestral, chain_dp, exact, gibbs, junction_tree
 from lmbm_torch.inference.tempering import path_from_base
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
-from lmbm_torch.losses.gradients import gradient
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
+from reproduce.gradients import gradient
 
 NEXT = torch.ones(VISIBLE, VISIBLE).triu(1) - torch.ones(VISIBLE, VISIBLE).triu(2)
 # So few that ancestral sampling looks at those alone.

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import keep
 from keep import RESULTS
 
-from lmbm_torch.reproductions.tables import FINISHED, table, write_csv, write_text
+from lmbm_torch.compare.tables import FINISHED, table, write_csv, write_text
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROWS = [{"data": "toys", "A": 0.5}, {"data": "toys, too", "note": "two\nlines", "_array": [1]}]

@@ -20,7 +20,7 @@ def test_no_line_is_broken_twice():
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: f"{mutant.file}: {mutant.old[:30]}")
 def test_a_mutant_changes_a_line_that_is_there(mutant):
-    assert (REPOSITORY / "lmbm_torch" / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
+    assert mutant.path(REPOSITORY).read_text(encoding="utf-8").count(mutant.old) == 1
     assert mutant.new != mutant.old
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from lmbm_torch.viz import bar_chart, error_bars, error_curves
+from lmbm_torch.viz import bar_chart
 
 
 def test_every_value_has_a_bar_and_a_number():
@@ -47,36 +46,3 @@ def test_no_methods_are_refused(panels):
 def test_values_that_are_not_finite_are_refused_by_name():
     with pytest.raises(ValueError, match=r"panels\['E'\]: expected finite values"):
         bar_chart({"E": {"one": float("nan")}})
-
-
-def test_bars_are_means_with_deviations():
-    figure = error_bars({"one": [0.1, 0.3], "two": [0.5]}, what="error")
-    (axes,) = figure.axes
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([0.2, 0.5])
-    assert axes.get_xlabel() == "error"
-
-
-def test_lines_pass_through_their_points_in_order():
-    axes = error_curves({"a": {2: 0.5, 1: 0.25}, "b": {1: 3.0}}, x_label="x", y_label="y").axes[0]
-    assert [np.asarray(line.get_xydata()).tolist() for line in axes.lines] == [
-        [[1, 0.25], [2, 0.5]],
-        [[1, 3.0]],
-    ]
-    # Between epochs there is nothing to mark.
-    assert all(place.is_integer() for place in axes.get_xticks())
-
-
-def test_lines_without_points_are_refused():
-    with pytest.raises(ValueError, match="lines"):
-        error_curves({"a": {}}, x_label="", y_label="")
-
-
-@pytest.mark.parametrize("errors", [{}, {"one": []}])
-def test_methods_without_errors_are_refused(errors):
-    with pytest.raises(ValueError, match="errors: expected at least one"):
-        error_bars(errors, what="error")
-
-
-def test_errors_that_are_not_finite_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"errors\['one'\]: expected finite"):
-        error_bars({"one": [np.nan]}, what="error")

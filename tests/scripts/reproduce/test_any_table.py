@@ -10,13 +10,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.comparisons import any_table, budgets
-from lmbm_torch.comparisons.baselines import AnyClasses, MLkNN
-from lmbm_torch.comparisons.budgets import Setting, answers_of, pipeline, search, try_within
-from lmbm_torch.comparisons.methods import METHODS
-from lmbm_torch.comparisons.significance import corrected_t_test
+from lmbm_torch.compare import methods
+from lmbm_torch.compare.baselines import AnyClasses, MLkNN
+from lmbm_torch.compare.evaluation import scores
+from lmbm_torch.compare.methods import METHODS
+from lmbm_torch.compare.significance import corrected_t_test
 from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.reproductions.evaluation import scores
+from reproduce import any_table, budgets
+from reproduce.budgets import Setting, answers_of, pipeline, search, try_within
 
 X, Y = random_inputs(0, 90, 4, 3)
 Y = Y.astype(float)
@@ -181,3 +182,11 @@ def test_a_table_without_the_automatic_choice_is_no_failure():
     results = [trial("p", "good", 0, 0.5)]
     assert any_table.summary(results)[0]["exact_match"] == 0.5
     assert "beside" not in any_table.note(results, methods=METHODS, seconds=5, peer_seconds=1)
+
+
+def test_peers_that_are_not_installed_are_left_out(monkeypatch):
+    monkeypatch.setattr(methods, "find_spec", lambda name: None)
+    asked = ["ML-kNN", "BOOMER"]
+    cells = any_table.cells(["seven_segment"], asked, 1, 1.0, 1.0, "")
+    assert [cell.method for cell in cells] == ["ML-kNN, split 0"]
+    assert "Not installed: BOOMER." in any_table.note([], asked, 1.0, 1.0)

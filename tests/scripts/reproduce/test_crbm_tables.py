@@ -11,10 +11,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.compare import cells
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.reproductions import cells, crbm_2017_ablations, crbm_classifier, crbm_training
+from reproduce import CONFIGURATION, crbm_2017_ablations, crbm_classifier, crbm_training
 
 QUIET = Console(quiet=True)
 TINY = {

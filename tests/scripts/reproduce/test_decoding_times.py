@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from lmbm_torch.compare.cells import compute
 from lmbm_torch.data import MultilabelData
-from lmbm_torch.reproductions import decoding_times
-from lmbm_torch.reproductions.cells import compute
+from reproduce import decoding_times
 
 
 @pytest.fixture

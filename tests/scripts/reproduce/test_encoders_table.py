@@ -9,23 +9,25 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+import reproduce
 from lmbm_torch.cli.configuration import CONFIGURATION
 
 
 @pytest.fixture
 def table():
-    """The table's module, where Hydra is set up as ``lmbm reproduce`` does."""
-    with initialize_config_dir(CONFIGURATION, version_base="1.3"):
-        yield import_module("lmbm_torch.reproductions.encoders")
+    """The table's module."""
+    return import_module("reproduce.encoders")
 
 
 def test_every_row_can_be_composed(table):
-    settings = OmegaConf.to_container(compose("reproduce", ["table=encoders"]).table)
+    with initialize_config_dir(reproduce.CONFIGURATION, version_base="1.3"):
+        settings = OmegaConf.to_container(compose("reproduce", ["table=encoders"]).table)
     cells = list(table.cells(**settings))
     assert {cell.data for cell in cells} == {*settings["problems"]} >= {*settings["budgets"]}
     for cell in cells:
         overrides = cell.run.args[0]
-        assert f"experiment={compose('train', overrides).name}" in overrides
+        with initialize_config_dir(CONFIGURATION, version_base="1.3"):
+            assert f"experiment={compose('train', overrides).name}" in overrides
         assert {*settings["budgets"].get(cell.data, ())} <= {*overrides}
 
 

@@ -12,11 +12,11 @@ import pytest
 from problems.small import small_data
 from sklearn.model_selection import KFold
 
-from lmbm_torch.comparisons import any_table, trials
-from lmbm_torch.comparisons.methods import METHODS, Ensemble, Tuned
+from lmbm_torch.compare import trials
+from lmbm_torch.compare.methods import METHODS, Ensemble, Tuned
 from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.estimators import LMBMClassifier
-from lmbm_torch.reproductions import classifier_chains, crbm_classifier, hierarchies, lmbm_2009, m3n_2003
+from reproduce import any_table, classifier_chains, crbm_classifier, hierarchies, lmbm_2009, m3n_2003
 
 ONE_SETTING = trials.Settings(splits=2, test_fraction=0.25, budget=1, folds=2, seed=0)
 

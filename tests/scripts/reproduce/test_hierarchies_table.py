@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from lmbm_torch.reproductions import hierarchies
-from lmbm_torch.reproductions.cells import Cell
-from lmbm_torch.reproductions.dropout_network import DropoutNetwork
+from lmbm_torch.compare.cells import Cell
+from reproduce import hierarchies
+from reproduce.dropout_network import DropoutNetwork
 
 PARENTS = np.array([-1, 0, 1, -1])
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from lmbm_torch.compare.cells import compute, write_tables
 from lmbm_torch.data.sequences.records import digit_numbers
-from lmbm_torch.reproductions import m3n_2003
-from lmbm_torch.reproductions.cells import compute, write_tables
+from reproduce import m3n_2003
 
 
 @pytest.mark.slow

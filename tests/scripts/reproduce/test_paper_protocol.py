@@ -15,13 +15,13 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.compare import cells
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.losses.gradients import gradient
-from lmbm_torch.reproductions import cells, crbm_2017_paper, crbm_epochs, crbm_problems
-from lmbm_torch.reproductions.crbm_epochs import Images, Steps
+from reproduce import CONFIGURATION, crbm_2017_paper, crbm_epochs, crbm_problems
+from reproduce.crbm_epochs import Images, Steps
+from reproduce.gradients import gradient
 
 QUIET = Console(quiet=True)
 NOISY, OCCLUDED = "noisy MNIST 10 %", "occluded MNIST 8x8"

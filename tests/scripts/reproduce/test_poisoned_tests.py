@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from problems.small import small_data
 
-from lmbm_torch.comparisons import trials
-from lmbm_torch.comparisons.methods import METHODS, Tuned
+from lmbm_torch.compare import trials
+from lmbm_torch.compare.methods import METHODS, Tuned
 from lmbm_torch.estimators import orderings
-from lmbm_torch.reproductions import linear_networks, lmsbn_2010
+from reproduce import linear_networks, lmsbn_2010
 
 SETTINGS = trials.Settings(splits=2, test_fraction=0.25, budget=4, folds=2, seed=0)
 SCORES = {"exact_match", "sample_f1", "hamming_loss", "macro_f1", "micro_f1", "proven"}

@@ -8,7 +8,8 @@ from problems.small import small_data
 from rich.console import Console
 from sklearn.model_selection import GridSearchCV, KFold
 
-from lmbm_torch.reproductions import cells, crbm_classifier, linear_networks, lmbm_2009, lmsbn_2010
+from lmbm_torch.compare import cells
+from reproduce import crbm_classifier, linear_networks, lmbm_2009, lmsbn_2010
 
 CONDITIONAL = {"penalties": [1.0], "num_hidden": [2], "seeds": [0]}
 # A module, what it is told besides, and constants of its that are others.

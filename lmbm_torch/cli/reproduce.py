@@ -1,0 +1,24 @@
+"""Compute one of the papers' tables, by the scripts of a clone: lmbm reproduce table=linear_networks"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+
+
+def main() -> None:
+    """Run the package that stands beside this one in a clone, or say that it is needed."""
+    if not (SCRIPTS / "reproduce" / "__main__.py").is_file():
+        sys.exit(
+            "lmbm reproduce: expected a clone of the repository, whose folder scripts/reproduce computes the "
+            "tables, got an installed package without it"
+        )
+    sys.path.insert(0, str(SCRIPTS))
+    runpy.run_module("reproduce", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
