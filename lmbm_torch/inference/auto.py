@@ -43,7 +43,14 @@ from lmbm_torch.inference import (
 )
 from lmbm_torch.inference.branch_and_bound import NODE_LIMIT
 from lmbm_torch.inference.junction_tree import SparseEnergy
-from lmbm_torch.inference.machines import decode_machine, decode_machine_hinge, has_tree
+from lmbm_torch.inference.machines import (
+    decode_cliques,
+    decode_cliques_hinge,
+    decode_machine,
+    decode_machine_hinge,
+    fewer_nodes,
+    has_tree,
+)
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.parts import (
     allowed,
@@ -82,8 +89,6 @@ __all__ = [
 ]
 
 NUM_SAMPLES = 1000
-# Nodes of other searches that take as long as one of the semidefinite search.
-NODES_TO_ONE = 1000
 
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
 
@@ -105,9 +110,9 @@ def decode(
 
     Args:
         energy: of any kind in :mod:`lmbm_torch.energies`; Boltzmann machines with cliques of three or more
-            labels only where these are few (22) or their graph is close to a tree. A subclass of
-            ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted energy is the one
-            within, under its rules.
+            labels go to an integer programme where these are many (above 22) and their graph is not close to
+            a tree. A subclass of ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted
+            energy is the one within, under its rules.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete. None for chains
             and trees.
         top_k: how many labellings to return, best first: of directed models, chains, and Boltzmann machines,
@@ -137,12 +142,13 @@ def decode(
             free = check_free(energy, known, top_k)
             if free > CUTOFFS.elimination and top_k == 1 and _is_narrow(energy):
                 return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
-            refuse_large_cliques(energy, free)
+            if free > MAX_FREE_LABELS:
+                return decode_cliques(energy, known, node_limit)
             return exact.decode(energy, known=known, top_k=top_k)
         case PairwiseEnergy():
             free = num_free(energy, known)
             if top_k > 1 and free > MAX_FREE_LABELS:
-                nodes = node_limit and max(1, node_limit // NODES_TO_ONE)
+                nodes = fewer_nodes(node_limit)
                 return semidefinite.decode(energy, known=known, top_k=top_k, node_limit=nodes)
             if top_k == 1 and free > CUTOFFS.narrow and _is_narrow(energy):
                 return junction_tree.decode(energy, known=known, max_treewidth=CUTOFFS.treewidth)
@@ -182,7 +188,7 @@ def decode_hinge(
     """argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
 
     Args:
-        energy: a directed model or a Boltzmann machine; cliques of three or more labels over 22 at most.
+        energy: a directed model or a Boltzmann machine, with cliques of any order; see :func:`decode`.
         margin: γ > 0, in units of the local fields.
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
         top_k: how many labellings to return, best first; of a Boltzmann machine, for at most 22 labels.
@@ -203,7 +209,11 @@ def decode_hinge(
             pairs = energy.to_pairwise()
             return decode_hinge(pairs, margin, known=known, top_k=top_k, node_limit=node_limit)
         case CliqueEnergy():
-            refuse_large_cliques(energy, check_free(energy, known, top_k))
+            free, is_narrow = check_free(energy, known, top_k), junction_tree.is_narrow_for_hinge
+            if free > CUTOFFS.elimination and top_k == 1 and is_narrow(energy, CUTOFFS.treewidth):
+                return junction_tree.decode_hinge(energy, margin, known=known)
+            if free > MAX_FREE_LABELS:
+                return decode_cliques_hinge(energy, margin, known, node_limit)
             return exact.decode_hinge(energy, margin, known=known, top_k=top_k)
         case PairwiseEnergy():
             free = check_free(energy, known, top_k)

@@ -90,7 +90,7 @@ def is_narrow(
 
 
 def is_narrow_for_hinge(
-    energy: DirectedEnergy | PairwiseEnergy,
+    energy: SparseEnergy,
     max_treewidth: int = MAX_TREEWIDTH,
     *,
     constraints: Constraints | None = None,
@@ -215,7 +215,7 @@ def decode(
 @one_door
 @torch.no_grad()
 def decode_hinge(
-    energy: DirectedEnergy | PairwiseEnergy,
+    energy: SparseEnergy,
     margin: float = 1.0,
     *,
     known: Known | None = None,

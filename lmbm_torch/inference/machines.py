@@ -16,7 +16,10 @@ from lmbm_torch.inference.parts.cutoffs import CUTOFFS
 from lmbm_torch.inference.parts.free_labels import num_free
 from lmbm_torch.inference.results import Decoding, replaced
 
-__all__ = ["decode_machine", "decode_machine_hinge", "has_tree"]
+__all__ = ["decode_cliques", "decode_cliques_hinge", "decode_machine", "decode_machine_hinge", "has_tree"]
+
+# Nodes of other searches that take as long as one of an integer programme or of the semidefinite search.
+NODES_TO_ONE = 1000
 
 
 def has_tree(energy: PairwiseEnergy | CliqueEnergy, constraints: Constraints | None = None) -> bool:
@@ -84,6 +87,32 @@ def decode_machine_hinge(
         constraints=constraints,
         of_margins=True,
     )
+
+
+def decode_cliques(energy: CliqueEnergy, known: Tensor | None, node_limit: int | None) -> Decoding:
+    """The best labelling of a machine of large cliques and many labels, by an integer programme.
+
+    Raises:
+        ModuleNotFoundError: HiGHS is not installed.
+    """
+    # No other routine of this module needs HiGHS.
+    from lmbm_torch.inference import integer_program
+
+    return integer_program.decode(energy, known=known, node_limit=fewer_nodes(node_limit))
+
+
+def decode_cliques_hinge(
+    energy: CliqueEnergy, margin: float, known: Tensor | None, node_limit: int | None
+) -> Decoding:
+    """The labelling of least hinge loss; see :func:`decode_cliques`."""
+    from lmbm_torch.inference import integer_program
+
+    return integer_program.decode_hinge(energy, margin, known=known, node_limit=fewer_nodes(node_limit))
+
+
+def fewer_nodes(node_limit: int | None) -> int | None:
+    """A limit of nodes that take far longer."""
+    return node_limit and max(1, node_limit // NODES_TO_ONE)
 
 
 def _decode_dense(
