@@ -38,6 +38,7 @@ __all__ = [
     "by_matched",
     "enumerated_under_rules",
     "normalised",
+    "programmed",
     "searched_then_semidefinite",
     "searched_then_tree",
     "sums_by_parts",
@@ -106,8 +107,28 @@ def enumerated_under_rules(query: Query) -> Any:
 
 def best_few(query: Query) -> Decoding:
     """Return the best few of many labellings of a Boltzmann machine, by the semidefinite search."""
-    nodes = query.nodes and max(1, query.nodes // routes.LIMITS.nodes_to_one)
+    nodes = _fewer_nodes(query)
     return semidefinite.decode(query.energy, known=query.known, top_k=query.top_k, node_limit=nodes)
+
+
+def programmed(query: Query) -> Decoding:
+    """Return the best labelling of a Boltzmann machine of large cliques and many labels, by HiGHS.
+
+    Raises:
+        ImportError: HiGHS is not installed.
+    """
+    # No other route needs HiGHS.
+    from lmbm_torch.inference import integer_program
+
+    nodes = _fewer_nodes(query)
+    if query.quantity == "decode":
+        return integer_program.decode(query.energy, known=query.known, node_limit=nodes)
+    return integer_program.decode_hinge(query.energy, query.margin, known=query.known, node_limit=nodes)
+
+
+def _fewer_nodes(query: Query) -> int | None:
+    """Return the limit of a search whose nodes take far longer."""
+    return query.nodes and max(1, query.nodes // routes.LIMITS.nodes_to_one)
 
 
 def searched_then_tree(query: Query) -> Decoding:

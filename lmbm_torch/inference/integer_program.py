@@ -1,4 +1,4 @@
-"""Exact decoding of pairwise energies by mixed-integer programming: HiGHS, called directly.
+"""Exact decoding of Boltzmann machines by mixed-integer programming: HiGHS, called directly.
 
 Products of labels are linearised (:mod:`lmbm_torch.inference.parts.local_polytope`), the model is laid out
 once for a batch, and each example writes its weights into it. For scores the relaxation is first tightened,
@@ -30,10 +30,10 @@ import torch
 from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.parts.log_tables import Machine
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
@@ -114,7 +114,7 @@ SLACK = 1e-6
 
 @torch.no_grad()
 def decode(
-    energy: PairwiseEnergy,
+    energy: Machine,
     *,
     known: Known | None = None,
     constraints: Constraints | None = None,
@@ -127,7 +127,8 @@ def decode(
     labelling, improved by single flips, and the best bound; ``status.exact`` where these meet all the same.
 
     Args:
-        energy: a Boltzmann machine.
+        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
+            product.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
         constraints: rules that labellings must obey, each a row of the programme.
         node_limit: end an example's search after about so many nodes.
@@ -136,7 +137,8 @@ def decode(
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
             shape or with other values; a node limit that is no count, a time limit that is not a finite
-            number above 0; rules over another number of labels, or that contradict what is known.
+            number above 0; rules over another number of labels, or that contradict what is known; a clique of
+            more than twelve labels.
         RuntimeError: the solver gave up, for want of memory or by a fault of its own.
     """
     task = Task.of(energy, Score(), known, constraints)
@@ -145,7 +147,7 @@ def decode(
 
 @torch.no_grad()
 def decode_hinge(
-    energy: PairwiseEnergy,
+    energy: Machine,
     margin: float = 1.0,
     *,
     known: Known | None = None,
@@ -156,7 +158,8 @@ def decode_hinge(
     """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
     Args:
-        energy: a Boltzmann machine.
+        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
+            product.
         margin: γ > 0, in units of the local fields.
         known: see :func:`decode`; known labels still pay their own hinge.
         constraints: see :func:`decode`.

@@ -88,7 +88,7 @@ def is_narrow(
 
 
 def is_narrow_for_hinge(
-    energy: DirectedEnergy | PairwiseEnergy,
+    energy: SparseEnergy,
     max_treewidth: int = LIMITS.treewidth,
     *,
     constraints: Constraints | None = None,
@@ -213,7 +213,7 @@ def decode(
 @one_door
 @torch.no_grad()
 def decode_hinge(
-    energy: DirectedEnergy | PairwiseEnergy,
+    energy: SparseEnergy,
     margin: float = 1.0,
     *,
     known: Known | None = None,

@@ -1,4 +1,4 @@
-"""Decoding of pairwise energies by linear programming over the local polytope: Clarabel, called directly.
+"""Decoding of Boltzmann machines by linear programming over the local polytope: Clarabel, called directly.
 
 Marginals of labels and coupled pairs need only be consistent, not those of one labelling
 (:mod:`lmbm_torch.inference.parts.local_polytope`); where the relaxation is tight, rounding it is exact.
@@ -23,9 +23,9 @@ import torch
 
 from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.parts.log_tables import Machine
 from lmbm_torch.inference.parts.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
@@ -43,7 +43,7 @@ SOON = 10_000
 
 @torch.no_grad()
 def decode(
-    energy: PairwiseEnergy, *, known: Known | None = None, constraints: Constraints | None = None
+    energy: Machine, *, known: Known | None = None, constraints: Constraints | None = None
 ) -> Decoding:
     """MAP relaxed: ``bound`` is the linear programme's value, at least any labelling's score.
 
@@ -51,21 +51,23 @@ def decode(
     these.
 
     Args:
-        energy: a Boltzmann machine.
+        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
+            product.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
         constraints: rules that labellings must obey, each a row of the programme; rounded labels that break
             one give way to the nearest that are allowed, without flips.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; rules over another number of labels, or that contradict what is known.
+            shape or with other values; rules over another number of labels, or that contradict what is known;
+            a clique of more than twelve labels.
     """
     return _decode(Task.of(energy, Score(), known, constraints))
 
 
 @torch.no_grad()
 def decode_hinge(
-    energy: PairwiseEnergy,
+    energy: Machine,
     margin: float = 1.0,
     *,
     known: Known | None = None,
@@ -76,7 +78,8 @@ def decode_hinge(
     ``bound`` is the linear programme's value, at most any labelling's loss; the rest: see :func:`decode`.
 
     Args:
-        energy: a Boltzmann machine.
+        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
+            product.
         margin: γ > 0, in units of the local fields.
         known: see :func:`decode`; known labels still pay their own hinge.
         constraints: see :func:`decode`.

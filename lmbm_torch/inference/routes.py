@@ -128,7 +128,7 @@ class Limits:
     # Nodes of a first search of the whole, before independent parts of what it has not proven are looked for
     # (scripts/bench/decoding.py).
     soon_nodes: int = 1000
-    # Nodes of other searches that take as long as one of the semidefinite search
+    # Nodes of other searches that take as long as one of the semidefinite search or of an integer programme
     # (scripts/bench/dense_map.py).
     nodes_to_one: int = 1000
     # Draws of each example that stand for the marginals of a directed model (scripts/bench/many_labels.py).
@@ -358,6 +358,7 @@ SMALL_CLIQUES = Route(
     "energy: expected cliques of two labels at most for more than {limits.enumerable} free labels, got "
     "{largest_clique} labels in one and {query.free} free ones",
 )
+PROGRAMMED = Route(MANY, "composed.programmed")
 AS_PAIRS = Route(OF_PAIRS, "composed.as_pairs")
 AROUND_RULES = Route(ALWAYS, "composed.around_rules")
 BEST, SUMS = ("decode", "decode_hinge"), ("marginals", "log_partition", "sample")
@@ -439,7 +440,7 @@ ROUTES: tuple[Routes, ...] = (
             AS_PAIRS,
             ONE_HINGE,
             Route(NARROW_BEST, "junction_tree.decode"),
-            SMALL_CLIQUES,
+            PROGRAMMED,
             Route(ALWAYS, "exact.decode"),
         ),
     ),
@@ -447,7 +448,13 @@ ROUTES: tuple[Routes, ...] = (
         (CliqueEnergy,),
         ("decode_hinge",),
         False,
-        (AS_PAIRS, ONE_HINGE, SMALL_CLIQUES, Route(ALWAYS, "exact.decode_hinge")),
+        (
+            AS_PAIRS,
+            ONE_HINGE,
+            Route(NARROW_BEST, "junction_tree.decode_hinge"),
+            PROGRAMMED,
+            Route(ALWAYS, "exact.decode_hinge"),
+        ),
     ),
     Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "junction_tree.decode"), AROUND_RULES)),
     Routes(

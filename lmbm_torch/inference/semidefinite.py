@@ -189,7 +189,7 @@ def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int)
     losses, order = losses.sort(dim=1, stable=True)
     labels = labels.gather(1, order[:, :, None].expand_as(labels))
     complete = torch.tensor([each.complete for each in found])
-    proven = -settled.energy.constant - torch.tensor([each.others for each in found]).double()
+    proven = -settled.energy.constant - torch.tensor([each.others for each in found], dtype=torch.float64)
     if isinstance(task.rule, Hinge):
         proven = proven.clamp(min=0)
     proven = torch.where(complete, losses[:, -1], torch.minimum(proven, losses[:, -1]))

@@ -289,6 +289,26 @@ ROWS = (
     Row(CLIQUE, "junction_tree.marginals", **MARGINALS),
     Row(CLIQUE, "junction_tree.sample", {"num_samples": 5}, **DRAWS),
     Row(CLIQUE, "junction_tree.decode", decodes=SCORE, proven=True),
+    Row(CLIQUE, "junction_tree.decode_hinge", decodes=HINGE, proven=True),
+    # Of three or more labels the product's inequalities are not those of the product of their opposites.
+    Row(
+        CLIQUE,
+        "lp_relaxation.decode",
+        decodes=SCORE,
+        incidental=SOLVER,
+        shared=("relaxed",),
+        breaks=("flip",),
+    ),
+    Row(
+        CLIQUE,
+        "lp_relaxation.decode_hinge",
+        decodes=HINGE,
+        incidental=SOLVER,
+        shared=("relaxed",),
+        breaks=("flip",),
+    ),
+    Row(CLIQUE, "integer_program.decode", decodes=SCORE, incidental=SOLVER),
+    Row(CLIQUE, "integer_program.decode_hinge", decodes=HINGE, incidental=SOLVER),
     Row(CLIQUE, "mini_buckets.bounds", {"num_iters": 3}, **BETWEEN),
     # Restricted Boltzmann machines; few iterations, for the strong ones of these models are chaotic.
     Row(BIPARTITE, "exact.log_partition", **LOG_PARTITION),

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies.directed import random_known
-from strategies.pairwise import pairwise_energies, random_pairwise_energy
+from strategies.pairwise import clique_energies, pairwise_energies, random_pairwise_energy
 from sweeps import thorough
 
+from lmbm_torch.energies import CliqueEnergy
 from lmbm_torch.inference import exact, integer_program
 
 DECODERS = ((integer_program.decode, exact.decode), (integer_program.decode_hinge, exact.decode_hinge))
@@ -35,6 +37,23 @@ def assert_agrees(came, expected):
 def test_equals_enumeration_on_five_hundred_problems(seed, decode, enumerate_all):
     energy = random_pairwise_energy(seed, 1 + seed % 12, 20, **FORMS[seed % len(FORMS)])
     assert_agrees(decode(energy), enumerate_all(energy))
+
+
+@given(clique_energies(max_order=6), st.integers(0, 2**32 - 1), st.booleans())
+@pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)
+def test_cliques_of_any_order_equal_enumeration(decode, enumerate_all, energy, seed, partly):
+    known = random_known(seed, energy) if partly else None
+    found, best = decode(energy, known=known), enumerate_all(energy, known=known)
+    largest = 1 + float(energy.weight.abs().sum())
+    assert found.status.exact.all()
+    torch.testing.assert_close(found.objective, best.objective, rtol=0, atol=1e-6 * largest)
+    torch.testing.assert_close(found.bound, best.objective, rtol=0, atol=1e-5 * largest)
+
+
+@pytest.mark.parametrize("decode", [integer_program.decode, integer_program.decode_hinge])
+def test_too_large_a_clique_is_refused(decode):
+    with pytest.raises(ValueError, match=r"^cliques: expected at most 12 labels in each, got 13"):
+        decode(CliqueEnergy((tuple(range(13)),), torch.ones(1)))
 
 
 @pytest.mark.parametrize(("decode", "enumerate_all"), DECODERS)

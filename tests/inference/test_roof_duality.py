@@ -11,6 +11,7 @@ from sweeps import thorough
 
 from lmbm_torch.backends.search.compiled import roof_duality as compiled
 from lmbm_torch.backends.search.plain import roof_duality as plain
+from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import exact, lp_relaxation, roof_duality
 from lmbm_torch.inference.parts.persistency import Settled, settle_persistent
 
@@ -86,3 +87,11 @@ def test_compiled_and_plain_are_alike(labels):
         ends.append((messages, kernel.persistent(fields, couplings, messages, 1e-12), spins))
     for one, other in zip(*ends, strict=True):
         np.testing.assert_allclose(one, other)
+
+
+def test_the_bound_is_computed_in_double_precision():
+    energy = random_pairwise_energy(0, 6, 20)
+    energy = PairwiseEnergy(energy.unary, energy.pairwise)
+    bound = roof_duality.decode(energy).bound
+    assert (bound != bound.float().double()).all()
+    assert (bound >= exact.decode(energy).objective * (1 - 1e-13)).all()

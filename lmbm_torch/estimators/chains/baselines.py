@@ -51,7 +51,11 @@ class IndependentPositions(SequenceClassifier):
 
 
 def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """One linear SVM for each class against the others (survey, Equation 31)."""
+    """One linear SVM for each class against the others (survey, section 6); the largest w_j · x + b_j wins.
+
+    Unlike Equation 31, which divides w_j by its norm, scores are in units of each SVM's own margin, as in
+    scikit-learn's one-versus-rest classifiers.
+    """
     return OneVsRestClassifier(linear_svm(C))
 
 

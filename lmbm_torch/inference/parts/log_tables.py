@@ -73,7 +73,7 @@ def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
     return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
 
 
-def families(energy: DirectedEnergy | PairwiseEnergy) -> Cliques:
+def families(energy: Machine | DirectedEnergy) -> Cliques:
     """Each label, then those that its margin depends on: parents or, of a Boltzmann machine, neighbours."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
@@ -84,13 +84,18 @@ def families(energy: DirectedEnergy | PairwiseEnergy) -> Cliques:
     return tuple((child, *sorted(rest)) for child, rest in enumerate(others))
 
 
-def most_others(energy: DirectedEnergy | PairwiseEnergy) -> int:
-    """How many labels, cliques apart, the margin of any label depends on: the graph is no narrower."""
+def most_others(energy: Machine | DirectedEnergy) -> int:
+    """How many labels the margin of any label depends on, those of a directed model's cliques apart.
+
+    The graph is no narrower.
+    """
     return int(_seen(energy).sum(-1).max())
 
 
-def _seen(energy: DirectedEnergy | PairwiseEnergy) -> Bool[Tensor, "labels labels"]:
+def _seen(energy: Machine | DirectedEnergy) -> Bool[Tensor, "labels labels"]:
     """Row i marks the labels that the margin of label i depends on."""
+    if isinstance(energy, CliqueEnergy):
+        return (energy.membership @ energy.membership.mT).fill_diagonal_(0) > 0
     seen = _weights(energy).detach() != 0
     return seen.any(0) if seen.ndim == 3 else seen
 
@@ -115,7 +120,7 @@ def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
 
 
 def margin_tables(
-    energy: DirectedEnergy | PairwiseEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
+    energy: Machine | DirectedEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
 ) -> Potentials:
     """The sum of a function of each label's margin m_i, in the form of :func:`log_tables`.
 
@@ -123,7 +128,7 @@ def margin_tables(
         scopes: those of :func:`families`.
         value: of margins, number by number.
     """
-    unary = energy.unary.new_zeros(*energy.unary.shape, 2)
+    unary = torch.zeros(energy.batch_size, energy.num_labels, 2, dtype=energy.dtype, device=energy.device)
     return unary, [value(_margins(energy, family)) for family in scopes], unary[:, 0, 0]
 
 
@@ -132,14 +137,18 @@ def _weights(energy: DirectedEnergy | PairwiseEnergy) -> Tensor:
     return energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
 
 
-def _margins(
-    energy: DirectedEnergy | PairwiseEnergy, family: tuple[int, ...]
-) -> Float[Tensor, "_batch labellings"]:
+def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float[Tensor, "_batch labellings"]:
     """s z of the first label of a family, of every labelling of the family."""
     child, *parents = family
     shift = torch.arange(len(family) - 1, -1, -1, device=energy.device)
     numbers = torch.arange(2 ** len(family), device=energy.device)
     spins = to_spins(numbers[:, None] >> shift & 1, energy.dtype)
+    if isinstance(energy, CliqueEnergy):
+        own = [index for index, clique in enumerate(energy.cliques) if child in clique]
+        place = {label: index for index, label in enumerate(family)}
+        parities = [spins[:, [place[label] for label in energy.cliques[index]]].prod(1) for index in own]
+        weight = energy.weight if energy.weight.ndim == 2 else energy.weight[None]
+        return weight[:, own] @ torch.stack(parities) if own else spins.new_zeros(1, len(spins))
     field = energy.unary[:, child, None] + _weights(energy)[..., child, parents] @ spins[:, 1:].mT
     if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
         place = {label: index for index, label in enumerate(family)}

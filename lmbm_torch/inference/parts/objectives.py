@@ -1,4 +1,4 @@
-"""Objectives of decoders of pairwise energies: −score for MAP, hinge losses for the papers' prediction rule.
+"""Objectives of decoders of Boltzmann machines: −score for MAP, hinge losses for the papers' prediction rule.
 
 Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.parts.local_polytope`), a loss of
 a labelling, and what each flip of a label would take off that loss. Decoders run in float64 on the CPU:
@@ -8,7 +8,7 @@ weights on another device are copied there, and results return to the energy's d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import PairwiseEnergy, to_spins
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts import ascent, persistency
 from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
+from lmbm_torch.inference.parts.log_tables import Machine, cliques_of, log_potentials
 from lmbm_torch.inference.parts.persistency import Settled
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.memory import part_bytes
@@ -55,22 +56,22 @@ class Score:
     loss falls where one label alone flips, and ``objective`` is reported in place of a loss or its bound.
     """
 
-    def polytope(self, energy: PairwiseEnergy, constraints: Constraints | None) -> LocalPolytope:
-        return LocalPolytope.of(energy, 0, constraints)
+    def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
+        return LocalPolytope.of(energy, False, constraints)
 
-    def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
-        return polytope.score_programme(unary, pairwise)
+    def programme(self, polytope: LocalPolytope, weights: np.ndarray) -> Programme:
+        return polytope.programme(weights)
 
     def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
         return persistency.settle_scores(energy, known)
 
-    def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+    def loss(self, energy: Machine, labels: Tensor) -> Tensor:
         return energy.constant - energy.score(labels)
 
-    def flip_gains(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+    def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
         return -2 * energy.local_margins(labels)
 
-    def objective(self, energy: PairwiseEnergy, loss: Tensor) -> Tensor:
+    def objective(self, energy: Machine, loss: Tensor) -> Tensor:
         return energy.constant - loss
 
 
@@ -90,27 +91,32 @@ class Hinge:
     def __post_init__(self) -> None:
         check_positive("margin", self.margin)
 
-    def polytope(self, energy: PairwiseEnergy, constraints: Constraints | None) -> LocalPolytope:
-        return LocalPolytope.of(energy, energy.num_labels, constraints)
+    def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
+        return LocalPolytope.of(energy, True, constraints)
 
-    def programme(self, polytope: LocalPolytope, unary: np.ndarray, pairwise: np.ndarray) -> Programme:
-        return polytope.hinge_programme(unary, pairwise, self.margin)
+    def programme(self, polytope: LocalPolytope, weights: np.ndarray) -> Programme:
+        return polytope.programme(weights, self.margin)
 
     def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
         return persistency.settle_hinges(energy, known, self.margin)
 
-    def loss(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
+    def loss(self, energy: Machine, labels: Tensor) -> Tensor:
         return hinge_loss(energy, labels, self.margin)
 
-    def flip_gains(self, energy: PairwiseEnergy, labels: Tensor) -> Tensor:
-        margins, spins = energy.local_margins(labels), to_spins(labels, energy.dtype)
-        # A flip of label i turns m_i round, and takes 2 s_i s_j pairwise_ij off every other m_j.
-        change = 2 * spins[:, :, None] * spins[:, None] * energy.pairwise
-        change = change + torch.diag_embed(2 * margins)
+    def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
+        margins = energy.local_margins(labels)
+        # A flip of label i turns m_i round, and takes twice what its cliques add to it off every other m_j.
+        if isinstance(energy, CliqueEnergy):
+            members, own = energy.membership, energy.weight * energy.parities(labels)
+            change = 2 * (members * own[:, None]) @ members.mT
+        else:
+            spins = to_spins(labels, energy.dtype)
+            change = 2 * spins[:, :, None] * spins[:, None] * energy.pairwise
+            change = change + torch.diag_embed(2 * margins)
         after = (self.margin - margins[:, None] + change).clamp(min=0).sum(-1)
         return self.loss(energy, labels)[:, None] - after
 
-    def objective(self, energy: PairwiseEnergy, loss: Tensor) -> Tensor:
+    def objective(self, energy: Machine, loss: Tensor) -> Tensor:
         return loss
 
 
@@ -143,8 +149,8 @@ class Task:
         constraints: rules that labellings must obey.
     """
 
-    energy: PairwiseEnergy
-    precise: PairwiseEnergy
+    energy: Machine
+    precise: Machine
     known: Float[Tensor, "batch labels"]
     rule: Rule
     constraints: Constraints | None = None
@@ -157,11 +163,12 @@ class Task:
     @cached_property
     def settled(self) -> Settled:
         """The problem that is left to solve: examples with dominant weights have a smaller one."""
-        unary, pairwise = self.precise.unary, self.precise.pairwise
-        largest = torch.maximum(unary.abs().amax(1), pairwise.abs().amax((-2, -1)))
-        (rows,) = (largest > WIDE * _typical_weight(self.precise)).nonzero(as_tuple=True)
         # What weights decide a rule may forbid.
-        if not len(rows) or self.constraints is not None:
+        if isinstance(self.precise, CliqueEnergy) or self.constraints is not None:
+            return Settled.nothing(self.precise, self.known)
+        largest = _magnitudes(self.precise).amax(1)
+        (rows,) = (largest > WIDE * _typical_weight(self.precise)).nonzero(as_tuple=True)
+        if not len(rows):
             return Settled.nothing(self.precise, self.known)
         found = Settled.of(self.precise, self.known)
         found.put(rows, self.rule.settle(self.precise.select(rows), self.known[rows]))
@@ -170,7 +177,7 @@ class Task:
     @classmethod
     def of(
         cls,
-        energy: PairwiseEnergy,
+        energy: Machine,
         rule: Rule,
         known: Known | None,
         constraints: Constraints | None = None,
@@ -185,18 +192,18 @@ class Task:
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         if constraints is not None:
             check_rules(energy, constraints, known)
-        precise = PairwiseEnergy(energy.unary.double().cpu(), energy.pairwise.double().cpu())
-        given = torch.full_like(precise.unary, torch.nan) if known is None else known.double().cpu()
+        # Without its constant, which no solver needs to see.
+        precise = replace(energy.to("cpu", torch.float64), constant=torch.zeros(energy.batch_size).double())
+        given = torch.full((energy.batch_size, energy.num_labels), torch.nan).double()
+        given = given if known is None else known.double().cpu()
         return cls(energy, precise, given, rule, constraints)
 
     def programmes(self) -> Iterator[Programme]:
         """That of each example, with what is known or settled."""
         energy, settled = self.settled.energy, self.settled.energy.constant.tolist()
-        couplings = energy.pairwise.expand(len(self.known), -1, -1).numpy()
-        for unary, pairwise, known, constant in zip(
-            energy.unary.numpy(), couplings, self.settled.known.numpy(), settled, strict=True
-        ):
-            programme = self.polytope.given(self.rule.programme(self.polytope, unary, pairwise), known)
+        each = self.polytope.parities.weights(energy)
+        for weights, known, constant in zip(each, self.settled.known.numpy(), settled, strict=True):
+            programme = self.polytope.given(self.rule.programme(self.polytope, weights), known)
             yield programme._replace(offset=programme.offset - constant / programme.scale)
 
     def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
@@ -225,8 +232,7 @@ class Task:
     def _ascend(self, rows: slice, start: Tensor) -> Tensor:
         """The same of some examples, whose labels agree with what is known."""
         energy, free = self.precise.select(rows), self.known[rows].isnan()
-        weights = energy.unary.abs().sum(-1) + energy.pairwise.abs().sum((-2, -1))
-        least = ROUND_OFF * (weights + self.rule.loss(energy, start).abs())
+        least = ROUND_OFF * (_magnitudes(energy).sum(1) + self.rule.loss(energy, start).abs())
 
         def flip_best(labels: Tensor) -> Tensor:
             gains = self.rule.flip_gains(energy, labels).masked_fill(~free, -torch.inf)
@@ -238,7 +244,10 @@ class Task:
 
     def own_choice(self) -> Int[Tensor, "batch labels"]:
         """The labels that their own evidence asks for, improved."""
-        return self.improve((self.precise.unary > 0).long())
+        if isinstance(self.precise, PairwiseEnergy):
+            return self.improve((self.precise.unary > 0).long())
+        unary, _ = log_potentials(self.precise, cliques_of(self.precise))
+        return self.improve((unary > 0).expand(self.precise.batch_size, -1).long())
 
     def better(self, labels: Tensor, others: Tensor) -> Int[Tensor, "batch labels"]:
         """Of two labellings that with the least loss, the first where they tie."""
@@ -253,8 +262,9 @@ class Task:
             solutions: one per example.
         """
         loss = self.rule.loss(self.precise, labels)
-        scale = torch.tensor([solution.scale for solution in solutions]).double()
-        proven = torch.tensor([solution.bound for solution in solutions]).double()
+        # Python's numbers would be rounded to torch's default precision.
+        scale = torch.tensor([solution.scale for solution in solutions], dtype=torch.float64)
+        proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64)
         typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
         is_wide = scale > WIDE * typical
         # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
@@ -280,10 +290,18 @@ class Task:
         )
 
 
-def _typical_weight(energy: PairwiseEnergy) -> Float[Tensor, " batch"]:
+def _magnitudes(energy: Machine) -> Float[Tensor, "batch weights"]:
+    """Those of each example's weights; couplings of pairs twice."""
+    if isinstance(energy, CliqueEnergy):
+        return energy.weight.abs().expand(energy.batch_size, -1)
+    couplings = energy.pairwise.expand(energy.batch_size, -1, -1).flatten(1)
+    return torch.cat([energy.unary, couplings], 1).abs()
+
+
+def _typical_weight(energy: Machine) -> Float[Tensor, " batch"]:
     """The median magnitude of each example's weights that are not round-off; infinity without any."""
-    unary, pairwise = energy.unary, energy.pairwise
-    couplings = pairwise.expand(len(unary), *pairwise.shape[-2:]).flatten(1)
-    weights = torch.cat([unary, couplings], 1).abs()
+    weights = _magnitudes(energy)
+    if not weights.shape[1]:
+        return weights.new_full((energy.batch_size,), torch.inf)
     is_round_off = weights <= ROUND_OFF * weights.amax(1, keepdim=True)
     return weights.masked_fill(is_round_off, torch.nan).nanmedian(1).values.nan_to_num(torch.inf)

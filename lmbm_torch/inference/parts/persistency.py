@@ -20,6 +20,7 @@ from lmbm_torch.backends.installed import kernels
 from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.parts.known import free_part
+from lmbm_torch.inference.parts.log_tables import Machine
 from lmbm_torch.shapes import Float, Int
 
 __all__ = [
@@ -43,16 +44,16 @@ class Settled(NamedTuple):
         sign: 1 for labels that equal their leader, −1 for those of the other value.
     """
 
-    energy: PairwiseEnergy
+    energy: Machine
     known: Float[Tensor, "batch labels"]
     leader: Int[Tensor, "batch labels"]
     sign: Float[Tensor, "batch labels"]
 
     @classmethod
-    def nothing(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
-        """The model as it is."""
-        labels = torch.arange(energy.num_labels).expand_as(energy.unary)
-        return cls(energy, known, labels, torch.ones_like(energy.unary))
+    def nothing(cls, energy: Machine, known: Float[Tensor, "batch labels"]) -> Settled:
+        """Return the model as it is."""
+        labels = torch.arange(energy.num_labels).expand_as(known)
+        return cls(energy, known, labels, torch.ones_like(known))
 
     @classmethod
     def of(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:

@@ -22,14 +22,14 @@ def solution(polytope, labels):
 
 @given(pairwise_energies(max_labels=6))
 def test_every_labelling_satisfies_them(energy):
-    polytope = LocalPolytope.of(energy, num_losses=0)
+    polytope = LocalPolytope.of(energy, is_hinge=False)
     cycles = CycleInequalities.of(polytope)
     for labels in all_labellings(energy.num_labels)[:, 0].double().numpy():
         assert len(cycles.violated(solution(polytope, labels), 1000).upper) == 0
 
 
 def test_each_is_met_by_some_labellings_and_so_cannot_be_tighter():
-    polytope = LocalPolytope.of(random_pairwise_energy(0, 3), num_losses=0)
+    polytope = LocalPolytope.of(random_pairwise_energy(0, 3), is_hinge=False)
     cycles = CycleInequalities.of(polytope)
     points = np.stack([solution(polytope, y) for y in all_labellings(3)[:, 0].double().numpy()])
     slack = UPPER - points[:, cycles.columns[0]] @ FACTORS.T
@@ -40,14 +40,14 @@ def test_each_is_met_by_some_labellings_and_so_cannot_be_tighter():
 
 def test_halves_that_all_disagree_violate_the_last_one_most():
     # z = 0 with y = ½ says that every two labels differ.
-    polytope = LocalPolytope.of(random_pairwise_energy(0, 3), num_losses=0)
+    polytope = LocalPolytope.of(random_pairwise_energy(0, 3), is_hinge=False)
     rows = CycleInequalities.of(polytope).violated(np.array([0.5, 0.5, 0.5, 0, 0, 0]), 10)
     assert rows.upper.tolist() == [1.0]
     assert rows.factors.tolist() == [FACTORS[3].tolist()]
 
 
 def test_the_worst_come_first_and_no_more_than_asked_for():
-    polytope = LocalPolytope.of(random_pairwise_energy(0, 7), num_losses=0)
+    polytope = LocalPolytope.of(random_pairwise_energy(0, 7), is_hinge=False)
     cycles = CycleInequalities.of(polytope)
     values = np.random.default_rng(0).random(7 + comb(7, 2))
     rows = cycles.violated(values, 1000)
@@ -62,7 +62,7 @@ def test_only_labels_that_are_all_coupled_have_them():
     pairwise = torch.zeros(5, 5)
     for i, j in ((0, 1), (1, 2), (0, 2), (2, 3), (3, 4)):
         pairwise[i, j] = pairwise[j, i] = 1.0
-    polytope = LocalPolytope.of(PairwiseEnergy(torch.zeros(1, 5), pairwise), num_losses=0)
+    polytope = LocalPolytope.of(PairwiseEnergy(torch.zeros(1, 5), pairwise), is_hinge=False)
     assert CycleInequalities.of(polytope).columns[:, :3].tolist() == [[0, 1, 2]]
-    complete = LocalPolytope.of(random_pairwise_energy(0, 7), num_losses=0)
+    complete = LocalPolytope.of(random_pairwise_energy(0, 7), is_hinge=False)
     assert len(CycleInequalities.of(complete).columns) == comb(7, 3)

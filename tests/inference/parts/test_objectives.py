@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies.directed import random_known
-from strategies.pairwise import labels_of, pairwise_energies, random_pairwise_energy
+from strategies.pairwise import clique_energies, labels_of, pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.parts import objectives
@@ -16,7 +16,11 @@ from lmbm_torch.inference.parts.objectives import Hinge, Score, Task
 RULES = (Score(), Hinge(0.7))
 
 
-@given(pairwise_energies(), st.integers(0, 2**32 - 1), st.sampled_from(RULES))
+@given(
+    st.one_of(pairwise_energies(), clique_energies(max_order=5)),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(RULES),
+)
 def test_a_flip_gains_what_it_takes_off_the_loss(energy, seed, rule):
     labels = labels_of(seed, energy)
     gains = rule.flip_gains(energy, labels)
