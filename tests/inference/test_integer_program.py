@@ -149,3 +149,24 @@ def test_refuses_what_is_no_energy(decode):
 def test_refuses_a_margin_that_is_not_positive(margin):
     with pytest.raises(ValueError, match=r"^margin: expected"):
         integer_program.decode_hinge(random_pairwise_energy(0, 3), margin)
+
+
+def test_losses_of_ordinary_weights_beside_a_huge_one_are_feasible():
+    # HiGHS drops what is small beside the field of label 1, and known labels pay the largest losses.
+    cliques = (
+        (4, 3),
+        (2, 3, 5, 0),
+        (0, 3, 4),
+        (5, 3),
+        (1, 6, 3, 4, 5),
+        (2, 0, 4, 1, 6),
+        *((i,) for i in range(7)),
+    )
+    shared = [0.027, -0.13, 0.0089, -1e-7, -0.018, 0.036]
+    energy = CliqueEnergy(
+        cliques, torch.tensor([[*shared, -1e-9, 1e8, 0.0, -1.0, -100.0, -0.5, 1.6]], dtype=torch.float64)
+    )
+    known = torch.tensor([[torch.nan, 1.0, 0.0, torch.nan, 1.0, 1.0, torch.nan]], dtype=torch.float64)
+    found = integer_program.decode_hinge(energy, 20.0, known=known)
+    best = exact.decode_hinge(energy, 20.0, known=known)
+    torch.testing.assert_close(found.objective, best.objective)

@@ -103,6 +103,7 @@ class Parities:
             ):
                 yield np.concatenate([unary, pairs])
             return
+        assert self.place is not None
         for weight in energy.weight.expand(energy.batch_size, -1).numpy():
             yield np.bincount(self.place, weight, minlength=len(self.sign))
 
