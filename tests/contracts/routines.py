@@ -120,7 +120,7 @@ ROWS = (
     Row(
         DIRECTED, "best_first.decode", {"node_limit": 7}, spares=("top_k",), decodes=SCORE, incidental=ROUNDS
     ),
-    Row(DIRECTED, "depth_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(DIRECTED, "best_first.decode_depth_first", decodes=SCORE, incidental=ROUNDS, **TOP),
     Row(DIRECTED, "most_probable.labellings", incidental=LIKELY, returns="LikelyLabellings"),
     Row(DIRECTED, "most_probable.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
     Row(
@@ -167,7 +167,7 @@ ROWS = (
     Row(NETWORKS, "mixture.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
     # What is asked for label by label, and several of it.
     Row(SEQUENTIAL, "best_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
-    Row(SEQUENTIAL, "depth_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(SEQUENTIAL, "best_first.decode_depth_first", decodes=SCORE, incidental=ROUNDS, **TOP),
     Row(SEQUENTIAL, "beam_search.decode", decodes=SCORE),
     Row(SEQUENTIAL, "beam_search.decode", {"width": 2**6}, decodes=SCORE, proven=True),
     Row(SEQUENTIAL, "most_probable.labellings", incidental=LIKELY, returns="LikelyLabellings"),
