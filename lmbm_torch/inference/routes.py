@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from inspect import signature
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -58,6 +58,7 @@ NodeLimit = int | Literal["auto"] | None
 """Nodes at which an example's search ends: "auto" for the limit of its kind of energy, None for never."""
 
 
+@runtime_checkable
 class Matched(Protocol):
     """The inference of a training, such as :class:`~lmbm_torch.inference.matching.MatchedInference`."""
 
@@ -344,8 +345,9 @@ NARROW_WITHOUT_RULES = When(
 HIDDEN = When(f"up to {LIMITS.hidden} labels", lambda query: query.free <= LIMITS.hidden)
 NORMALISED = When(
     "nothing known",
-    lambda query: query.known is None
-    or (query.free == query.energy.num_labels and bool(query.known.isnan().all())),
+    lambda query: (
+        query.known is None or (query.free == query.energy.num_labels and bool(query.known.isnan().all()))
+    ),
 )
 MATCHED_FIELD = When(
     "trained with mean field", lambda query: query.matched is not None and query.matched.is_mean_field

@@ -87,7 +87,7 @@ STATE_MARGINALS = {
     "incidental": ROUNDS,
     "breaks": ("flip",),
 }
-CERTIFIED = {"returns": "ExpectedDecoding", "spares": ("generator",), "incidental": ROUNDS}
+CERTIFIED = {"returns": "Decoding", "spares": ("generator",), "incidental": ROUNDS}
 CHEAP = partial(matrix_bp.marginals, **FEWER)
 
 ROWS = (
@@ -140,7 +140,7 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_hamming",
-        returns="ExpectedDecoding",
+        returns="Decoding",
         spares=("generator",),
         decodes=EXPECTED_HAMMING,
         proven=True,
@@ -148,7 +148,7 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_f1",
-        returns="ExpectedDecoding",
+        returns="Decoding",
         spares=("generator",),
         decodes=EXPECTED_F1,
         proven=True,
@@ -157,7 +157,7 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_jaccard",
-        returns="ExpectedDecoding",
+        returns="Decoding",
         spares=("generator",),
         decodes=EXPECTED_JACCARD,
         proven=True,
@@ -321,7 +321,7 @@ ROWS = (
         BIPARTITE,
         "annealed_importance.estimate",
         {"num_chains": 5, "num_temperatures": 10},
-        returns="LogPartitionEstimate",
+        returns="Estimate",
         takes=SAMPLES,
     ),
     Row(BIPARTITE, "conditional_modes.decode", decodes=JOINT_SCORE),
