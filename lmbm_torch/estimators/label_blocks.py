@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,15 @@ import numpy as np
 from lmbm_torch.estimators import kernel_blocks
 from lmbm_torch.estimators.spreading import Kept, keep, spread, workers
 from lmbm_torch.fitting.dual import DualProblem
-from lmbm_torch.solvers.networks import dual_coordinate, states
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState
+
+# What is imputed between stages is sent to the workers anew.
+ONE_STAGE: Any = SimpleNamespace(
+    init=dual_coordinate.init, update=dual_coordinate.update, limits=dual_coordinate.limits
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +123,10 @@ def _solve(work: _Work, labels: np.ndarray, features: Features) -> _Solved:
 
 
 def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved:
-    """What is found of these labels, as ``solvers.base.run`` does it."""
-    state, end = work.state, work.state.num_iters + work.max_iter
-    while states.unsolved(state, labels, work.tol).any() and state.num_iters < end:
-        before, left = state, end - state.num_iters
-        limits: Any = {"tol": work.tol, "num_iters": left, "seed": work.seed, "positions": labels.tolist()}
-        state = dual_coordinate.update(problems, state, **limits)
-        if state is before:
-            break
+    """What is found of these labels, which follow one another."""
+    start = replace(work.state, stage=range(int(labels[0]), int(labels[-1]) + 1))
+    limits: Any = {"tol": work.tol, "max_iter": work.max_iter, "seed": work.seed}
+    state = run(ONE_STAGE, problems, start=start, **limits)
     return _Solved(state.dual_coef[labels], state.weights[:, labels], state.num_iters)
 
 

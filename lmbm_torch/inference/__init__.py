@@ -7,7 +7,7 @@ energy:
 
 * any: ``exact``, enumeration, the oracle of all others; ``constrained``, the best labelling that obeys rules;
 * sigmoid belief networks and whatever else is asked for label by label: ``branch_and_bound`` (of networks
-  alone), ``best_first`` and ``depth_first`` (with a proof), ``beam_search``, ``most_probable`` (labellings by
+  alone), ``best_first`` (with a proof; depth first, too), ``beam_search``, ``most_probable`` (labellings by
   decreasing probability, and marginals within what they leave), ``ancestral`` (samples, and a network's
   marginals), ``bayes`` (the largest expected measure), ``bayes_under_rules``, ``mixture`` (of several);
 * Boltzmann machines: ``undirected_branch_and_bound``, ``semidefinite`` (for dense ones), with
@@ -33,12 +33,9 @@ from lmbm_torch.inference.results import (
     ChainMarginals,
     Decoding,
     Estimate,
-    ExpectedDecoding,
     LikelyLabellings,
     LogLikelihoodBounds,
-    LogLikelihoodEstimate,
     LogPartitionBounds,
-    LogPartitionEstimate,
     Marginals,
     PairwiseMessages,
     StateMarginals,
@@ -55,12 +52,9 @@ __all__ = [
     "ChainMarginals",
     "Decoding",
     "Estimate",
-    "ExpectedDecoding",
     "LikelyLabellings",
     "LogLikelihoodBounds",
-    "LogLikelihoodEstimate",
     "LogPartitionBounds",
-    "LogPartitionEstimate",
     "Marginals",
     "PairwiseMessages",
     "StateMarginals",

@@ -27,7 +27,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.parts.annealing import Stretch, check_path, stretches
 from lmbm_torch.inference.parts.known import clamp
 from lmbm_torch.inference.parts.label_blocks import draw
-from lmbm_torch.inference.results import LogLikelihoodEstimate, LogPartitionEstimate
+from lmbm_torch.inference.results import Estimate
 from lmbm_torch.shapes import Float, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
@@ -45,7 +45,7 @@ def estimate(
     known: Known | None = None,
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
-) -> LogPartitionEstimate:
+) -> Estimate[Tensor]:
     """log Z = log Z_0 + log E[w], where a chain of weight w follows the energy from one without coupling.
 
     Z_0 is that one's. At step k of T, a chain's log w grows by what −free_energy(v) gains as the energy goes
@@ -86,7 +86,7 @@ def estimate(
             log_weights = log_weights + part.gain(visible, fields, hotter, colder)
             visible = clamp(part.gibbs_step(fields, colder, generator), known)
     log_mean, *trust = _log_mean(log_weights)
-    return LogPartitionEstimate(_log_partition_of_biases(start, known) + log_mean, *trust)
+    return Estimate(_log_partition_of_biases(start, known) + log_mean, *trust)
 
 
 @one_door
@@ -100,7 +100,7 @@ def reverse(
     generator: torch.Generator | None = None,
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
-) -> LogLikelihoodEstimate:
+) -> Estimate[Tensor]:
     """log p(v) = log f(v) − log Z_0 + log E[1/w], where a chain of weight w goes from v back to no coupling.
 
     RAISE (Burda, Grosse and Salakhutdinov 2015): the chains of :func:`estimate` backwards, f = exp(−free
@@ -135,7 +135,7 @@ def reverse(
             log_weights = log_weights - part.gain(visible, fields, hotter, colder)
     log_mean, *trust = _log_mean(log_weights)
     at_start = _log_partition_of_biases(parts[0].first, None)
-    return LogLikelihoodEstimate(log_mean - energy.free_energy(labels) - at_start, *trust)
+    return Estimate(log_mean - energy.free_energy(labels) - at_start, *trust)
 
 
 def _check_chains(num_chains: int) -> None:

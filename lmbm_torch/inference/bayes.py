@@ -30,7 +30,7 @@ from lmbm_torch.inference.parts.measures import (
     labelling_of_most_f1,
 )
 from lmbm_torch.inference.parts.sequential import Sequential
-from lmbm_torch.inference.results import ExpectedDecoding, Status, joined, rows_of
+from lmbm_torch.inference.results import Decoding, Status, joined, rows_of
 from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
@@ -65,7 +65,7 @@ def decode_hamming(
     max_labellings: int | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
-) -> ExpectedDecoding:
+) -> Decoding:
     """argmax_ŷ E[1 − |ŷ Δ y| / K]: every label at its most probable value.
 
     Args:
@@ -82,7 +82,7 @@ def decode_hamming(
         generator: of the samples, on the energies' device.
 
     Returns:
-        The expected measure is the objective; see :class:`ExpectedDecoding`. ``status.exact``: no labelling
+        The expected measure is the objective; see :class:`Decoding`. ``status.exact``: no labelling
         is better. ``status.converged``: ``max_labellings`` did not end it. ``status.residual``: the regret
         or, where labels were sampled, the objective's standard error.
 
@@ -102,7 +102,7 @@ def decode_f1(
     max_labellings: int | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
-) -> ExpectedDecoding:
+) -> Decoding:
     """argmax_ŷ E[2 |ŷ ∩ y| / (|ŷ| + |y|)], 1 where both are empty (Dembczyński et al. 2011).
 
     Given the size of ŷ the expectation is a sum over its labels of Σ_c P(y_i = 1, |y| = c) / (c + |ŷ|), whose
@@ -123,7 +123,7 @@ def decode_jaccard(
     max_labellings: int | None = None,
     num_samples: int = 1000,
     generator: torch.Generator | None = None,
-) -> ExpectedDecoding:
+) -> Decoding:
     """argmax_ŷ E[|ŷ ∩ y| / |ŷ ∪ y|], 1 where both are empty.
 
     Of networks of up to 10 labels all labellings are compared; else the likely ones and the best of each size
@@ -153,7 +153,7 @@ def _decode(
     max_labellings: int | None,
     num_samples: int,
     generator: torch.Generator | None,
-) -> ExpectedDecoding:
+) -> Decoding:
     mixture.check_members(energies)
     for energy in energies:
         energy.check_values()
@@ -232,7 +232,7 @@ def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Itera
         yield slice(start, start + step)
 
 
-def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Measure) -> ExpectedDecoding:
+def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Measure) -> Decoding:
     """The answer by all labellings."""
     labels, probability = _enumerated(members, known)
     best = measure.choose(labels, probability)
@@ -243,7 +243,7 @@ def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Me
     regret = (bound - worth).clamp(min=0)
     sure = torch.ones_like(worth, dtype=torch.bool)
     status = Status(regret <= 0, sure, sure.long(), regret)
-    return ExpectedDecoding(best, worth, bound.clone(), status, regret=regret, mass_left=nothing)
+    return Decoding(best, worth, bound.clone(), status, regret=regret, mass_left=nothing)
 
 
 def _of_the_likely(
@@ -254,7 +254,7 @@ def _of_the_likely(
     mass_left: float,
     max_labellings: int,
     hopeless: list[int],
-) -> ExpectedDecoding:
+) -> Decoding:
     """The answer by the most probable labellings, more of them until the regret is small.
 
     Args:
@@ -282,7 +282,7 @@ def _of_the_likely(
         # To find nothing that agrees with what is impossible takes no limit.
         ended = (regret <= tolerance) | complete | likely.log_known.isneginf()
         status = Status(regret <= 0, ended, count, regret.to(dtype))
-        answer = ExpectedDecoding(
+        answer = Decoding(
             # Where nothing was found, because what is known is impossible, the best of it means nothing.
             labels=clamp(best.where(count[:, None] > 0, 0), given),
             objective=worth.to(dtype),
@@ -297,17 +297,17 @@ def _of_the_likely(
     return rows_of(joined(parts), torch.cat(places).argsort())
 
 
-def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> ExpectedDecoding:
+def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decoding:
     """Labels of zero for so many examples, of whose measure nothing is known but that it is at most 1."""
     zeros = torch.zeros(examples, dtype=energy.dtype, device=energy.device)
     labels = torch.zeros(examples, energy.num_labels, dtype=torch.int64, device=energy.device)
     unproven = torch.zeros_like(zeros, dtype=torch.bool)
     status = Status(unproven, unproven.clone(), torch.zeros_like(unproven, dtype=torch.int64), zeros + 1)
-    return ExpectedDecoding(labels, zeros, zeros + 1, status, regret=zeros + 1, mass_left=zeros + 1)
+    return Decoding(labels, zeros, zeros + 1, status, regret=zeros + 1, mass_left=zeros + 1)
 
 
 def _put_samples(
-    answer: ExpectedDecoding,
+    answer: Decoding,
     members: Members,
     measure: Measure,
     num_samples: int,

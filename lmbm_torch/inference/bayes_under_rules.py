@@ -16,7 +16,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import mixture, most_probable
 from lmbm_torch.inference.parts.measures import F1, HAMMING, JACCARD, Measure
-from lmbm_torch.inference.results import Decoding, ExpectedDecoding, Status
+from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Int, Known
 
 __all__ = ["MEASURES", "decode", "decode_most_probable"]
@@ -66,7 +66,7 @@ def decode(
     known: Known | None = None,
     mass_left: float = MASS_LEFT,
     max_labellings: int = most_probable.MAX_LABELLINGS,
-) -> ExpectedDecoding:
+) -> Decoding:
     """An allowed labelling whose expected measure is large, given that the rules are obeyed.
 
     Args:
@@ -120,7 +120,7 @@ def _decode(
     known: Tensor | None,
     mass_left: float,
     max_labellings: int,
-) -> ExpectedDecoding:
+) -> Decoding:
     limits = {"mass_left": mass_left, "max_labellings": max_labellings}
     likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
@@ -140,7 +140,7 @@ def _decode(
     # To find nothing where all that is allowed is impossible takes no limit.
     converged = likely.status.converged | likely.log_known.isneginf()
     dtype = energies[0].dtype
-    return ExpectedDecoding(
+    return Decoding(
         labels=answer,
         objective=worth.to(dtype),
         bound=bound.to(dtype),

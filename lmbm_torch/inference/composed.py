@@ -24,8 +24,8 @@ from lmbm_torch.inference import (
     semidefinite,
     undirected_branch_and_bound,
 )
-from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.independent import Problem, Split, is_divisible, splits
+from lmbm_torch.inference.parts.known import check_rules
 from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced
 from lmbm_torch.inference.routes import Query, answer
 from lmbm_torch.shapes import Float

@@ -26,7 +26,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
-from lmbm_torch.inference.parts.allowed import check_rules
+from lmbm_torch.inference.parts.known import check_rules
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Known
 

@@ -110,7 +110,7 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_marginals(OneSide.smaller(energy, known))
     labellings = _Labellings.of(energy, known)
-    by_parts: Any = directed_enumeration if isinstance(energy, DirectedEnergy) else label_halves
+    by_parts: Any = pairwise_enumeration if isinstance(energy, DirectedEnergy) else label_halves
     if (found := by_parts.marginals(energy, known)) is not None:
         return found
 

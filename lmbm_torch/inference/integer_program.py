@@ -2,8 +2,8 @@
 
 Products of labels are linearised (:mod:`lmbm_torch.inference.parts.local_polytope`), the model is laid out
 once for a batch, and each example writes its weights into it. For scores the relaxation is first tightened,
-again and again, by those inequalities of three labels that it violates
-(:mod:`lmbm_torch.inference.parts.cycle_inequalities`), which often proves the optimum before any search.
+again and again, by those inequalities of three labels that it violates, which often proves the optimum before
+any search.
 Proofs hold up to the solver's feasibility tolerance: an answer counts as exact if no other can be better by
 more than a share of 10⁻⁶ of the largest weight, and ``status.residual`` says how much is open. The search is
 exponential: scores of fifty dense labels take seconds, losses far longer, for which there are limits.

@@ -23,8 +23,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference.parts.allowed import check_rules
 from lmbm_torch.inference.parts.elimination import Layout, Tables, eliminate, layout_of, traced
+from lmbm_torch.inference.parts.known import check_rules
 from lmbm_torch.inference.parts.log_tables import (
     EXCLUDED,
     Potentials,

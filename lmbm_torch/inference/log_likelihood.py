@@ -77,7 +77,7 @@ def bounds(
     }
     forward = annealed_importance.estimate(energy, num_chains=num_chains, **annealing)
     upper = Estimate(
-        score - float(forward.log_partition), float(forward.standard_error), float(forward.effective_size)
+        score - float(forward.value), float(forward.standard_error), float(forward.effective_size)
     )
     chosen = _some(labels, num_examples, generator)
     backward = annealed_importance.reverse(
@@ -86,7 +86,7 @@ def bounds(
         num_chains=chains_per_example,
         **{**annealing, "path": [_repeated(each, len(chosen)) for each in path]},
     )
-    log_partitions = -energy.free_energy(chosen) - backward.log_likelihood
+    log_partitions = -energy.free_energy(chosen) - backward.value
     lower = Estimate(
         score - float(log_partitions.mean()),
         float(log_partitions.std()) / math.sqrt(len(chosen)),

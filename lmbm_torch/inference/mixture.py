@@ -21,7 +21,7 @@ from lmbm_torch.checks import check_count, check_like, check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference import best_first, branch_and_bound, most_probable
-from lmbm_torch.inference.parts.allowed import check_rules
+from lmbm_torch.inference.parts.known import check_rules
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.sequential import Sequential
 from lmbm_torch.inference.results import (

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.energies.base import Energy
 from lmbm_torch.shapes import Bool, Float, Int, Known
+
+Value = TypeVar("Value", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -185,49 +187,22 @@ class LogPartitionBounds:
 
 
 @dataclass(frozen=True)
-class LogPartitionEstimate:
-    """A log partition estimated from weighted samples.
+class Estimate(Generic[Value]):
+    """A number estimated from weighted samples, or one for each example of a batch.
+
+    A log partition or a log-likelihood is the logarithm of an unbiased estimate, so low on average.
 
     Args:
-        log_partition: the logarithm of an unbiased estimate of the partition function, so low on average.
-        standard_error: of ``log_partition``, as far as the samples know; without meaning where few of them
-            carry all the weight.
-        effective_size: (Σ w)² / Σ w², of the weights w: how many equally weighted samples these are worth.
+        value: the number, or (batch,).
+        standard_error: of ``value``, as far as the samples know; 0 where it is exact. It is without meaning
+            where few samples carry all the weight.
+        effective_size: (Σ w)² / Σ w², of the weights w: how many equally weighted samples these are worth;
+            infinite where the value is exact.
     """
 
-    log_partition: Float[Tensor, " batch"]
-    standard_error: Float[Tensor, " batch"]
-    effective_size: Float[Tensor, " batch"]
-
-
-@dataclass(frozen=True)
-class LogLikelihoodEstimate:
-    """Log-likelihoods of labels, in nats, estimated from weighted samples.
-
-    Args:
-        log_likelihood: of each example's labels.
-        standard_error: of ``log_likelihood``, as far as the samples know.
-        effective_size: (Σ w)² / Σ w², of the weights w: how many equally weighted samples these are worth.
-    """
-
-    log_likelihood: Float[Tensor, " batch"]
-    standard_error: Float[Tensor, " batch"]
-    effective_size: Float[Tensor, " batch"]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number estimated from weighted samples.
-
-    Args:
-        value: the number.
-        standard_error: of ``value``, as far as the samples know; 0 where it is exact.
-        effective_size: how many equally weighted samples these are worth; infinite where it is exact.
-    """
-
-    value: float
-    standard_error: float
-    effective_size: float
+    value: Value
+    standard_error: Value
+    effective_size: Value
 
     def __str__(self) -> str:
         return f"{self.value:.2f} ± {self.standard_error:.2f} ({self.effective_size:.1f} samples effectively)"
@@ -249,8 +224,8 @@ class LogLikelihoodBounds:
         TypeError: one of the two is no :class:`Estimate`.
     """
 
-    upper: Estimate
-    lower: Estimate
+    upper: Estimate[float]
+    lower: Estimate[float]
     exact: bool
 
     def __post_init__(self) -> None:
@@ -297,6 +272,11 @@ class Decoding:
         nodes: search nodes visited, where there is a search.
         hidden: {0, 1}, the hidden units' states, where the objective is the score of both sides.
         relaxed: labels in [0, 1], where a relaxation was solved and ``labels`` are it rounded.
+        regret: where the objective is an expected measure, no labelling's exceeds this one's by more; proven,
+            unlike a standard error. The objective is the measure itself, its least possible value where some
+            probability is left, or the mean over samples.
+        mass_left: the probability of labellings that were not looked at: the expected measure is at most so
+            much more than the objective, where it was not sampled.
     """
 
     labels: Int[Tensor, "batch labels"] | Int[Tensor, "batch top_k labels"]
@@ -306,6 +286,8 @@ class Decoding:
     nodes: Int[Tensor, " batch"] | None = None
     hidden: Int[Tensor, "batch hidden"] | None = None
     relaxed: Float[Tensor, "batch labels"] | None = None
+    regret: Float[Tensor, " batch"] | None = None
+    mass_left: Float[Tensor, " batch"] | None = None
 
 
 @dataclass(frozen=True)
@@ -358,23 +340,6 @@ class LikelyLabellings:
             is_value = known[..., None] == torch.arange(num_states, device=known.device)
             states = torch.where(known.isnan()[..., None], states, is_value.to(states))
         return StateMarginals(states, self.mass_left, self.status)
-
-
-@dataclass(frozen=True)
-class ExpectedDecoding(Decoding):
-    """The labelling whose expected measure is largest, as far as that is proven.
-
-    Args:
-        objective: the expected measure, or where some probability is left its least possible value; the mean
-            over samples where it was sampled.
-        bound: no labelling's expected measure is larger.
-        regret: no labelling's expected measure exceeds this one's by more; proven, unlike a standard error.
-        mass_left: of labellings that were not looked at: the expected measure is at most so much more than
-            the objective, where it was not sampled.
-    """
-
-    regret: Float[Tensor, " batch"] | None = None
-    mass_left: Float[Tensor, " batch"] | None = None
 
 
 def joined(parts: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,9 +33,6 @@ from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Float, Int, Known
-
-if TYPE_CHECKING:
-    from lmbm_torch.inference.matching import MatchedInference
 
 __all__ = [
     "LIMITS",
@@ -59,6 +56,20 @@ __all__ = [
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
 NodeLimit = int | Literal["auto"] | None
 """Nodes at which an example's search ends: "auto" for the limit of its kind of energy, None for never."""
+
+
+@runtime_checkable
+class Matched(Protocol):
+    """The inference of a training, such as :class:`~lmbm_torch.inference.matching.MatchedInference`."""
+
+    @property
+    def is_mean_field(self) -> bool:
+        """Whether marginals are those of the mean field, else of belief propagation."""
+        ...
+
+    def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None, /) -> Any:
+        """Marginals of a restricted Boltzmann machine."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +169,7 @@ class Query:
     margin: float = 1.0
     top_k: int = 1
     node_limit: NodeLimit = "auto"
-    matched: Any = None
+    matched: Matched | None = None
     num_samples: int = LIMITS.samples
     generator: torch.Generator | None = None
     connected: bool = False
@@ -332,7 +343,12 @@ NARROW_WITHOUT_RULES = When(
     lambda query: _is_tree(replace(query, constraints=None)),
 )
 HIDDEN = When(f"up to {LIMITS.hidden} labels", lambda query: query.free <= LIMITS.hidden)
-NORMALISED = When("nothing known", lambda query: query.known is None or bool(query.known.isnan().all()))
+NORMALISED = When(
+    "nothing known",
+    lambda query: (
+        query.known is None or (query.free == query.energy.num_labels and bool(query.known.isnan().all()))
+    ),
+)
 MATCHED_FIELD = When(
     "trained with mean field", lambda query: query.matched is not None and query.matched.is_mean_field
 )
@@ -757,7 +773,7 @@ def marginals(
     energy: AnyEnergy | SequentialEnergy,
     *,
     known: Known | None = None,
-    matched: MatchedInference | None = None,
+    matched: Matched | None = None,
     generator: torch.Generator | None = None,
     constraints: Constraints | None = None,
 ) -> Any:

@@ -31,7 +31,7 @@ from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.parts.allowed import check_rules
+from lmbm_torch.inference.parts.known import check_rules
 from lmbm_torch.inference.parts.objectives import Hinge, Rule, Score, Task
 from lmbm_torch.inference.parts.on_host import searched_on_host
 from lmbm_torch.inference.parts.persistency import Settled, settle_persistent

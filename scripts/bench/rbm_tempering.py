@@ -104,7 +104,7 @@ def paths(
                 )
                 for seed in range(repeats)
             ]
-            errors = [float(each.log_partition) - log_partition for each in found]
+            errors = [float(each.value) - log_partition for each in found]
             rows.append(
                 {
                     "path": name,

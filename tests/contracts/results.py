@@ -25,12 +25,6 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "nodes": "count batch",
         "hidden": "label batch hidden",
         "relaxed": "probability batch labels",
-        **STATUS,
-    },
-    "ExpectedDecoding": {
-        "labels": "label batch labels",
-        "objective": "real batch",
-        "bound": "real batch",
         "regret": "real batch",
         "mass_left": "real batch",
         **STATUS,
@@ -77,8 +71,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
     "BipartiteSamples": {"visible": "label batch labels", "hidden": "label batch hidden"},
     "LogPartitionBounds": {"lower": "real batch", "upper": "real batch", **STATUS},
-    "LogPartitionEstimate": {
-        "log_partition": "real batch",
+    "Estimate": {
+        "value": "real batch",
         "standard_error": "real batch",
         "effective_size": "real batch",
     },

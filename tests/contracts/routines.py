@@ -87,7 +87,7 @@ STATE_MARGINALS = {
     "incidental": ROUNDS,
     "breaks": ("flip",),
 }
-CERTIFIED = {"returns": "ExpectedDecoding", "spares": ("generator",), "incidental": ROUNDS}
+CERTIFIED = {"returns": "Decoding", "spares": ("generator",), "incidental": ROUNDS}
 CHEAP = partial(matrix_bp.marginals, **FEWER)
 
 ROWS = (
@@ -120,7 +120,7 @@ ROWS = (
     Row(
         DIRECTED, "best_first.decode", {"node_limit": 7}, spares=("top_k",), decodes=SCORE, incidental=ROUNDS
     ),
-    Row(DIRECTED, "depth_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(DIRECTED, "best_first.decode_depth_first", decodes=SCORE, incidental=ROUNDS, **TOP),
     Row(DIRECTED, "most_probable.labellings", incidental=LIKELY, returns="LikelyLabellings"),
     Row(DIRECTED, "most_probable.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
     Row(
@@ -140,7 +140,7 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_hamming",
-        returns="ExpectedDecoding",
+        returns="Decoding",
         spares=("generator",),
         decodes=EXPECTED_HAMMING,
         proven=True,
@@ -148,7 +148,7 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_f1",
-        returns="ExpectedDecoding",
+        returns="Decoding",
         spares=("generator",),
         decodes=EXPECTED_F1,
         proven=True,
@@ -157,7 +157,7 @@ ROWS = (
     Row(
         NETWORKS,
         "bayes.decode_jaccard",
-        returns="ExpectedDecoding",
+        returns="Decoding",
         spares=("generator",),
         decodes=EXPECTED_JACCARD,
         proven=True,
@@ -167,7 +167,7 @@ ROWS = (
     Row(NETWORKS, "mixture.marginals", {"mass_left": 0.0}, **STATE_MARGINALS),
     # What is asked for label by label, and several of it.
     Row(SEQUENTIAL, "best_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
-    Row(SEQUENTIAL, "depth_first.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
+    Row(SEQUENTIAL, "best_first.decode_depth_first", decodes=SCORE, incidental=ROUNDS, **TOP),
     Row(SEQUENTIAL, "beam_search.decode", decodes=SCORE),
     Row(SEQUENTIAL, "beam_search.decode", {"width": 2**6}, decodes=SCORE, proven=True),
     Row(SEQUENTIAL, "most_probable.labellings", incidental=LIKELY, returns="LikelyLabellings"),
@@ -341,7 +341,7 @@ ROWS = (
         BIPARTITE,
         "annealed_importance.estimate",
         {"num_chains": 5, "num_temperatures": 10},
-        returns="LogPartitionEstimate",
+        returns="Estimate",
         takes=SAMPLES,
     ),
     Row(BIPARTITE, "conditional_modes.decode", decodes=JOINT_SCORE),

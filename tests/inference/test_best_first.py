@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from strategies.sequential import random_known_values, random_sequential_energy
 
 from lmbm_torch.energies import SequentialEnergy
-from lmbm_torch.inference import beam_search, best_first, depth_first
-from lmbm_torch.inference.parts import open_nodes
+from lmbm_torch.inference import beam_search, best_first
 
-SEARCHES = {"best first": best_first.decode, "depth first": depth_first.decode}
+SEARCHES = {"best first": best_first.decode, "depth first": best_first.decode_depth_first}
 searches = pytest.mark.parametrize("decode", SEARCHES.values(), ids=SEARCHES.keys())
 MIXED = (2, 3, 1, 2, 4)
 
@@ -121,7 +120,7 @@ def test_rows_are_searched_alone_as_together_and_in_parts(decode, monkeypatch):
         assert torch.equal(alone.labels[0], together.labels[row])
         assert torch.equal(alone.nodes[0], together.nodes[row])
     for size, fits in ((2000, True), (100, False)):
-        monkeypatch.setattr(open_nodes, "OPEN_BYTES", size)
+        monkeypatch.setattr(best_first, "OPEN_BYTES", size)
         in_parts = decode(energy, top_k=2)
         done = in_parts.status.converged
         assert bool(done.all()) == fits

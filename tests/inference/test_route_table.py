@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
 import sys
 from functools import partial
 from itertools import product
@@ -168,30 +169,37 @@ def test_one_limit_of_nodes_holds_for_a_kind_of_energy():
     assert_same(inference.decode(network), inference.decode(network, node_limit=LIMITS.network_nodes))
 
 
-def entered(function, *arguments, **options) -> set[str]:
-    """The files of the library whose functions a call enters."""
-    files: set[str] = set()
-
-    def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(str(ROOT)):
-            files.add(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
-
-    sys.setprofile(note)
-    try:
-        function(*arguments, **options)
-    finally:
-        sys.setprofile(None)
-    return files
+ENTERED = """
+import sys
+from pathlib import Path
+import torch
+import lmbm_torch
+from lmbm_torch import inference
+from lmbm_torch.energies import DirectedEnergy
+root, quantity, examples = Path(lmbm_torch.__file__).parent, sys.argv[1], int(sys.argv[2])
+generator = torch.Generator().manual_seed(0)
+parents = torch.randn(6, 6, generator=generator).tril(-1)
+energy = DirectedEnergy(torch.randn(examples, 6, generator=generator), parents, torch.arange(6))
+files = set()
+def note(frame, event, _):
+    if event == "call" and frame.f_code.co_filename.startswith(str(root)):
+        files.add(frame.f_code.co_filename)
+getattr(inference, quantity)(energy)
+sys.setprofile(note)
+getattr(inference, quantity)(energy)
+sys.setprofile(None)
+print(*sorted(files), sep="\\n")
+"""
 
 
 @pytest.mark.parametrize("quantity", ["decode", "decode_hinge"])
-@pytest.mark.parametrize("examples", [1, 3, 300])
+@pytest.mark.parametrize("examples", [1, 300])
 def test_a_small_network_is_decoded_by_eight_files(examples, quantity):
-    energy = random_directed_energy(0, 6, examples)
-    routine = getattr(inference, quantity)
-    routine(energy)
-    files = entered(routine, energy)
-    assert 1 < len(files) <= 8, sorted(files)
+    """By the files whose functions a second call enters, in a process of its own."""
+    run = [sys.executable, "-c", ENTERED, quantity, str(examples)]
+    said = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120)
+    files = said.stdout.split()
+    assert 1 < len(files) <= 8, files
 
 
 def test_the_manual_has_the_table():

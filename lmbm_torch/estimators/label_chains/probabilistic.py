@@ -40,14 +40,7 @@ from lmbm_torch.estimators.settings import (
     check_parameters,
 )
 from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
-from lmbm_torch.inference import (
-    bayes,
-    bayes_under_rules,
-    beam_search,
-    best_first,
-    depth_first,
-    mixture,
-)
+from lmbm_torch.inference import bayes, bayes_under_rules, beam_search, best_first, mixture
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.solvers.networks.problems import canonical
 
@@ -236,10 +229,9 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
             if top_k > 1:
                 raise ValueError(f"top_k: expected 1 for the beam, got {top_k}")
             return beam_search.decode(energy, self.beam_width, known=given)
-        search = depth_first if self.search == "depth_first" else best_first
-        return search.decode(
-            energy, known=given, top_k=top_k, node_limit=self.node_limit, tolerance=self.tolerance
-        )
+        is_depth_first = self.search == "depth_first"
+        search = best_first.decode_depth_first if is_depth_first else best_first.decode
+        return search(energy, known=given, top_k=top_k, node_limit=self.node_limit, tolerance=self.tolerance)
 
     @of_label_columns
     def predict_decoding(self, X, known=None) -> Decoding:

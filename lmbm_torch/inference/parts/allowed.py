@@ -15,17 +15,18 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.backends.installed import compiled
-from lmbm_torch.checks import check_count, check_known, count_limit
+from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
-from lmbm_torch.energies import ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.parts import pairwise_enumeration, spin_problems
+from lmbm_torch.inference.parts.known import check_rules
 from lmbm_torch.inference.parts.local_polytope import hinge_loss
 from lmbm_torch.inference.parts.spin_problems import SpinProblem
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 
-__all__ = ["best_scores", "check_rules", "climbed", "enumerated", "least_hinges", "suits"]
+__all__ = ["best_scores", "climbed", "enumerated", "least_hinges", "suits"]
 
 # Improvements below this share of the largest loss that a label can have do not count.
 ROUND_OFF = 1e-12
@@ -102,25 +103,6 @@ def best_scores(
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
     return _decoding(energy, found, -precise.score(found.samples).mT, -1.0)
-
-
-def check_rules(energy: Any, constraints: Constraints, known: Tensor | None) -> None:
-    """Refuse labels of several values, and rules or known labels of another size.
-
-    Raises:
-        TypeError: a chain or a tree; anything but constraints.
-        ValueError: another size.
-    """
-    if not isinstance(constraints, Constraints):
-        came = type(constraints).__name__
-        raise TypeError(f"constraints: expected those of Constraints.of(rules, names), got {came}")
-    if isinstance(energy, ChainEnergy | TreeEnergy):
-        raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
-    if constraints.num_labels != energy.num_labels:
-        raise ValueError(
-            f"constraints: expected some over {energy.num_labels} labels, got {constraints.num_labels}"
-        )
 
 
 class _Found(NamedTuple):

@@ -22,8 +22,7 @@ from torch.nn.functional import logsigmoid
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.energies.base import known_spins
-from lmbm_torch.inference.parts.allowed import check_rules
-from lmbm_torch.inference.parts.known import clamp
+from lmbm_torch.inference.parts.known import check_rules, clamp
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 

@@ -1,16 +1,19 @@
-"""Units whose values are given."""
+"""What is given beside an energy: values of units, and rules."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_device, check_labels, check_shape
-from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.checks import check_device, check_known, check_labels, check_shape
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.shapes import Known, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-__all__ = ["check_agreement", "check_start", "clamp", "free_part"]
+__all__ = ["check_agreement", "check_rules", "check_start", "clamp", "free_part"]
 
 
 def clamp(
@@ -65,3 +68,22 @@ def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
         pairwise=energy.pairwise * (free[:, :, None] & free[:, None, :]),
         constant=energy.score(labels),
     )
+
+
+def check_rules(energy: Any, constraints: Constraints, known: Tensor | None) -> None:
+    """Refuse labels of several values, and rules or known labels of another size.
+
+    Raises:
+        TypeError: a chain or a tree; anything but constraints.
+        ValueError: another size.
+    """
+    if not isinstance(constraints, Constraints):
+        came = type(constraints).__name__
+        raise TypeError(f"constraints: expected those of Constraints.of(rules, names), got {came}")
+    if isinstance(energy, ChainEnergy | TreeEnergy):
+        raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    if constraints.num_labels != energy.num_labels:
+        raise ValueError(
+            f"constraints: expected some over {energy.num_labels} labels, got {constraints.num_labels}"
+        )

@@ -20,8 +20,7 @@ from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.parts import ascent, persistency
-from lmbm_torch.inference.parts.allowed import check_rules
-from lmbm_torch.inference.parts.known import clamp
+from lmbm_torch.inference.parts.known import check_rules, clamp
 from lmbm_torch.inference.parts.local_polytope import LocalPolytope, Programme, hinge_loss
 from lmbm_torch.inference.parts.log_tables import Machine, cliques_of, log_potentials
 from lmbm_torch.inference.parts.persistency import Settled
