@@ -10,7 +10,7 @@ from torch import Tensor
 
 try:
     # The only place that tells which tensors are torch.func's.
-    from torch._C import _functorch
+    from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 except ImportError:
     _functorch: Any = None
 

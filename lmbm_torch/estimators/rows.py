@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -46,11 +47,10 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
     Raises:
         ValueError: another shape, weights that are negative or not finite, all of them 0.
     """
-    if np.ndim(sample_weight) == 0:
+    if isinstance(sample_weight, Number):
         sample_weight = np.full(count, sample_weight)
-    weights = check_array(
-        sample_weight, ensure_2d=False, dtype=np.float64, order="C", input_name="sample_weight"
-    )
+    options: dict[str, Any] = {"dtype": np.float64, "order": "C", "input_name": "sample_weight"}
+    weights = check_array(sample_weight, ensure_2d=False, **options)
     if weights.shape != (count,):
         raise ValueError(f"sample_weight.shape: expected ({count},), got {weights.shape}")
     if (weights < 0).any():

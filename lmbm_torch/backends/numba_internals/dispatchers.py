@@ -64,9 +64,9 @@ def check() -> None:
     """
     if ".".join(numba.__version__.split(".")[:2]) in TRIED:
         return
-    chosen = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]  # of NUMBA_CACHE_DIR
+    chosen = numba.config.CACHE_DIR  # pyright: ignore[reportPrivateImportUsage]  # of NUMBA_CACHE_DIR
     with tempfile.TemporaryDirectory() as folder:
-        numba.config.CACHE_DIR = folder  # pyright: ignore[reportAttributeAccessIssue]
+        numba.config.CACHE_DIR = folder  # pyright: ignore[reportPrivateImportUsage]
         try:
             half = part(_half, {})
 
@@ -79,7 +79,7 @@ def check() -> None:
                 if came != 7.0 or bool(hits) != is_kept:
                     raise RuntimeError(f"expected 7.0 by code found {int(is_kept)} times, got {came}, {hits}")
         finally:
-            numba.config.CACHE_DIR = chosen  # pyright: ignore[reportAttributeAccessIssue]
+            numba.config.CACHE_DIR = chosen  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _half(number):

@@ -84,7 +84,7 @@ def _folders(file: Path) -> list[Path]:
     else:
         default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
         home = os.environ.get("XDG_CACHE_HOME", default)
-    chosen: str = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue]  # of NUMBA_CACHE_DIR
+    chosen: str = numba.config.CACHE_DIR  # pyright: ignore[reportPrivateImportUsage]  # of NUMBA_CACHE_DIR
     return [
         *([Path(chosen) / within] if chosen else []),
         file.parent / "__pycache__",
