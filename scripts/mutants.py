@@ -1,9 +1,9 @@
 """Break the library one line at a time: the test that a mutant of tests/mutants.toml names must catch it.
 
-A mutant is a file below lmbm_torch or in scripts, a text that stands there once, another one in its place,
-and a test. It is written into a copy of the package, in which the test must fail; beforehand every test must
-pass there without a mutant. The copy has the package's compiled kernels; a mutant in ``backends`` makes all
-of them stale, so that its test had better call few.
+A mutant is a file below lmbm_torch, in examples or in scripts, a text that stands there once, another one in
+its place, and a test. It is written into a copy of the package, in which the test must fail; beforehand every
+test must pass there without a mutant. The copy has the package's compiled kernels; a mutant in ``backends``
+makes all of them stale, so that its test had better call few.
 
     python scripts/mutants.py                 # all; slow
     python scripts/mutants.py losses/ energies/
@@ -37,7 +37,7 @@ class Mutant:
     """A line that is wrong.
 
     Args:
-        file: below lmbm_torch, or ``scripts/…``.
+        file: below lmbm_torch, ``examples/…`` or ``scripts/…``.
         old: stands there once.
         new: takes its place.
         test: that must fail then.
@@ -50,7 +50,9 @@ class Mutant:
 
     def path(self, repository: Path) -> Path:
         """The file in the repository or in a copy."""
-        return repository / ("" if self.file.startswith("scripts/") else "lmbm_torch") / self.file
+        return (
+            repository / ("" if self.file.startswith(("examples/", "scripts/")) else "lmbm_torch") / self.file
+        )
 
 
 def listed(path: Path = LIST) -> list[Mutant]:
@@ -60,7 +62,7 @@ def listed(path: Path = LIST) -> list[Mutant]:
 
 def copied(folder: Path) -> None:
     """The package and its tests, with the kernels of the package."""
-    for name in ("lmbm_torch", "conf", "scripts", "tests"):
+    for name in ("lmbm_torch", "conf", "examples", "scripts", "tests"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
 

@@ -29,7 +29,6 @@ PACKAGES = (
     "viz",
     "training",
     "prediction",
-    "annotation",
     "compare",
     "cli",
 )

@@ -1,7 +1,7 @@
 """Labels by hand: a page on this machine that shows rows, a model's answers, and what each label changes.
 
-lmbm annotate runs/…/ new.csv --output labelled.csv               # then open the address that is printed
-lmbm annotate model.safetensors new.csv --output labelled.csv --port 8001
+python examples/annotate runs/…/ new.csv --output labelled.csv     # then open the address that is printed
+python examples/annotate model.safetensors new.csv --output labelled.csv --port 8001
 
 The output has the table's columns and those of the labels, with empty cells where labels are not known:
 `lmbm train data=table` reads it. It is written after each row; started again, the command goes on with it.
@@ -9,6 +9,7 @@ The output has the table's columns and those of the labels, with empty cells whe
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +17,11 @@ from typing import TYPE_CHECKING
 
 from lmbm_torch.cli.options import chosen, file_parser, with_rules_of_run
 
+# Python runs the folder, whose modules are this package's.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 if TYPE_CHECKING:
-    from lmbm_torch.annotation.session import Session
+    from annotate.session import Session
 
 PORT = 8000
 
@@ -25,6 +29,7 @@ PORT = 8000
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read, warm up, serve."""
     parser = file_parser("annotate", __doc__)
+    parser.prog = "python examples/annotate"
     parser.add_argument("--output", type=Path, required=True, help="the .csv or .tsv file to write")
     parser.add_argument("--port", type=int, default=PORT, help=f"of the page (default: {PORT})")
     options = with_rules_of_run(parser.parse_args(arguments))
@@ -33,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # At use: whatever the command line gets wrong is answered before.
     import torch
 
-    from lmbm_torch.annotation import app
+    from annotate import app
     from lmbm_torch.backends.blas import single_threaded
 
     try:
@@ -55,8 +60,8 @@ def opened(options: Namespace) -> Session:
         FileNotFoundError: no model or no table.
         ValueError: either cannot be read; an output of another table, or of another ending.
     """
-    from lmbm_torch.annotation.completions import Completer
-    from lmbm_torch.annotation.session import ENDINGS, Rows, Session, continued
+    from annotate.completions import Completer
+    from annotate.session import ENDINGS, Rows, Session, continued
 
     if options.part not in (None, "all"):
         raise ValueError(f"--part: expected all rows of a table, which has no parts, got {options.part}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from lmbm_torch.annotation.session import Session
+from annotate.session import Session
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
     import uvicorn
     from fastapi import Body, FastAPI, HTTPException, Request
     from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 HOST = "127.0.0.1"
 Flipped = dict[int, tuple[int, int]]
@@ -29,7 +30,7 @@ def page(session: Session, port: int) -> FastAPI:
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     environment = Environment(
-        loader=PackageLoader("lmbm_torch.annotation", "."),
+        loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

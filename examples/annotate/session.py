@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmbm_torch.annotation.completions import Completer, Completion
+from annotate.completions import Completer, Completion
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tables.schema import label_matrix
 from lmbm_torch.data.tables.sources import cells, open_table

@@ -12,7 +12,6 @@ COMMANDS = {
     "train": "train a model: lmbm train experiment=seven_segment_lmsbn",
     "predict": "predict new rows: lmbm predict runs/… new.csv --output tags.csv",
     "evaluate": "measure a model on labelled rows: lmbm evaluate runs/… labelled.csv",
-    "annotate": "label rows by hand, a model beside: lmbm annotate runs/… new.csv --output labelled.csv",
     "report": "write a page about a model: lmbm report runs/… --output report.html",
     "compare": "compare all families and the usual peers: lmbm compare data=scene",
     "reproduce": "compute a table of a paper, in a clone: lmbm reproduce table=lmbm_2009",

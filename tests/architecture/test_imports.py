@@ -49,11 +49,10 @@ ARROWS = {
     "viz": RESULTS,
     "data": RESULTS,
     "prediction": BELOW_PREDICTION | {"estimators"},
-    "annotation": {"constraints", "data", "inference", "prediction"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
     "compare": ABOVE,
-    "cli": ABOVE | {"annotation", "compare"},
+    "cli": ABOVE | {"compare"},
 }
 EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
 
@@ -148,9 +147,7 @@ LEAVES = {
     "arff": {"data"},
     "safetensors": {"models.archives"},
     "rich": {"estimators.progress", "compare", "cli"},
-    "fastapi": {"annotation.app"},
-    "uvicorn": {"annotation.app"},
-    "jinja2": {"annotation.app", "prediction.pages"},
+    "jinja2": {"prediction.pages"},
     "hydra": {"prediction.loading", "training.configured", "cli"},
     "onnx": {"models.onnx"},
     "onnxscript": {"models.onnx"},

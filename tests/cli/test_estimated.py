@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from lmbm_torch.cli import annotate, estimated, evaluate, jobs, predict, report
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from annotate import __main__ as annotate
+from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression, LMSBNClassifier
@@ -81,7 +86,7 @@ def test_every_command_reads_the_run(runs, table, name, tmp_path, capsys):
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_rows_are_labelled_by_hand_with_the_run(runs, table, name, tmp_path, monkeypatch):
     served = []
-    monkeypatch.setattr("lmbm_torch.annotation.app.serve", lambda session, port: served.append(session))
+    monkeypatch.setattr("annotate.app.serve", lambda session, port: served.append(session))
     lines = table[0].read_text().splitlines()
     (tmp_path / "new.csv").write_text("\n".join(",".join(line.split(",")[:3]) for line in lines[:6]) + "\n")
     labelled = tmp_path / "labelled.csv"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.annotation.completions import Completer
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from annotate.completions import Completer
 from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ from problems.under_rules import NAMES, RULES, X, Y
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from annotate.completions import Completer
 from lmbm_torch import estimators
-from lmbm_torch.annotation.completions import Completer
 from lmbm_torch.constraints import Constraints, parse
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from lmbm_torch.annotation.completions import Completer
-from lmbm_torch.annotation.session import Rows, Session
+sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
+
+from annotate.completions import Completer
+from annotate.session import Rows, Session
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.prediction.fitted import FittedEstimator
 

@@ -9,13 +9,15 @@ import sys
 import time
 import warnings
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
 from threadpoolctl import ThreadpoolController
 
-from lmbm_torch.cli import annotate
+from annotate import __main__ as annotate
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "annotate"
 HOST = "127.0.0.1:8000"
 SAME = {"origin": f"http://{HOST}"}
 
@@ -27,7 +29,7 @@ def client(session):
         # Of starlette, about the client that it will want one day.
         warnings.simplefilter("ignore")
         testclient = import_module("fastapi.testclient")
-    app = import_module("lmbm_torch.annotation.app")
+    app = import_module("annotate.app")
     return testclient.TestClient(app.page(session, 8000), base_url=f"http://{HOST}")
 
 
@@ -113,7 +115,7 @@ def test_mistakes_of_the_command_are_named(command, capsys, change, words):
 def test_rows_are_answered_by_one_thread(command, monkeypatch):
     threads, found = torch.get_num_threads(), []
     pools = [each for each in ThreadpoolController().info() if each["user_api"] == "blas"]
-    app = import_module("lmbm_torch.annotation.app")
+    app = import_module("annotate.app")
 
     def serve(session, port):
         blas = [each["num_threads"] for each in ThreadpoolController().info() if each["user_api"] == "blas"]
@@ -144,7 +146,7 @@ def address(command):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    start = [sys.executable, "-m", "lmbm_torch.cli.annotate", *command, "--port", str(port)]
+    start = [sys.executable, str(EXAMPLE), *command, "--port", str(port)]
     with subprocess.Popen(start, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         url = server.stdout.readline().partition(" ")[0]

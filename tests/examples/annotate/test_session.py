@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.annotation.completions import Completer
-from lmbm_torch.annotation.session import Rows, Session, continued
+from annotate.completions import Completer
+from annotate.session import Rows, Session, continued
 from lmbm_torch.data import read_table
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.inference import exact
