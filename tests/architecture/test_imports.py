@@ -34,7 +34,7 @@ BELOW_PREDICTION = {
     "viz",
     "data",
 }
-ABOVE = BELOW_PREDICTION | {"prediction", "training", "estimators"}
+ABOVE = BELOW_PREDICTION | {"persistence", "prediction", "training", "estimators"}
 ARROWS = {
     "constraints": set(),
     "certificates": {"constraints", "energies", "backends", "inference", "solvers"},
@@ -48,7 +48,8 @@ ARROWS = {
     "metrics": RESULTS,
     "viz": RESULTS,
     "data": RESULTS,
-    "prediction": BELOW_PREDICTION | {"estimators"},
+    "persistence": set(),
+    "prediction": BELOW_PREDICTION | {"estimators", "persistence"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
     "compare": ABOVE,
