@@ -40,8 +40,7 @@ class Learning(TypedDict):
 
     name: str
     seed: int
-    C: float
-    coupling_penalty: float | str
+    C: float | str
     margin: float
     rules: str | None
     paths: Paths
@@ -52,6 +51,7 @@ class Training(Learning):
     """What it holds for a model that is trained by a loop or a solver."""
 
     resume: str | None
+    coupling_penalty: float | str
     model: Made
     ordering: Made
     training: Made
