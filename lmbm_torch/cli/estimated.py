@@ -26,6 +26,8 @@ from lmbm_torch.training import runs
 
 # What an estimator does without.
 OF_EPOCHS = ("model", "ordering", "inference", "loss", "training", "trainer", "callbacks", "logger")
+# Keys of their own that not every estimator takes.
+SETTINGS = ("C", "margin", "coupling_penalty")
 # Fitted attributes, and their names in metrics.json.
 REPORTED = {
     "objective_": "fit/objective",
@@ -48,9 +50,9 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
         ValueError: such an override, a key of the wrong type, a directory that is not empty, or data that the
             estimator does not take.
     """
-    _check_overrides(overrides, chooses_C="Cs" in config.estimator)
-    resolved: Any = OmegaConf.to_container(config, resolve=True)
-    kept = {name: resolved[name] for name in Estimation.__annotations__}
+    _check_overrides(overrides, str(OmegaConf.to_container(config.estimator)))
+    kept_alone = OmegaConf.masked_copy(config, [*Estimation.__annotations__])
+    kept: Any = OmegaConf.to_container(kept_alone, resolve=True)
     check_types(kept, Estimation)
     asked = DictConfig(kept)
     with runs.claimed(asked.paths.run, OmegaConf.to_yaml(asked)) as directory:
@@ -59,18 +61,29 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
     return metrics
 
 
-def _check_overrides(overrides: Sequence[str], chooses_C: bool) -> None:
-    """Raise ValueError if one would be without effect."""
+def _check_overrides(overrides: Sequence[str], estimator: str) -> None:
+    """Raise ValueError if one would be without effect.
+
+    Args:
+        estimator: its node, unresolved.
+    """
     unused = [each for each in overrides if each.lstrip("+~").split("=")[0].split(".")[0] in OF_EPOCHS]
     if unused:
         raise ValueError(
             f"estimator: expected no override of {', '.join(OF_EPOCHS)}, since it is fitted as a whole and "
-            f"{METRICS} has all that there is to log, got {', '.join(unused)}"
+            f"{METRICS} has all that there is to log (training=dual, gradient, latent or pcd in its place "
+            f"trains by epochs), got {', '.join(unused)}"
         )
-    if chooses_C and (given := [each for each in overrides if each.split("=")[0] == "C"]):
-        raise ValueError(
-            f"C: expected none where cross-validation chooses it, got {given[0]}; estimator.Cs has its values"
-        )
+    for each in overrides:
+        name = each.partition("=")[0]
+        if name == "C" and "'Cs'" in estimator:
+            raise ValueError(
+                f"C: expected none where cross-validation chooses it, got {each}; estimator.Cs has its values"
+            )
+        if name in SETTINGS and f"${{{name}}}" not in estimator:
+            raise ValueError(
+                f"{name}: expected none, since this estimator takes estimator.{name}, if at all, got {each}"
+            )
 
 
 def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
@@ -144,4 +157,5 @@ def _chosen(estimator: Any) -> dict[str, float]:
 def reported(estimator: Any) -> dict[str, float]:
     """What a fitted estimator says of its training."""
     found = {name: getattr(estimator, attribute, None) for attribute, name in REPORTED.items()}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    # The objective of a conditional RBM is a name.
+    return {name: float(value) for name, value in found.items() if not isinstance(value, str | None)}

@@ -141,6 +141,6 @@ def _print_missed_gap(trainer: Trainer, metrics: dict[str, float]) -> None:
     if gap > stopping.stopping_threshold:
         Console().print(
             f"not converged: the relative duality gap is {gap:.2g} after {trainer.max_epochs} epochs, above "
-            f"{stopping.stopping_threshold:g}; scale the features (data.scaling), lower C, or raise "
+            f"{stopping.stopping_threshold:g}; lower C, or raise "
             "trainer.max_epochs"
         )

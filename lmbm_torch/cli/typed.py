@@ -40,8 +40,7 @@ class Learning(TypedDict):
 
     name: str
     seed: int
-    C: float
-    coupling_penalty: float | str
+    C: float | str
     margin: float
     rules: str | None
     paths: Paths
@@ -53,6 +52,7 @@ class Training(Learning):
 
     resume: str | None
     trust: list[str]
+    coupling_penalty: float | str
     model: Made
     ordering: Made
     training: Made

@@ -19,7 +19,7 @@ from lmbm_torch.data.batches import Batch, DeviceDataset, InstanceDataset, in_or
 from lmbm_torch.data.dataset import MultilabelData, join
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.svmlight import read_svmlight
-from lmbm_torch.data.scaling import Scaling, standardise
+from lmbm_torch.data.scaling import Scaling, unscaled
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.reading import groups_of, read_table
 from lmbm_torch.data.tables.schema import Schema
@@ -40,9 +40,9 @@ class MultilabelDataModule(LightningDataModule):
 
     Args:
         data: the data set to serve.
-        scaling: ``standardise`` (dense features only), ``unit_norm`` or ``unscaled`` of
-            :mod:`lmbm_torch.data.scaling`, fitted here on the training part without the validation part; or a
-            fitted one, such as a checkpoint's.
+        scaling: by default none, for what is trained in units of its own; ``usual``, ``standardise`` (dense
+            features only) or ``unit_norm`` of :mod:`lmbm_torch.data.scaling`, fitted here on the training
+            part without the validation part; or a fitted one, such as a checkpoint's.
         validation_fraction: the share of the training part's rows of complete labels that is held out; 0 for
             none, or where the data come with a validation part, which is then served.
         splitter: ``stratified_split``, ``iterative_split`` or ``random_split`` of
@@ -73,7 +73,7 @@ class MultilabelDataModule(LightningDataModule):
         self,
         data: MultilabelData,
         *,
-        scaling: Scaling | Callable[[Features], Scaling] = standardise,
+        scaling: Scaling | Callable[[Features], Scaling] = unscaled,
         validation_fraction: float = 0.0,
         splitter: Splitter = stratified_split,
         groups: np.ndarray | None = None,

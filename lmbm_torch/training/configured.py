@@ -12,6 +12,7 @@ from torch import nn
 
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.fitting import recipe
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
@@ -73,16 +74,21 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
         "num_labels": data.num_labels,
     }
     if "ordering" in asked:
-        given["ordering"] = _ordering(instantiate(config.ordering), data)
+        given["ordering"] = _ordering(instantiate(config.ordering), data, config.C)
     return make(**{name: value for name, value in given.items() if name in asked})
 
 
-def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule) -> list[int]:
+def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule, C: float | str) -> list[int]:
     """The ordering, from what its rule asks for by name: some look at the training set, some at its size."""
+
+    def units() -> recipe.Units:
+        return recipe.units(C, data.train_set.features)
+
     known: dict[str, Callable[[], Any]] = {
         "num_labels": lambda: data.num_labels,
-        "inputs": lambda: data.train_set.features,
+        "inputs": lambda: units().scaled(data.train_set.features),
         "labels": lambda: data.train_set.labels.numpy(),
+        "C": lambda: units().C,
     }
     asked = inspect.signature(choose).parameters
     return choose(**{name: value() for name, value in known.items() if name in asked}).tolist()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,19 +16,20 @@ from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.fitting.calibration import FOLDS, Calibration
-from lmbm_torch.fitting.completion import completed_labels, observed_weights
+from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.calibration import Calibration
+from lmbm_torch.fitting.completion import completed_labels, learn_along, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.fitting.joint_calibration import fitted_scales
+from lmbm_torch.inference import decode_hinge
+from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
-from lmbm_torch.training.penalties import quadratic
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
     from scipy import sparse
-    from sklearn.model_selection import KFold
 
 # Passes of each fold's training, at most.
 MAX_ITER = 1000
@@ -51,12 +52,15 @@ class DualModule(StructuredModule):
     ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Duals and the number of
     passes are in the checkpoint, from which training goes on exactly.
 
+    Features are trained on in the units that C counts in, and completed labels of a Boltzmann machine are
+    completed anew by what was learned, see :mod:`lmbm_torch.fitting.completion`; the weights are those
+    of the encoder's features as they are.
+
     Args:
         model: its encoder, if any, has no parameters to train.
-        coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels
-            (:func:`~lmbm_torch.training.penalties.quadratic`), a number, or ``"scale"``: half of the weight
-            of all losses together, C N / 2, as :class:`~lmbm_torch.estimators.LMBMClassifier` has it; that of
-            a belief network is 1.
+        C: the weight of the losses, see :func:`~lmbm_torch.fitting.recipe.units`.
+        coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels, see
+            :func:`~lmbm_torch.fitting.recipe.coupling_penalty`; that of a belief network is 1.
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited, and of the folds of the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
@@ -64,7 +68,7 @@ class DualModule(StructuredModule):
             that of whole labellings (:mod:`lmbm_torch.fitting.joint_calibration`), where these can be summed:
             of networks, and of machines of at most 22 labels, and some instance has no missing label. With
             ``"joint"`` the training ends with an error where they cannot; ``"scale"`` is one scale of all.
-        kwargs: ``C``, ``decoder`` and ``label_names`` of :class:`StructuredModule`.
+        kwargs: ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
         ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also
@@ -77,6 +81,7 @@ class DualModule(StructuredModule):
         self,
         model: SigmoidBeliefNetwork | BoltzmannMachine,
         *,
+        C: float | str = recipe.C,
         margin: float = 1.0,
         coupling_penalty: float | str = 1.0,
         tol: float = 1e-3,
@@ -84,12 +89,11 @@ class DualModule(StructuredModule):
         calibrate: bool | str = True,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, partial(local_hinge, margin=margin), margin=margin, **kwargs)
+        recipe.check_relative("C", C)
+        weight = float(recipe.multiple(C) or C)
+        super().__init__(model, partial(local_hinge, margin=margin), C=weight, margin=margin, **kwargs)
         check_positive("tol", tol)
-        if not isinstance(coupling_penalty, str):
-            check_positive("coupling_penalty", coupling_penalty)
-        elif coupling_penalty != "scale":
-            raise ValueError(f"coupling_penalty: expected a number or 'scale', got {coupling_penalty!r}")
+        recipe.check_relative("coupling_penalty", coupling_penalty)
         if not isinstance(calibrate, bool) and calibrate not in CALIBRATIONS:
             raise ValueError(f"calibrate: expected true, false or one of {CALIBRATIONS}, got {calibrate!r}")
         if isinstance(model, SigmoidBeliefNetwork) and coupling_penalty != 1:
@@ -103,6 +107,8 @@ class DualModule(StructuredModule):
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
+        # As it was given; what it amounts to is C.
+        self.penalty_of_losses = C
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.seed = seed
@@ -128,32 +134,11 @@ class DualModule(StructuredModule):
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
         self._has_completed = self._completes(labels)
-        self.penalty = partial(quadratic, coupling_penalty=self._penalty_of(len(labels)))
-        return DualAscent(self.model, self._problem(self.model, features, labels), self.tol)
-
-    def _problem(
-        self, model: SigmoidBeliefNetwork | BoltzmannMachine, features: Features, labels: np.ndarray
-    ) -> DualProblem:
-        """The problem, of a Boltzmann machine with missing labels completed by a network."""
-        weights = None
-        if self._completes(labels):
-            weights = observed_weights(None, labels)
-            labels = completed_labels(features, labels, C=self.C, seed=self.seed)
-        return dual_problem(
-            model,
-            features,
-            labels,
-            C=self.C,
-            sample_weight=weights,
-            coupling_penalty=self._penalty_of(len(labels)),
-            margin=self.margin,
-            seed=self.seed,
-        )
-
-    def _penalty_of(self, instances: int) -> float:
-        if isinstance(self.coupling_penalty, str):
-            return self.C * instances / 2
-        return float(self.coupling_penalty)
+        part = _Part(self, self.model, features, labels)
+        if not self._has_completed:
+            return DualAscent(self.model, part.problem(labels), self.tol)
+        complete = completed_labels(part.inputs, labels, C=self.C, seed=self.seed)
+        return CompletingAscent(self.model, part, complete, self.tol)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """With the first batch of an epoch, one round over all instances; with the others nothing."""
@@ -178,9 +163,8 @@ class DualModule(StructuredModule):
         if len(labels) < 2:
             return None
         model, held_out = deepcopy(self.model), []
-        folds = KFold(min(FOLDS, len(labels)), shuffle=True, random_state=self.seed)
-        for train, others in folds.split(labels):
-            fit_dual(self._problem(model, features[train], labels[train]), tol=self.tol, max_iter=MAX_ITER)
+        for train, others in recipe.calibration_folds(len(labels), self.seed):
+            _Part(self, model, features[train], labels[train]).fit()
             energy = model.energy(to_tensor(features[others]).to(self.device))
             held_out.append((energy, torch.from_numpy(labels[others]).to(self.device)))
         with torch.enable_grad():
@@ -193,9 +177,9 @@ class DualModule(StructuredModule):
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
-        if self._has_completed:
-            return {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
-        return {**super().report(), "fit/gap": state.gap}
+        # Of weights in the units that C counts in.
+        own = {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
+        return own if self._has_completed else {**super().report(), **own}
 
     def _completes(self, labels: np.ndarray) -> bool:
         return isinstance(self.model, BoltzmannMachine) and bool(np.isnan(labels).any())
@@ -211,6 +195,77 @@ class DualModule(StructuredModule):
         stack = sparse.vstack if sparse.issparse(features[0]) else np.vstack
         order = np.argsort(np.concatenate(index))
         return stack(features)[order], np.vstack(labels)[order]  # pyright: ignore[reportIndexIssue]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some training instances, and what a module's model learns from them.
+
+    Args:
+        features: (instances, features), of the encoder.
+        labels: (instances, labels) in {0, 1}, NaN where missing.
+    """
+
+    module: DualModule
+    model: SigmoidBeliefNetwork | BoltzmannMachine
+    features: Features
+    labels: np.ndarray
+
+    @cached_property
+    def units(self) -> recipe.Units:
+        """Those that C counts in."""
+        return recipe.units(self.module.penalty_of_losses, self.features)
+
+    @cached_property
+    def inputs(self) -> Features:
+        """The features in these units."""
+        return self.units.scaled(self.features)
+
+    def problem(self, labels: np.ndarray) -> DualProblem:
+        """Of these labels, which a Boltzmann machine has complete; the model gets weights of the features."""
+        module, count = self.module, len(labels)
+        weights = observed_weights(None, self.labels) if isinstance(self.model, BoltzmannMachine) else None
+        dual = dual_problem(
+            self.model,
+            self.inputs,
+            labels,
+            C=self.units.C,
+            sample_weight=weights,
+            coupling_penalty=recipe.coupling_penalty(module.coupling_penalty, self.units.C, count),
+            margin=module.margin,
+            seed=module.seed,
+        )
+
+        def assign(weights: Any) -> None:
+            dual.assign(weights)
+            with torch.no_grad():
+                self.model.undo_scaling(torch.as_tensor(self.units.scale), torch.as_tensor(self.units.shift))
+
+        return replace(dual, assign=assign)
+
+    def fit(self) -> None:
+        """Learn to the end."""
+        limits: dict[str, Any] = {"tol": self.module.tol, "max_iter": MAX_ITER}
+        if not self.module._completes(self.labels):
+            fit_dual(self.problem(self.labels), **limits)
+            return
+        learn_along(
+            self.inputs,
+            self.labels,
+            lambda complete: fit_dual(self.problem(complete), **limits),
+            self.predicted,
+            C=self.units.C,
+            seed=self.module.seed,
+        )
+
+    @torch.no_grad()
+    def predicted(self, rows: np.ndarray) -> np.ndarray:
+        """Labels of rows, (rows, labels), given those that are known."""
+        device = self.module.device
+        energy = self.model.energy(to_tensor(self.features[rows]).to(device))
+        known = torch.from_numpy(self.labels[rows]).to(device)
+        found = decode_hinge(energy, self.module.margin, known=known, node_limit=NODE_LIMIT)
+        return found.labels.cpu().numpy()
 
 
 class DualAscent(torch.optim.Optimizer):
@@ -288,3 +343,40 @@ class DualAscent(torch.optim.Optimizer):
         self.solver_state = state
         self.stages_done += 1
         self.problem.assign(state.weights)
+
+
+class CompletingAscent(DualAscent):
+    """Rounds over completed labels, which are completed anew by what was learned until they stay.
+
+    Args:
+        part: whose labels some are missing of.
+        complete: (instances, labels), as they are completed at first.
+    """
+
+    def __init__(self, model: BoltzmannMachine, part: _Part, complete: np.ndarray, tol: float) -> None:
+        super().__init__(model, part.problem(complete), tol)
+        self.part, self.complete, self.rounds = part, complete, 1
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One round over all instances; behind the last one of a completion the first of the next one."""
+        super().step(closure)
+        if self.solver_state.gap > self.tol or self.rounds == recipe.ROUNDS:
+            return
+        rows = np.flatnonzero(np.isnan(self.part.labels).any(1))
+        again = self.complete.copy()
+        again[rows] = self.part.predicted(rows)
+        if (again != self.complete).any():
+            self._begin(again, self.rounds + 1)
+            self.solver_state = replace(self.problem.init(), num_iters=self.solver_state.num_iters)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Those of the ascent, and the labels as they are completed."""
+        return {**super().state_dict(), "complete": torch.from_numpy(self.complete), "rounds": self.rounds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from duals of the same problem and the same completion."""
+        self._begin(state_dict["complete"].numpy(), state_dict["rounds"])
+        super().load_state_dict(state_dict)
+
+    def _begin(self, complete: np.ndarray, rounds: int) -> None:
+        self.problem, self.complete, self.rounds = self.part.problem(complete), complete, rounds

@@ -204,7 +204,7 @@ def test_what_an_estimator_does_without_is_refused(table, tmp_path, unused):
     ],
 )
 def test_what_does_not_fit_leaves_no_run(table, tmp_path, estimator, words):
-    config = composed(*table[1], f"+estimator={estimator}", f"paths.run={tmp_path / 'run'}")
+    config = composed(*table[1], "~estimator", f"+estimator={estimator}", f"paths.run={tmp_path / 'run'}")
     with pytest.raises(ValueError, match=words):
         estimated.start(config)
     assert not (tmp_path / "run").exists()
@@ -214,8 +214,11 @@ def test_what_does_not_fit_leaves_no_run(table, tmp_path, estimator, words):
 def test_a_run_keeps_its_rules_and_is_measured_under_them(table, tmp_path, estimator):
     (tmp_path / "rules.txt").write_text("sun -> not sea\n# the sky\nat_least(1, sun, snow)\n")
     chosen = {
-        None: ["callbacks.progress_bar=null", "model=boltzmann", "training.calibrate=false"],
-        "network for F1": ["+estimator={_target_: lmbm_torch.estimators.LMSBNClassifier, decoder: f1}"],
+        None: ["callbacks.progress_bar=null", "training=dual", "model=boltzmann", "training.calibrate=false"],
+        "network for F1": [
+            "~estimator",
+            "+estimator={_target_: lmbm_torch.estimators.LMSBNClassifier, decoder: f1}",
+        ],
     }.get(estimator, [f"estimator={estimator}"])
     found = {}
     for run, held in (("free", []), ("run", [f"rules={tmp_path / 'rules.txt'}"])):
@@ -248,7 +251,7 @@ def test_rules_that_an_estimator_or_a_decoder_does_not_take_are_refused_before_t
         with pytest.raises(
             ValueError, match="rules: expected an estimator that takes constraints and has none"
         ):
-            estimated.start(composed(*shared, estimator))
+            estimated.start(composed(*shared, "~estimator", estimator))
     with pytest.raises(ValueError, match="constraints: expected none for a model that decodes by"):
         jobs.start(
             composed(*shared, "model=conditional_rbm", "training=latent", "data.missing_labels=negative")

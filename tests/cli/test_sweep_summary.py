@@ -10,7 +10,14 @@ from rich.console import Console
 from lmbm_torch.cli import sweeps, train
 from lmbm_torch.training import configured
 
-SMALL = ["data=table", "data.labels=[tag]", "trainer.max_epochs=2", "training.calibrate=false", "name=small"]
+SMALL = [
+    "data=table",
+    "training=dual",
+    "data.labels=[tag]",
+    "trainer.max_epochs=2",
+    "training.calibrate=false",
+    "name=small",
+]
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false", "logger=none"]
 
 

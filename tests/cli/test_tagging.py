@@ -211,7 +211,7 @@ def test_sequences_and_label_vectors_are_not_taken_for_each_other(files, tmp_pat
     with pytest.raises(ValueError, match=r"estimator: expected one of label matrices .* got ChainCRF"):
         estimated.start(composed("data=seven_segment", "estimator=crf", run))
     with pytest.raises(ValueError, match="data: expected label vectors to train on by epochs"):
-        jobs.start(composed(*conll, run, "callbacks.progress_bar=null"))
+        jobs.start(composed(*conll, "training=dual", run, "callbacks.progress_bar=null"))
     with pytest.raises(ValueError, match="rules: expected none for sequences"):
         estimated.start(composed(*conll, "estimator=crf", "rules=rules.txt", run))
     assert not (tmp_path / "run").exists()

@@ -46,7 +46,7 @@ def replaced(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 WRONG = {
     "seed": ("x", "an integer"),
-    "C": ([1, 2], "a number"),
+    "C": ([1, 2], "a number or a text"),
     "margin": (None, "a number"),
     "name": (7, "a text"),
     "ordering": (None, "a node with a _target_"),

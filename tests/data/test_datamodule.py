@@ -42,7 +42,7 @@ def rows_of(batches):
 
 def test_sizes_names_and_scaling_are_known_at_once():
     data = toy()
-    module = MultilabelDataModule(data, validation_fraction=0.25)
+    module = MultilabelDataModule(data, scaling=standardise, validation_fraction=0.25)
     assert (module.num_features, module.num_labels, module.label_names) == (6, 3, data.label_names)
     expected = StandardScaler().fit(data.features[module.train_rows])
     np.testing.assert_allclose(module.scaling.mean, expected.mean_)
@@ -169,9 +169,12 @@ def test_bad_options_are_refused(options, message):
         MultilabelDataModule(toy(), **options)
 
 
-def test_sparse_features_are_never_made_dense_by_default():
+def test_features_are_raw_by_default_and_sparse_ones_never_made_dense():
+    data = toy()
+    part = MultilabelDataModule(data).train_set
+    np.testing.assert_array_equal(part.features, data.features[data.train].astype(np.float32))
     with pytest.raises(ValueError, match="features: expected dense ones to standardise"):
-        MultilabelDataModule(toy(sparse=True))
+        MultilabelDataModule(toy(sparse=True), scaling=standardise)
 
 
 class Recorder(LightningModule):
@@ -238,13 +241,13 @@ def test_resumed_run_sees_what_the_whole_run_saw(tmp_path, sparse):
 
 def test_checkpoint_carries_the_scaling_and_refuses_another(tmp_path):
     data, path = toy(), tmp_path / "last.ckpt"
-    module = MultilabelDataModule(data)
+    module = MultilabelDataModule(data, scaling=standardise)
     model = run(1, module, path)
     saved = Scaling(**torch.load(path, weights_only=True)["MultilabelDataModule"]["scaling"])
     assert saved.agrees(module.scaling)
     other = data.with_split(data.test, data.train)
     with pytest.raises(ValueError, match="scaling: expected the checkpoint's, got another one from toy"):
-        trainer(2).fit(model, MultilabelDataModule(other), ckpt_path=path)
+        trainer(2).fit(model, MultilabelDataModule(other, scaling=standardise), ckpt_path=path)
     served = MultilabelDataModule(other, scaling=saved)
     results = trainer(1).test(model, served, ckpt_path=path, verbose=False)
     with torch.no_grad():
@@ -254,7 +257,7 @@ def test_checkpoint_carries_the_scaling_and_refuses_another(tmp_path):
 
 def test_raw_rows_scale_as_the_served_ones():
     data = SevenSegment()
-    module = MultilabelDataModule(data)
+    module = MultilabelDataModule(data, scaling=standardise)
     raw = torch.tensor(data.test_features)
     served = torch.cat([batch.features for batch in module.test_dataloader()])
     assert torch.equal(module.scaling.transform(raw), served)

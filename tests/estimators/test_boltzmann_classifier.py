@@ -165,11 +165,11 @@ def test_markov_logic_formulas_learn_one_weight_each():
     ("message", "settings"),
     [
         (
-            "'C' parameter of LMBMClassifier must be a str among {'scale'} or a multiple .* or a float",
+            "'C' parameter of LMBMClassifier must be .*'scale'.* or a multiple .* or a float",
             {"C": 0.0},
         ),
         (
-            "'coupling_penalty' .* must be a str among {'scale'} or a multiple .* or a float",
+            "'coupling_penalty' .* {'scale'} or a multiple .* or a float",
             {"coupling_penalty": 0},
         ),
         ("'margin' .* must be a float", {"margin": -1.0}),

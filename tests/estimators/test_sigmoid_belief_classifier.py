@@ -292,7 +292,7 @@ def test_lists_and_sparse_labels_are_as_arrays():
         ),
         (
             ValueError,
-            r"'C' .* must be a str among {'scale'} or a multiple .* or a float in the range \(0.0, inf\). Got 'large'",
+            r"'C' .* {'scale'} or a multiple .* or a float in the range \(0.0, inf\). Got 'large'",
             {"C": "large"},
         ),
         (ValueError, "'C' .* or a float .* Got nan", {"C": np.nan}),

@@ -91,5 +91,7 @@ def test_a_damaged_data_file_is_named_before_there_is_a_run(train, tmp_path, len
     content = file.read_bytes()
     file.write_bytes(content[: int(length * len(content)) if length < 1 else length])
     with pytest.raises(Exception, match=r"path: .*mine\.npz"):
-        train.start(composed("data=npz", f"data.data.path={file}", f"paths.run={tmp_path / 'run'}"))
+        train.start(
+            composed("training=dual", "data=npz", f"data.data.path={file}", f"paths.run={tmp_path / 'run'}")
+        )
     assert not (tmp_path / "run").exists()

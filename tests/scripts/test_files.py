@@ -43,7 +43,8 @@ def trained(request, scripts, tmp_path_factory):
         label_names=LABELS,
     )
     overrides = ["data=npz", f"data.data.path={folder / 'small.npz'}", f"paths.run={folder / 'run'}"]
-    overrides += [f"model={request.param}", "data.scaling._target_=lmbm_torch.data.scaling.standardise"]
+    overrides += [f"model={request.param}", "training=dual"]
+    overrides += ["+data.scaling={_target_: lmbm_torch.data.scaling.standardise, _partial_: true}"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
     with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         scripts("jobs").start(compose("train", overrides=[*overrides, *quiet]))

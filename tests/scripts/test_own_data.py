@@ -53,6 +53,7 @@ def train(scripts, folder, run, *more):
     """Train on the table of a folder."""
     overrides = [
         "data=table",
+        "training=dual",
         f"data.train={folder / 'people.csv'}",
         "data.labels=[likes_*]",
         "data.ignore=[name]",

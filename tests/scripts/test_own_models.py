@@ -56,7 +56,7 @@ def train(scripts, folder: Path, *overrides: str) -> tuple[Path, Path, dict[str,
     data = ["data=npz", f"data.data.path={file}", f"paths.run={run}"]
     quiet = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]
     with initialize_config_dir(CONFIGURATION, version_base="1.3"):
-        scripts("jobs").start(compose("train", overrides=[*data, *quiet, *overrides]))
+        scripts("jobs").start(compose("train", overrides=["training=dual", *data, *quiet, *overrides]))
     metrics = json.loads((run / "metrics.json").read_text())
     return file, run, {name[5:]: value for name, value in metrics.items() if name.startswith("test/")}
 

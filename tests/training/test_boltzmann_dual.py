@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ import torch
 from problems.boltzmann import CLIQUES, EPOCHS, assert_resumes_exactly, convex_optimum, every_form, fast
 from problems.small import (
     NUM_FEATURES,
+    ORDERING,
     C,
     dual_module,
     gradient_module,
@@ -21,7 +24,9 @@ from problems.small import (
     stop_at,
 )
 
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.fitting.completion import completed_labels
+from lmbm_torch.training.dual import DualModule
 from lmbm_torch.training.penalties import quadratic
 
 
@@ -59,23 +64,63 @@ def test_an_encoder_to_train_needs_the_gradient_route():
 def test_the_dual_route_of_belief_networks_knows_one_penalty():
     with pytest.raises(ValueError, match=r"coupling_penalty: expected 1.*GradientModule"):
         dual_module(network(), coupling_penalty=10.0)
-    with pytest.raises(ValueError, match="coupling_penalty: expected a number or 'scale', got 'some'"):
+    with pytest.raises(ValueError, match="coupling_penalty: expected a number above 0, 'scale' or"):
         dual_module(machine(), coupling_penalty="some")
 
 
-def test_missing_labels_cost_nothing_and_are_completed_by_a_network(tmp_path):
+def test_missing_labels_cost_nothing_and_are_completed_as_by_the_estimator(tmp_path):
     data = small_data(missing=40)
-    module = dual_module(machine(), tol=1e-6)
-    quiet_trainer(tmp_path, 300, stop_at(1e-6)).fit(module, datamodule=served(data))
+    module = dual_module(machine(), tol=1e-8)
+    quiet_trainer(tmp_path, 300, stop_at(1e-8)).fit(module, datamodule=served(data))
     features, labels = data.features[data.train], data.labels[data.train]
     known = ~np.isnan(labels)
-    complete = completed_labels(features, labels, C=module.C, seed=module.seed)
+    first = completed_labels(features, labels, C=module.C, seed=module.seed)
+    complete = module.optimizers().complete
     assert (complete == labels)[known].all()
+    # What the machine itself predicts is not what the network did.
+    assert (complete != first).any()
+    assert module.optimizers().rounds > 1
+    estimator = LMBMClassifier(module.C, coupling_penalty=1.0, tol=1e-8, random_state=module.seed)
+    estimator.fit(features, labels)
+    np.testing.assert_allclose(module.model.feature_weight.detach(), estimator.coef_, atol=1e-3)
     margins = module.model(torch.from_numpy(features)).local_margins(torch.from_numpy(complete))
     hinge = (1 - margins).clamp(min=0).detach().numpy()[known].sum()
     squares = sum(float(weight.detach().square().sum()) for weight in module.model.parameters())
     assert module.fit_report["fit/objective"] == pytest.approx(squares / 2 + module.C * hinge, rel=1e-5)
     assert module.calibration is not None
+
+
+@pytest.mark.parametrize("C", ["scale", "0.3*scale", 0.3])
+def test_C_counts_in_the_units_of_the_estimators(tmp_path, C):
+    data = small_data()
+    if isinstance(C, str):
+        data = replace(data, features=data.features * [1e-3, *[1.0] * (NUM_FEATURES - 2), 1e3] + 5)
+    common: dict[str, Any] = {"tol": 1e-8, "random_state": 0}
+    estimators = [LMSBNClassifier(C, ordering=ORDERING, **common), LMBMClassifier(C, **common)]
+    for model, estimator in zip((network(), machine()), estimators, strict=True):
+        penalty = 1.0 if estimator is estimators[0] else "scale"
+        module = DualModule(model, C=C, coupling_penalty=penalty, tol=1e-8, calibrate=False)
+        quiet_trainer(tmp_path, 500, stop_at(1e-8)).fit(module, datamodule=served(data))
+        estimator.fit(data.features[data.train], data.labels[data.train])
+        found = model.feature_weight.detach().numpy() * np.ravel(estimator.feature_scale_)
+        np.testing.assert_allclose(found, estimator.coef_ * estimator.feature_scale_, rtol=0.01, atol=1e-3)
+        assert module.fit_report["fit/objective"] == pytest.approx(estimator.objective_, rel=1e-6)
+
+
+def test_a_completion_goes_on_where_a_checkpoint_left_it(tmp_path):
+    data = small_data(missing=40)
+    whole, first, second = (dual_module(machine(), tol=1e-8, calibrate=False) for _ in range(3))
+    quiet_trainer(tmp_path / "whole", 300, stop_at(1e-8)).fit(whole, datamodule=served(data))
+    passes = whole.optimizers().solver_state.num_iters
+    trainer = quiet_trainer(tmp_path / "first", passes - 1)
+    trainer.fit(first, datamodule=served(data))
+    assert first.optimizers().rounds > 1
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    rest = quiet_trainer(tmp_path / "second", 300, stop_at(1e-8))
+    rest.fit(second, datamodule=served(data), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    assert second.optimizers().solver_state.num_iters == passes
+    for ours, others in zip(whole.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(ours, others)
 
 
 def test_couplings_are_penalised_by_half_of_the_losses_weight(tmp_path):
