@@ -6,7 +6,7 @@ them: then there are stages, and each has its own blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -17,14 +17,32 @@ from lmbm_torch.estimators import kernel_blocks
 from lmbm_torch.estimators.spreading import Kept, keep, spread, workers
 from lmbm_torch.fitting.dual import DualProblem
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.networks import dual_coordinate
+from lmbm_torch.solvers.networks import dual_coordinate, states
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState
 
-# What is imputed between stages is sent to the workers anew.
-ONE_STAGE: Any = SimpleNamespace(
-    init=dual_coordinate.init, update=dual_coordinate.update, limits=dual_coordinate.limits
-)
+
+@dataclass(frozen=True)
+class _Block(NetworkState):
+    """The state of a stage of which some labels are solved.
+
+    Args:
+        positions: theirs.
+    """
+
+    positions: Sequence[int] = ()
+
+    def solved(self, tol: float) -> bool:
+        """Return whether every label of the block has a relative gap of at most ``tol``."""
+        return not states.unsolved(self, np.array(self.positions), tol).any()
+
+
+def _limits(state: _Block, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    return dual_coordinate.limits(state, tol, left, watched) | {"positions": state.positions}
+
+
+# Without a next stage: what is imputed for it is sent to the workers anew.
+BLOCKS: Any = SimpleNamespace(init=dual_coordinate.init, update=dual_coordinate.update, limits=_limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +141,10 @@ def _solve(work: _Work, labels: np.ndarray, features: Features) -> _Solved:
 
 
 def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved:
-    """What is found of these labels, which follow one another."""
-    start = replace(work.state, stage=range(int(labels[0]), int(labels[-1]) + 1))
+    """What is found of these labels."""
+    start = _Block(**vars(work.state), positions=labels.tolist())
     limits: Any = {"tol": work.tol, "max_iter": work.max_iter, "seed": work.seed}
-    state = run(ONE_STAGE, problems, start=start, **limits)
+    state = run(BLOCKS, problems, start=start, **limits)
     return _Solved(state.dual_coef[labels], state.weights[:, labels], state.num_iters)
 
 

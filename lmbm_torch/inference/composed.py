@@ -75,6 +75,7 @@ def normalised(query: Query) -> Float[Tensor, " batch"]:
 
 def by_matched(query: Query) -> Any:
     """Return marginals by the inference of the model's training."""
+    assert query.matched is not None
     return query.matched.marginals(query.energy, query.known)
 
 
