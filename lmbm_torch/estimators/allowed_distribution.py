@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,11 +33,6 @@ class AllowedDistribution:
 
     energies: Sequence[Any]
     rules: Constraints
-
-    @classmethod
-    def of(cls, estimator: Any, X: Any, rules: Constraints) -> Self:
-        """Of a fitted estimator that can restrict its probabilities, and its instances, calibrated or not."""
-        return cls(estimator._distributions(X), rules)
 
     @torch.no_grad()
     def marginals(self) -> Marginals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,21 @@ _SQUARES_AT_ONCE = 64
 _SYMMETRIC_ROWS = 256
 
 
+class KernelSettings(Protocol):
+    """The parameters of an estimator with a kernel.
+
+    ``kernel`` is ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"`` (X holds the values with the training
+    instances), or a function of two sets of features that returns their matrix of values; ``gamma`` is that
+    of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ; ``kernel_degree`` and ``coef0`` are those of ``poly``,
+    (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+    """
+
+    kernel: Any
+    gamma: Any
+    kernel_degree: Any
+    coef0: Any
+
+
 @dataclass(frozen=True)
 class Kernel:
     """A kernel with its parameters.
@@ -41,6 +56,12 @@ class Kernel:
     degree: float
     coef0: float
     device: str
+
+    @classmethod
+    def of(cls, settings: KernelSettings, X: Any, device: str = "cpu") -> Kernel:
+        """The kernel that settings name, for training instances X (instances, features)."""
+        gamma = resolved_gamma(settings.gamma, X)
+        return cls(settings.kernel, gamma, settings.kernel_degree, settings.coef0, device)
 
     @property
     def is_precomputed(self) -> bool:
@@ -136,44 +157,12 @@ class Kernel:
         return kernels.rbf(first, second, self.gamma, square_norms)
 
 
-class KernelMixin:
-    """The parameters of a kernel, which ``_resolve_kernel`` makes a :class:`Kernel` of.
-
-    An estimator lists them in its constructor: ``kernel``, ``"linear"``, ``"poly"``, ``"rbf"``,
-    ``"precomputed"`` (X holds the values with the training instances), or a function of two sets of features
-    that returns their matrix of values; ``gamma`` of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ;
-    ``kernel_degree`` and ``coef0`` of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
-
-    Attributes:
-        kernel_: the kernel, with gamma as resolved.
-    """
-
-    kernel: str | Callable[[Any, Any], Any]
-    gamma: float | str
-    kernel_degree: float
-    coef0: float
-    kernel_: Kernel
-    C: Any
-    C_: float
-
-    def __sklearn_tags__(self):
-        # A mixin: the estimator that it is mixed into has tags.
-        tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
-        tags.input_tags.pairwise = self.kernel == "precomputed"
-        return tags
-
-    def _resolve_penalty(self, X, sample_weight: np.ndarray | None) -> None:
-        """Note the weight ``C_`` of the losses: ``"scale"`` is 1 over the mean of k(x, x)."""
-        self.C_ = self.C
-        if self.C == "scale":
-            square = float(np.average(self.kernel_.squares(X), weights=sample_weight))
-            self.C_ = 1 / square if square > 0 else 1.0
-
-    def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
-        """Note and return the kernel for training instances X (instances, features)."""
-        gamma = resolved_gamma(self.gamma, X)
-        self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
-        return self.kernel_
+def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.ndarray | None) -> float:
+    """Return the weight of the losses for a setting ``C``: ``"scale"`` is 1 over the mean of k(x, x)."""
+    if not isinstance(C, str):
+        return C
+    square = float(np.average(kernel.squares(X), weights=sample_weight))
+    return 1 / square if square > 0 else 1.0
 
 
 def resolved_gamma(gamma: Any, X) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -14,23 +13,29 @@ from sklearn.model_selection import BaseCrossValidator, check_cv
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calls import all_or_nothing, watched
+from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.measures import measure
-from lmbm_torch.estimators.settings import Constraints
-from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.targets import known_tensor
+from lmbm_torch.estimators.network import NetworkMixture, hinge_losses
+from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.settings import SHARED, Constraints
+from lmbm_torch.estimators.sigmoid_belief import (
+    LMSBNClassifier,
+    network_capabilities,
+    unfitted_network,
+)
 from lmbm_torch.estimators.threshold_trials import decode_thresholds
 from lmbm_torch.estimators.under_rules import Rules
-from lmbm_torch.estimators.wrapping import WrappingClassifier
 from lmbm_torch.inference.results import Decoding
 
 MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
 
 
-class ThresholdTunedClassifier(WrappingClassifier):
+class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
     """A network whose labels' fields are shifted by thresholds that raise a measure (Fan and Lin 2007).
 
     The thresholds are optimised one label at a time, in cycles, on the fields that networks trained without
@@ -56,7 +61,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
     """
 
     _parameter_constraints: ClassVar[Constraints] = {
-        **WrappingClassifier._parameter_constraints,
+        **SHARED,
+        "base": [LMSBNClassifier, None],
         "measure": [StrOptions({*MEASURES})],
         "cv": ["cv_object"],
     }
@@ -81,43 +87,35 @@ class ThresholdTunedClassifier(WrappingClassifier):
             ValueError: a setting or an input that is not as described; the message names it.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        base = self._unfitted()
+        base = unfitted_network(self.base)
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
-        network = self._unfitted(calibrate=False)
+        network = unfitted_network(self.base, calibrate=False)
         energies, truths = zip(*held_out_energies(network, X, labels, sample_weight, splits), strict=True)
         self._tune(base, energies, torch.cat(truths).cpu())
         self.network_ = base.fit(X, labels, sample_weight)
         return self
 
-    @watched
-    @of_label_columns
-    def decode(
-        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
-    ) -> Decoding:
-        """The labelling of least hinge loss under the shifted fields, with its certificate.
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        network = self._network
+        return network_capabilities("hinge", network._hinge_margin, {"node_limit": network.node_limit})
 
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first.
-            constraints: further rules, for this call, as text or objects.
-        """
-        energy = self.energy(X)
-        given = known_tensor(known, energy)
-        return self.network_._decode_energy(energy, given, top_k, self._rules(constraints))
-
-    def energies(self, X) -> list[DirectedEnergy]:
-        """The network's energy with shifted fields, alone in a list."""
-        return [self.energy(X)]
-
-    def energy(self, X) -> DirectedEnergy:
+    def energy(self, X: Rows) -> DirectedEnergy:
         """The network's energy with shifted fields for instances (instances, features)."""
         energy = self.network_.energy(self._validate_predict(X))
         return _shifted(energy, torch.from_numpy(self.thresholds_))
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """The energies whose probabilities are reported, from those of shifted fields."""
+        """The energies whose equal mixture gives the probabilities, from those of shifted fields."""
         return self.network_.calibrated(energies)
+
+    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        """The same classifier, whose answers obey these rules alone; None for no rules."""
+        other = super().with_rules(rules)
+        if self.base is not None:
+            other.base = unfitted_network(self.base)
+        return other
 
     def with_node_limit(self, node_limit: int | None) -> Self:
         """The same classifier, whose network's searches end after so many nodes; None for never."""
@@ -125,15 +123,38 @@ class ThresholdTunedClassifier(WrappingClassifier):
         other.network_ = self.network_.with_node_limit(node_limit)
         return other
 
-    # The random state is for the samples behind probabilities.
-    random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = unfitted_network(self.base).kernel == "precomputed"
+        return tags
 
     @property
-    def node_limit(self) -> int | None:
-        """The network's."""
-        return self.network_.node_limit if hasattr(self, "network_") else self._unfitted().node_limit
+    def device(self) -> Any:
+        """Where predictions are computed, as the base says."""
+        return self.network_.device
 
-    _network: Any = property(attrgetter("network_"))
+    @property
+    def random_state(self) -> Any:
+        """That of the network, for the samples behind probabilities."""
+        return self.network_.random_state
+
+    @property
+    def _network(self) -> LMSBNClassifier:
+        """The network, fitted or to be fitted."""
+        return self.network_ if hasattr(self, "network_") else unfitted_network(self.base)
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints, None if self.base is None else self.base.constraints)
+
+    def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
+        return self.network_._decode_energy(energy, *arguments, **named)
+
+    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
+        return NetworkMixture(energies, self._seed)
+
+    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
+        return hinge_losses(self.energies(X), codes, self.network_._hinge_margin)
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
         num_labels, rules = truth.shape[1], self._rules()
@@ -142,7 +163,7 @@ class ThresholdTunedClassifier(WrappingClassifier):
             return measure(self.measure, found, truth)
 
         def decode(energy: DirectedEnergy) -> Decoding:
-            return base._decode_energy(energy, constraints=rules)
+            return base._decode_energy(energy, rules=rules)
 
         grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * grid / self.num_steps

@@ -1,71 +1,50 @@
-"""Probabilities of the estimators whose model is a Boltzmann machine."""
+"""Probabilities of an equal mixture of Boltzmann machines, from the energies of its members."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from dataclasses import replace
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
-from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
-from lmbm_torch.estimators.calibration import CalibratedMixin
-from lmbm_torch.estimators.calls import of_label_columns, watched
-from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
-from lmbm_torch.estimators.targets import label_tensor
-from lmbm_torch.inference.results import Decoding, Marginals
+from lmbm_torch.inference.results import Marginals
 
-AnEnergy = TypeVar("AnEnergy", bound=PairwiseEnergy | CliqueEnergy)
+__all__ = ["MachineMixture"]
 
 
-class UndirectedClassifier(CalibratedMixin, ModelClassifier[AnEnergy], ProbabilisticClassifier):
-    """A decoding classifier with probabilities P(y | x) ∝ exp(score), of calibrated scores where they are."""
+@dataclass(frozen=True)
+class MachineMixture:
+    """P(y | x) ∝ exp(score) of a Boltzmann machine, or the equal mixture of two of a joint calibration.
 
-    @watched
-    @of_label_columns
-    def marginals(self, X) -> Marginals:
-        """P(y_i = 1 | x): exact for up to 22 labels or a sparse graph, else those of the mean field.
+    Args:
+        energies: calibrated where they are.
+    """
 
-        Under ``constraints`` those given that they are obeyed, exactly.
+    energies: Sequence[PairwiseEnergy | CliqueEnergy]
+
+    def marginals(self) -> Marginals:
+        """Return P(y_i = 1): exact for up to 22 labels or a sparse graph, else those of the mean field.
 
         Raises:
-            ValueError: more than 22 labels, and cliques of three or more of them, or rules that leave no
-                sparse graph.
+            ValueError: more than 22 labels in cliques of three or more.
         """
-        if (allowed := self._allowed(X)) is not None:
-            return allowed.marginals()
-        members = [cast(Marginals, inference.marginals(each)) for each in self._distributions(X)]
+        members = [cast(Marginals, inference.marginals(each)) for each in self.energies]
         return replace(members[0], labels=torch.stack([each.labels for each in members]).mean(0))
 
-    def _decode_energy(self, energy: PairwiseEnergy | CliqueEnergy) -> Decoding:
-        """:meth:`decode` of an energy of this fitted model, whatever its rules."""
-        return self._decode(energy, None)
-
-    @abstractmethod
-    def _decode(self, energy: Any, known: Tensor | None) -> Decoding: ...
-
-    @watched
-    @of_label_columns
-    def log_prob(self, X, Y):
-        """log P(Y | x) of whole label vectors, (instances,), exactly.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            Y: (instances, labels) in {0, 1}.
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), (instances,), exactly.
 
         Raises:
             ValueError: more than 22 labels, unless their graph is sparse.
         """
-        energies, rules = self._distributions(X), self._rules()
-        labels = label_tensor("Y", Y, energies[0])
-        if rules is not None:
-            return AllowedDistribution(energies, rules).log_prob(labels).cpu().numpy()
-        members = [energy.score(labels) - inference.log_partition(energy) for energy in energies]
-        return (torch.stack(members).logsumexp(0) - math.log(len(members))).cpu().numpy()
+        members = [energy.score(labels) - inference.log_partition(energy) for energy in self.energies]
+        return torch.stack(members).logsumexp(0) - math.log(len(members))
 
-    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        return torch.stack([energy.score(codes) for energy in self._distributions(X)]).logsumexp(0)
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return the scores of label vectors (classes, 1, labels), (classes, instances)."""
+        return torch.stack([energy.score(codes) for energy in self.energies]).logsumexp(0)

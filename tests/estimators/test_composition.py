@@ -51,3 +51,8 @@ def test_every_answer_is_watched_and_checks_columns_of_labels(estimator):
     found = {each.id: around(each.values[0]) for each in methods(estimator, *ANSWERS)}
     assert found
     assert {name: wrappers for name, wrappers in found.items() if not wrappers >= OF_ANSWERS} == {}
+
+
+@pytest.mark.parametrize("estimator", PUBLIC)
+def test_few_classes_stand_above_an_estimator(estimator):
+    assert len(own_classes(estimator)) <= 6

@@ -60,7 +60,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def test_a_path_reaches_the_optimum_of_every_penalty(kind, base):
     path = Path()
     for C in sorted(CS):
-        along = clone(base).set_params(C=C).fit_along(path, X, Y)
+        along = clone(base).set_params(C=C)._fit_along(path, X, Y)
         alone = clone(base).set_params(C=C).fit(X, Y)
         assert along.duality_gap_ <= base.tol
         assert along.objective_ == pytest.approx(alone.objective_, rel=2 * base.tol)

@@ -129,6 +129,9 @@ class SequenceClassifier(TrainedEstimator, ABC):
 class ProbabilisticSequenceClassifier(SequenceClassifier):
     """One whose energy is that of a distribution of the classes given the sequence."""
 
+    # Of those that are trained by likelihood.
+    relative_gradient_: float
+
     @watched
     @of_label_columns
     def predict_proba(self, X) -> list[np.ndarray]:
