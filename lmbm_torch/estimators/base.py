@@ -35,10 +35,9 @@ from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
-from lmbm_torch.estimators.calls import of_label_columns, watched
+from lmbm_torch.estimators.calls import of_label_columns, progress, watched
 from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.feature_units import column_units, scaled
-from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available
 from lmbm_torch.estimators.under_rules import Rules, by_place, rules_of_fit

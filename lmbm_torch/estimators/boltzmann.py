@@ -21,13 +21,11 @@ from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import learn_along
 from lmbm_torch.estimators.decoding import DecodingClassifier, routine, several
-from lmbm_torch.estimators.network import hinge_losses
-from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.distributions import MachineMixture, hinge_losses
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.estimators.undirected import MachineMixture
 from lmbm_torch.fitting.completion import observed_weights
-from lmbm_torch.fitting.dual import MACHINE_SOLVERS, dual_problem, fit_dual
+from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT

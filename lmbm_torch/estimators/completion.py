@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from lmbm_torch.estimators.decoding import DecodingClassifier
-from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.targets import label_tensor
 from lmbm_torch.fitting.completion import completed_labels
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.solvers.networks.problems import Features
 
 # Fits, each to what the last one predicts for missing labels, that are made at most.
@@ -48,13 +48,13 @@ def learn_along(
     for _ in range(ROUNDS):
         learn(Path(), complete)
         again = complete.copy()
-        again[rows] = _completed(classifier, classifier._energy(X[rows]), labels[rows])
+        again[rows] = completed(classifier, classifier._energy(X[rows]), labels[rows])
         if (again == complete).all():
             break
         complete = again
 
 
-def _completed(classifier: DecodingClassifier[Any], energy: Any, labels: np.ndarray) -> np.ndarray:
+def completed(classifier: DecodingClassifier[Any], energy: Any, labels: np.ndarray) -> np.ndarray:
     """Return what a classifier predicts given the labels that are known, allowed wherever these are."""
     known = label_tensor("known", labels, energy, allow_missing=True)
     rules = classifier.rules

@@ -21,10 +21,9 @@ from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
 from lmbm_torch.estimators.decoding import DecodingClassifier
-from lmbm_torch.estimators.equal_columns import merged
-from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.feature_units import merged
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.estimators.targets import known_tensor

@@ -19,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
-from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.distributions import AllowedDistribution
 from lmbm_torch.estimators.explanations import (
     Explanation,
     check_one_instance,

@@ -23,13 +23,17 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
-from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.calls import of_label_columns, watched
-from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_of
-from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
+from lmbm_torch.estimators.contributions import (
+    AnswerFields,
+    Fields,
+    are_taken_apart,
+    check_label_matrices,
+    fields_of,
+)
+from lmbm_torch.estimators.distributions import EXPECTED, AllowedDistribution, max_labellings
 from lmbm_torch.estimators.explanations import Explanation, without_names
-from lmbm_torch.estimators.network import EXPECTED, max_labellings
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.targets import known_tensor, label_tensor
 from lmbm_torch.estimators.under_rules import Rules, explained

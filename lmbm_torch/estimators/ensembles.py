@@ -18,11 +18,9 @@ from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
 from lmbm_torch.estimators.decoding import DecodingClassifier
-from lmbm_torch.estimators.network import DECODERS, NetworkMixture, hinge_losses
-from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.distributions import DECODERS, NetworkMixture, hinge_losses
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import SHARED, Constraints
 from lmbm_torch.estimators.sigmoid_belief import (
@@ -33,6 +31,7 @@ from lmbm_torch.estimators.sigmoid_belief import (
 )
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference import branch_and_bound, mixture
 from lmbm_torch.inference.results import Decoding
 

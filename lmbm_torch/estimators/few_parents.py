@@ -18,51 +18,21 @@ from scipy import sparse
 from sklearn.model_selection import KFold
 
 from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.calls import bar
 from lmbm_torch.estimators.network_training import NetworkSettings, Trained
-from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.spreading import Kept, keep, spread
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.base import relative_gap
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, Solved, held_out_losses, solve_block
 from lmbm_torch.solvers.networks.problems import Features
 
-__all__ = ["FewParentsTrainer", "has_few_parents"]
+__all__ = ["FewParentsTrainer"]
 
-# Labels beyond which "auto" chooses parents.
-MANY_LABELS = 128
 COUNTS = (5, 10, 20, 40, 80)
 # Labels that are learned; where there are more, evenly spaced along the ordering.
 SAMPLED = 32
 FOLDS = 3
-
-
-def has_few_parents(
-    labels: Any, max_parents: int | str | None, *, kernel: Any, degree: int, solver: str
-) -> bool:
-    """Return whether each label sees a few parents that are chosen for it, not all labels before it.
-
-    Args:
-        labels: (instances, labels), dense or sparse.
-        max_parents: the number of parents; ``"auto"`` for the choice by the number of labels.
-
-    Raises:
-        ValueError: a number of parents with settings or labels that need all of them.
-    """
-    if max_parents is None:
-        return False
-    reasons = {
-        "the linear kernel": kernel == "linear",
-        "degree=2": degree == 2,
-        "solver='dual_coordinate'": solver == "dual_coordinate",
-        "no missing labels": sparse.issparse(labels) or not np.isnan(labels).any(),
-    }
-    unmet = [reason for reason, is_met in reasons.items() if not is_met]
-    if max_parents == "auto":
-        return not unmet and labels.shape[1] > MANY_LABELS
-    if unmet:
-        raise ValueError(f"max_parents: expected None without {unmet[0]}, got {max_parents}")
-    return True
 
 
 @dataclass(frozen=True)

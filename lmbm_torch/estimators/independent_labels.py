@@ -19,7 +19,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.decoding import DecodingClassifier
-from lmbm_torch.estimators.network import NetworkMixture
+from lmbm_torch.estimators.distributions import NetworkMixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, Constraints
 from lmbm_torch.estimators.sigmoid_belief import decode_expected

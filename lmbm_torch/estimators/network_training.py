@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.calls import progress
 from lmbm_torch.estimators.kernels import Kernel
 from lmbm_torch.estimators.label_blocks import solved
-from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.spreading import keep
-from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, dual_problem, kernel_problem
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, Path, dual_problem, kernel_problem
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks import kernel_dual_coordinate, kernel_splitting
@@ -38,7 +37,7 @@ class NetworkSettings:
         tol, max_iter: relative duality gap, and passes, at which training ends.
         draw_seed: draws a seed from the random state of the estimator.
         is_seeded: whether the random state was given; else choices are the same however often a fit is made.
-        name, verbose: of the bar, see :func:`~lmbm_torch.estimators.progress.bar`.
+        name, verbose: of the bar, see :func:`~lmbm_torch.estimators.calls.bar`.
     """
 
     C: float

@@ -27,17 +27,16 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
 from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Explanation, without_names
-from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import keep, spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.under_rules import Rules
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 
 # The logarithms of the smallest and the largest C where only their number is given.

@@ -25,10 +25,10 @@ from lmbm_torch.estimators.calibration import calibrated, learned_calibration
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import DecodingClassifier
+from lmbm_torch.estimators.distributions import DECODERS, NetworkMixture, hinge_losses
 from lmbm_torch.estimators.feature_units import scaled
-from lmbm_torch.estimators.few_parents import FewParentsTrainer, has_few_parents
+from lmbm_torch.estimators.few_parents import FewParentsTrainer
 from lmbm_torch.estimators.kernels import Kernel
-from lmbm_torch.estimators.network import DECODERS, NetworkMixture, hinge_losses
 from lmbm_torch.estimators.network_training import (
     DenseTrainer,
     KernelTrainer,
@@ -36,7 +36,6 @@ from lmbm_torch.estimators.network_training import (
     SharedKernel,
     Trained,
 )
-from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, COUNT, POSITIVE, RELATIVE_PENALTY, SHARED, Constraints
@@ -47,13 +46,16 @@ from lmbm_torch.estimators.targets import (
     predicted_sparse,
     sparse_label_matrix,
 )
-from lmbm_torch.fitting.dual import NETWORK_SOLVERS
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.inference import branch_and_bound, junction_tree
 from lmbm_torch.inference.auto import CUTOFFS
 from lmbm_torch.inference.branch_and_bound import HingeSearch
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.solvers.networks.problems import Features
+
+# Labels beyond which "auto" chooses parents.
+MANY_LABELS = 128
 
 
 def _is_linear(estimator: LMSBNClassifier) -> bool:
@@ -382,8 +384,12 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         # Instances whose labels break a rule are decoded wrongly at any loss.
         is_hinge &= self.constraints is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
-        settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
-        self.calibration_ = learned_calibration(self, self.calibrate, X, labels, sample_weight, **settings)
+        if self.calibrate:
+            settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
+            found = learned_calibration(self, self.calibrate, X, labels, sample_weight, **settings)
+        else:
+            found = None
+        self.calibration_ = found
 
     @property
     def capabilities(self) -> Capabilities:
@@ -499,8 +505,28 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return hinge_losses(self.energies(X), codes, self._hinge_margin)
 
     def _has_few_parents(self, labels: Any) -> bool:
-        settings: Any = {"kernel": self.kernel, "degree": self.degree, "solver": self.solver}
-        return has_few_parents(labels, self.max_parents, **settings)
+        """Whether each label sees a few parents that are chosen for it, not all labels before it.
+
+        Args:
+            labels: (instances, labels), dense or sparse.
+
+        Raises:
+            ValueError: a number of parents with settings or labels that need all of them.
+        """
+        if self.max_parents is None:
+            return False
+        reasons = {
+            "the linear kernel": self.kernel == "linear",
+            "degree=2": self.degree == 2,
+            "solver='dual_coordinate'": self.solver == "dual_coordinate",
+            "no missing labels": sparse.issparse(labels) or not np.isnan(labels).any(),
+        }
+        unmet = [reason for reason, is_met in reasons.items() if not is_met]
+        if self.max_parents == "auto":
+            return not unmet and labels.shape[1] > MANY_LABELS
+        if unmet:
+            raise ValueError(f"max_parents: expected None without {unmet[0]}, got {self.max_parents}")
+        return True
 
     def _label_weights_of(self, labels: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
         """See ``_label_weights``, of labels that may be sparse."""

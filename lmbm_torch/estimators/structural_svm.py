@@ -24,13 +24,12 @@ from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import learn_along
 from lmbm_torch.estimators.decoding import DecodingClassifier, routine, several
+from lmbm_torch.estimators.distributions import MachineMixture
 from lmbm_torch.estimators.feature_units import are_steep, have_like_units
-from lmbm_torch.estimators.paths import Path
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.estimators.undirected import MachineMixture
 from lmbm_torch.fitting.completion import observed_weights
-from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem, summed_problem
+from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
 from lmbm_torch.inference import constrained, decode, flips
 from lmbm_torch.inference.auto import has_tree
 from lmbm_torch.inference.results import Decoding, replaced

@@ -28,7 +28,7 @@ from rich.console import Console
 from scipy import sparse
 
 from lmbm_torch.estimators import LMSBNClassifier, orderings
-from lmbm_torch.estimators.few_parents import MANY_LABELS
+from lmbm_torch.estimators.sigmoid_belief import MANY_LABELS
 from lmbm_torch.reproductions.cells import Cell, compute
 from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
 

@@ -144,7 +144,7 @@ LEAVES = {
     "mlrl": {"comparisons.baselines"},
     "arff": {"data"},
     "safetensors": {"models.archives"},
-    "rich": {"estimators.progress", *TABLES, "cli"},
+    "rich": {"estimators.calls", *TABLES, "cli"},
     "fastapi": {"annotation.app"},
     "uvicorn": {"annotation.app"},
     "jinja2": {"annotation.app", "prediction.pages"},

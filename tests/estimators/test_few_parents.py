@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, targets
+from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, sigmoid_belief, targets
 from lmbm_torch.inference import branch_and_bound, exact
 from lmbm_torch.solvers.networks import chosen_parents
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, held_out_losses, solve_block
@@ -80,7 +80,7 @@ def test_rows_are_predicted_some_at_a_time(monkeypatch):
 
 def test_parents_are_chosen_where_labels_are_many(monkeypatch):
     assert np.count_nonzero(fitted(max_parents="auto").parent_coef_) > 2 * 7
-    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
     monkeypatch.setattr(few_parents, "COUNTS", (1,))
     model = fitted(max_parents="auto")
     assert (np.count_nonzero(model.parent_coef_, axis=1) <= 1).all()
@@ -133,7 +133,7 @@ def test_held_out_losses_are_those_of_networks_that_never_saw_them(monkeypatch, 
 
 
 def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatch):
-    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
     monkeypatch.setattr(few_parents, "COUNTS", (1, 2, 3))
     here = fitted(max_parents="auto", random_state=None)
     with joblib.parallel_config(backend="loky", n_jobs=2):
@@ -142,7 +142,7 @@ def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatc
 
 
 def test_calibration_keeps_the_choice(monkeypatch):
-    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
     calls = []
     choose = few_parents.chosen_count
     monkeypatch.setattr(

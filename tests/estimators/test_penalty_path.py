@@ -24,7 +24,7 @@ from lmbm_torch.estimators import (
     orderings,
 )
 from lmbm_torch.estimators.automatic.search import stratified_folds
-from lmbm_torch.estimators.paths import Path
+from lmbm_torch.fitting.dual import Path
 
 X, Y = random_inputs(1, 60, 4, 3)
 CS = [3.0, 0.01, 0.1, 1.0]

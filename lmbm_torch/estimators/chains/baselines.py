@@ -17,9 +17,9 @@ from lmbm_torch.estimators.chains.base import (
     Rows,
     SequenceClassifier,
     by_position,
+    train_likelihood,
 )
-from lmbm_torch.estimators.chains.likelihood import train_likelihood
-from lmbm_torch.estimators.equal_columns import merged
+from lmbm_torch.estimators.feature_units import merged
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 
 

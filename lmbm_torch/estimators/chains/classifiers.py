@@ -14,10 +14,10 @@ from lmbm_torch.estimators.chains.base import (
     Rows,
     SequenceClassifier,
     by_position,
+    train_likelihood,
 )
-from lmbm_torch.estimators.chains.likelihood import train_likelihood
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
-from lmbm_torch.estimators.equal_columns import merged
+from lmbm_torch.estimators.feature_units import merged
 from lmbm_torch.estimators.kernels import Kernel
 from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints
 

@@ -24,11 +24,10 @@ from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
 from lmbm_torch.estimators.explanations import Explanation
-from lmbm_torch.estimators.label_chains import draws
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.estimators.label_chains.members import Chain
+from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import COUNT, NOT_NEGATIVE, POSITIVE, RULES, Constraints
 from lmbm_torch.estimators.under_rules import Rules, decode_around, explained, rules_of_fit
@@ -338,7 +337,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             ValueError: draws that break rules a thousand times in a row.
         """
         energies, rules, generator = self.energies(X), self._rules(), self._generator()
-        drawn = draws.of_mixture(energies, num_samples, generator, rules)
+        drawn = draws_of_mixture(energies, num_samples, generator, rules)
         return self.columns_.decode(drawn.numpy())
 
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
@@ -434,7 +433,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return (self.constraints,)
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
-        rules = rules_of_fit(self.label_names_, self.constraints, more)
+        given = [each for each in (self.constraints, more) if each is not None]
+        rules = rules_of_fit(self.label_names_, *given) if given else None
         if rules is not None and not self.columns_.are_binary:
             raise ValueError("constraints: expected None, for not all labels are 0 or 1")
         return rules
