@@ -2,8 +2,9 @@
 
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
 * ``orderings``: orderings of the labels of a sigmoid belief network;
-* ``settings``, ``targets``, ``base``, ``decoding``, ``network``, ``undirected``, ``wrapping``, ``kernels``,
-  ``calibration``, ``explanations``, ``measures``, ``paths``: what they share.
+* ``protocol``, ``decoding``: what is around classifiers of label vectors asks of them;
+* ``settings``, ``targets``, ``base``, ``calls``, ``distributions``, ``kernels``, ``calibration``,
+  ``explanations``, ``measures``: what they share.
 """
 
 from lmbm_torch.backends.uncollected import uncollected

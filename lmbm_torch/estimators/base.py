@@ -7,35 +7,38 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from functools import cache, lru_cache
 from itertools import compress
 from numbers import Integral
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_finite, check_labels, check_shape
 from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import targets
-from lmbm_torch.estimators.calls import of_label_columns, watched
+from lmbm_torch.estimators.calls import of_label_columns, progress, watched
 from lmbm_torch.estimators.class_weights import label_weights
-from lmbm_torch.estimators.progress import progress
 from lmbm_torch.estimators.rows import checked_weights, num_instances
 from lmbm_torch.estimators.saving import StoredEstimator
 from lmbm_torch.estimators.settings import SHARED, Constraints, check_available, check_parameters
-from lmbm_torch.estimators.under_rules import RulesMixin
+from lmbm_torch.estimators.under_rules import Rules, by_place, rules_of_fit
 from lmbm_torch.fitting import recipe
 from lmbm_torch.solvers.networks.problems import Features, canonical
+
+AnEstimator = TypeVar("AnEstimator", bound=BaseEstimator)
 
 # Instances (instances, features); data frames are array-like.
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
@@ -54,6 +57,9 @@ class TrainedEstimator(StoredEstimator):
     C_: float
     feature_shift_: np.ndarray | float
     feature_scale_: np.ndarray | float
+    objective_: Any
+    duality_gap_: float
+    n_iter_: int
     tol: float
     max_iter: int
     device: Any
@@ -70,6 +76,7 @@ class TrainedEstimator(StoredEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.pairwise = self.get_params(deep=False).get("kernel") == "precomputed"
         return tags
 
     def _check_settings(self) -> None:
@@ -122,6 +129,12 @@ class TrainedEstimator(StoredEstimator):
             return None
         return checked_weights(sample_weight, num_instances(X))
 
+    def _on_device(self, model: Any) -> Any:
+        """The model on ``device``."""
+        # To ask whether it is there takes a tenth of the time of a move.
+        is_there = next(model.parameters()).device == self._device
+        return model if is_there else model.to(self._device)
+
     @property
     def _device(self) -> torch.device:
         """Where predictions are computed."""
@@ -152,6 +165,11 @@ class TrainedEstimator(StoredEstimator):
                 ConvergenceWarning,
                 stacklevel=level_of_caller(),
             )
+
+
+def unfitted(estimator: AnEstimator) -> AnEstimator:
+    """Return a copy of an estimator with the same parameters, to fit."""
+    return cast(AnEstimator, clone(estimator))
 
 
 def _drawn(random_state: Any) -> int:
@@ -207,7 +225,7 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
         return X, codes, self._weights(sample_weight, X)
 
 
-class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
+class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A classifier of label vectors, which also takes one label or one class per instance.
 
     The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for unknown labels, or a data frame of such
@@ -228,6 +246,49 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
     classes_: np.ndarray
     binarizer_: LabelBinarizer | None
     feature_means_: np.ndarray
+    # Rules that all answers obey, where the constructor takes them.
+    constraints: Rules | None = None
+    # Of copies that explain arrays, by the names of a data frame.
+    names_of_features_: tuple[str, ...] | None
+
+    @abstractmethod
+    def predict(self, X: Rows) -> Any:
+        """Labels (instances, labels), or classes where ``fit`` was given classes."""
+
+    @property
+    def rules(self) -> rules_of.Constraints | None:
+        """The rules over the labels of ``fit`` that all answers obey; None where there are none."""
+        return self._rules()
+
+    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        """The same classifier, whose answers obey these rules alone; None for no rules.
+
+        Raises:
+            ValueError: rules for a classifier that takes none.
+        """
+        if "constraints" not in self.get_params(deep=False):
+            if rules is None:
+                return self
+            raise ValueError(
+                f"constraints: expected none for a {type(self).__name__}, got {len(rules.rules)}"
+            )
+        other = copy(self)
+        other.constraints = rules
+        return other
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints,)
+
+    def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
+        """The rules over the labels of ``fit``, and ``more``; see :func:`rules_of_fit`."""
+        given = [each for each in (*self._given_rules, more) if each is not None]
+        return rules_of_fit(self.label_names_, *given) if given else None
+
+    def _nameless_rules(self) -> list[rules_of.Rule] | None:
+        """The rules for one more fit, to labels that come without their names."""
+        rules = self._rules()
+        return None if rules is None else by_place(rules)
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """The names of the labels that each instance is predicted to have.
@@ -241,10 +302,9 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
         names = self.label_names_
         if names is None:
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
-        predicted: Any = self
         return [
             tuple(compress(names, row))
-            for row in targets.dense(predicted.predict(X)) == np.asarray(self.classes_)[:, 1]
+            for row in targets.dense(self.predict(X)) == np.asarray(self.classes_)[:, 1]
         ]
 
     @of_label_columns
@@ -252,8 +312,7 @@ class StructuredClassifier(RulesMixin, ClassifierMixin, TrainedEstimator):
         """The share of instances with all labels, or the class, predicted right."""
         if np.ndim(y) < 2:
             return float(super().score(X, y, sample_weight))
-        predicted: Any = self
-        right = (np.asarray(targets.dense(y)) == targets.dense(predicted.predict(X))).all(1)
+        right = (np.asarray(targets.dense(y)) == targets.dense(self.predict(X))).all(1)
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         return float(np.average(right, weights=weights))
 

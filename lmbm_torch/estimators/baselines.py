@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.explained_answers import AnswerFields
+from lmbm_torch.estimators.contributions import AnswerFields
 from lmbm_torch.estimators.explanations import Answer, Explanation, explanation, without_names
 from lmbm_torch.estimators.kernels import resolved_gamma
 from lmbm_torch.estimators.rows import num_instances

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -15,19 +15,17 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
-from lmbm_torch.estimators.completion import CompletingMixin
-from lmbm_torch.estimators.decoding import LocalHingeClassifier, routine, several
-from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.completion import learn_along
+from lmbm_torch.estimators.decoding import DecodingClassifier, routine, several
+from lmbm_torch.estimators.distributions import MachineMixture, hinge_losses
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
-from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules
-from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
-from lmbm_torch.fitting.dual import MACHINE_SOLVERS
+from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
@@ -36,9 +34,7 @@ from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class LMBMClassifier(
-    CompletingMixin, UndirectedClassifier[PairwiseEnergy | CliqueEnergy], LocalHingeClassifier
-):
+class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
     Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
@@ -93,7 +89,7 @@ class LMBMClassifier(
         error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
             (Theorem 4.1), if exactly; with missing labels, wrong is what differs from the completed ones. 1
             for the rounded relaxation and for constraints, of which nothing is known.
-        calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
+        calibration_: the :class:`~lmbm_torch.fitting.calibration.Calibration`; None without.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
@@ -162,9 +158,9 @@ class LMBMClassifier(
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        return self.fit_along(Path(), X, y, sample_weight)
+        return self._fit_along(Path(), X, y, sample_weight)
 
-    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+    def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.solver != "proximal_newton" and (self.class_weight is not None or np.isnan(labels).any()):
@@ -173,8 +169,8 @@ class LMBMClassifier(
             )
         weights = self._label_weights(labels, weight)
         learn = partial(self._learn, X, weight, observed_weights(weights, labels), _total(weights, labels))
-        self._learn_along(path, learn, X, labels, weight)
-        self._fit_calibration(X, labels, weight)
+        learn_along(self, path, learn, X, labels, weight)
+        self.calibration_ = learned_calibration(self, self.calibrate, X, labels, weight)
         return self
 
     def _learn(
@@ -198,45 +194,29 @@ class LMBMClassifier(
             raise ValueError(f"C: expected a number with clique_features, got {self.C!r}")
         inputs = self._scaled(X, weight)
         self.coupling_penalty_ = recipe.coupling_penalty(self.coupling_penalty, self.C_, total_weight)
-        _, state = self._train(
+        dual = dual_problem(
             model,
             inputs,
             labels,
+            C=self.C_,
+            margin=self.margin,
             coupling_penalty=self.coupling_penalty_,
             sample_weight=label_weight,
+            solver=self.solver,
             seed=seed,
-            start=partial(self._first_state, path=path),
         )
+        duals = path.duals(dual.problem, self.C_)
+        start = None if duals is None else MACHINE_SOLVERS[self.solver].init(dual.problem, duals)
+        with self._progress() as tell:
+            state = fit_dual(dual, tol=self.tol, max_iter=self.max_iter, start=start, progress=tell)
         path.C, path.state = self.C_, state
+        self.model_ = self._on_device(model)
         self._undo_scaling(model)
         self.clique_coef_ = state.weights.cliques
         self.coef_ = self._array(model.feature_weight)
         self.intercept_ = self._array(model.bias)
         self._report(state)
         self._bound_errors(X, labels)
-
-    @watched
-    @of_label_columns
-    def decode(
-        self,
-        X: Rows,
-        known: ArrayLike | None = None,
-        top_k: int = 1,
-        constraints: Rules | None = None,
-    ) -> Decoding:
-        """The labelling of least hinge loss, with its loss as objective and the decoder's bound on it.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first; more than one by enumeration, of 22 labels at most.
-            constraints: further rules, for this call, as text or objects.
-
-        Raises:
-            ValueError: several labellings by a decoder that finds one.
-        """
-        energy = self.energy(X)
-        return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -248,10 +228,16 @@ class LMBMClassifier(
             margin=self.margin,
         )
 
-    def _decode(
+    def calibrated(
+        self, energies: Sequence[PairwiseEnergy | CliqueEnergy]
+    ) -> list[PairwiseEnergy | CliqueEnergy]:
+        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
+        return calibrated(self.calibration_, energies)
+
+    def _decode_energy(
         self,
         energy: PairwiseEnergy | CliqueEnergy,
-        known: Tensor | None,
+        known: Tensor | None = None,
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
@@ -261,11 +247,6 @@ class LMBMClassifier(
         if self.decoder == "auto":
             return decode(energy, known=known, top_k=top_k, constraints=rules)
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
-
-    def _first_state(self, problem: Any, path: Path) -> Any:
-        """Where the solver begins; None for at zero."""
-        duals = path.duals(problem, self.C_)
-        return None if duals is None else MACHINE_SOLVERS[self.solver].init(problem, duals)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
         """Note the training instances' mean loss and the bound on their errors that follows."""
@@ -288,7 +269,10 @@ class LMBMClassifier(
         return routine(name).decode_hinge
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
-        return (self.margin - self.energy(X).local_margins(codes)).clamp(min=0).sum(-1)
+        return hinge_losses(self.energies(X), codes, self.margin)
+
+    def _distribution(self, energies: Sequence[PairwiseEnergy | CliqueEnergy]) -> MachineMixture:
+        return MachineMixture(energies)
 
 
 def _total(weights: np.ndarray | None, labels: np.ndarray) -> float:

@@ -11,14 +11,16 @@ some seconds more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
+from sklearn.utils import get_tags
 from torch import Tensor
 
+from lmbm_torch.estimators.base import unfitted
+from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.targets import label_tensor
 from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.fitting.joint_calibration import fitted_scales
@@ -26,47 +28,44 @@ from lmbm_torch.fitting.recipe import calibration_folds
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class CalibratedMixin:
-    """An estimator with a parameter ``calibrate``, whose probabilities are those of calibrated energies.
+def calibrated(calibration: Calibration | None, energies: Sequence[Any]) -> list[Any]:
+    """Return the energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
+    if calibration is None:
+        return list(energies)
+    return [member for energy in energies for member in calibration.apply_all(energy)]
 
-    Attributes:
-        calibration_: the :class:`~lmbm_torch.fitting.calibration.Calibration`; None without.
+
+def learned_calibration(
+    classifier: DecodingClassifier[Any],
+    kind: bool | str,
+    X: Features,
+    labels: np.ndarray,
+    sample_weight: np.ndarray | None,
+    **settings: Any,
+) -> Calibration | None:
+    """Return the calibration of a fitted classifier, by ones with the same parameters; None without.
+
+    Args:
+        kind: the parameter ``calibrate``.
+        settings: other parameters than those of the classifier.
     """
-
-    calibrate: bool | str
-    calibration_: Calibration | None
-    _decode_energy: Any
-    _seed: Any
-    _nameless_rules: Any
-
-    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        if self.calibration_ is None:
-            return list(energies)
-        return [member for energy in energies for member in self.calibration_.apply_all(energy)]
-
-    def _fit_calibration(
-        self, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None, **settings: Any
-    ) -> None:
-        """Note the calibration, by models with the same parameters but for ``settings``."""
-        self.calibration_ = None
-        if self.calibrate is False or labels.shape[0] < 2:
-            return
-        seed = self._seed()
-        folds = [*calibration_folds(labels.shape[0], seed)]
-        model: Any = clone(self)  # pyright: ignore[reportArgumentType]
-        model.set_params(calibrate=False, constraints=self._nameless_rules(), **settings)
-        held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
-        weights = (
-            None if sample_weight is None else [torch.as_tensor(sample_weight[rows]) for _, rows in folds]
-        )
-        self.calibration_ = fitted_scales(
-            self.calibrate, held_out, lambda energy: self._decode_energy(energy).labels, weights
-        )
+    if kind is False or labels.shape[0] < 2:
+        return None
+    seed = classifier._seed()
+    folds = [*calibration_folds(labels.shape[0], seed)]
+    model = unfitted(classifier)
+    model.set_params(calibrate=False, constraints=classifier._nameless_rules(), **settings)
+    held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
+    weights = None if sample_weight is None else [torch.as_tensor(sample_weight[rows]) for _, rows in folds]
+    return fitted_scales(kind, held_out, lambda energy: classifier._decode_energy(energy).labels, weights)
 
 
 def held_out_energies(
-    model: Any, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None, splits: Any
+    model: DecodingClassifier[Any],
+    X: Features,
+    labels: np.ndarray,
+    sample_weight: np.ndarray | None,
+    splits: Iterable[tuple[np.ndarray, np.ndarray]],
 ) -> Iterator[tuple[Any, Tensor]]:
     """For each split the energy of the instances held out, by a model of the others, and their labels.
 
@@ -74,10 +73,9 @@ def held_out_energies(
         model: an estimator, which is not changed.
         splits: pairs of the training rows and those held out.
     """
-    of_kernel = getattr(model, "kernel", None) == "precomputed"
+    of_kernel = get_tags(model).input_tags.pairwise
     for train, held_out in splits:
         weight = None if sample_weight is None else sample_weight[train]
         rows, others = (X[np.ix_(some, train)] if of_kernel else X[some] for some in (train, held_out))  # pyright: ignore[reportOptionalSubscript]
-        copy: Any = clone(model)
-        energy = copy.fit(rows, labels[train], weight).energy(others)
+        energy = unfitted(model).fit(rows, labels[train], weight).energy(others)
         yield energy, label_tensor("y", labels[held_out], energy, allow_missing=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -19,17 +19,15 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.decoding import ModelClassifier, ProbabilisticClassifier
-from lmbm_torch.estimators.equal_columns import merged
-from lmbm_torch.estimators.progress import bar
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
-from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around, rules_over
 from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.feature_units import merged
 from lmbm_torch.inference import exact, marginals, matrix_bp, modes
 from lmbm_torch.inference.matching import MatchedInference
 from lmbm_torch.inference.modes import marginal_modes
@@ -67,7 +65,45 @@ class _Curve:
             self.tell(done / self.max_iter, f"loss {loss:.4g}, {done} of at most {self.max_iter} iterations")
 
 
-class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticClassifier):
+@dataclass(frozen=True)
+class HiddenUnitDistribution:
+    """P(y | x) of a conditional restricted Boltzmann machine, its hidden units summed out.
+
+    Args:
+        energy: of the model.
+        inference: of an approximate objective, by which marginals are found; None for exact sums.
+        num_iters, tol: of Bethe's approximation of the constant, beside an approximate objective.
+    """
+
+    energy: BipartiteEnergy
+    inference: MatchedInference | None
+    num_iters: int
+    tol: float
+
+    def marginals(self, known: Tensor | None = None) -> BipartiteMarginals:
+        """Return P(y_i = 1) and the hidden units', given what is ``known``.
+
+        Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
+        """
+        if self.inference is None:
+            return exact.marginals(self.energy, known=known)
+        return self.inference.marginals(self.energy, known)
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), exact after exact maximum likelihood, else by Bethe's approximation."""
+        if self.inference is None:
+            log_partition = exact.log_partition(self.energy)
+        else:
+            found = matrix_bp.marginals(self.energy, num_iters=self.num_iters, tol=self.tol)
+            log_partition = found.log_partition
+        return -self.energy.free_energy(labels) - log_partition
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return minus the free energies of label vectors (classes, 1, labels), (classes, instances)."""
+        return -self.energy.free_energy(codes)
+
+
+class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
 
     Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
@@ -239,46 +275,9 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         if rules is not None or top_k > 1:
             # Without a rule, too, labellings but the best are found by holding labels.
             rules = rules_over(self.label_names_) if rules is None else rules
-            return decode_around(self._without_rules(), X, rules, known, top_k)
+            return decode_around(self.with_rules(None), X, rules, known, top_k)
         energy = self.energy(X)
-        known = known_tensor(known, energy)
-        if is_exact:
-            return exact.marginal_map(energy, known=known)
-        if self.inference_ is None:
-            return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
-        return self.inference_.decode(energy, known)
-
-    @watched
-    @of_label_columns
-    def marginals(self, X) -> BipartiteMarginals | Marginals:
-        """P(y_i = 1 | x) and the hidden units'; under ``constraints`` given that they are obeyed, exactly.
-
-        Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
-        """
-        if (allowed := self._allowed(X)) is not None:
-            return allowed.marginals()
-        return self._free_marginals(self.energy(X))
-
-    @watched
-    @of_label_columns
-    def log_prob(self, X, Y):
-        """log P(Y | x) of whole label vectors, (instances,).
-
-        Exact after exact maximum likelihood, else by Bethe's approximation of its constant.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            Y: (instances, labels) in {0, 1}.
-        """
-        (energy,), rules = self._distributions(X), self._rules()
-        labels = label_tensor("Y", Y, energy)
-        if rules is not None:
-            return AllowedDistribution([energy], rules).log_prob(labels).cpu().numpy()
-        if self.inference_ is None:
-            log_partition = exact.log_partition(energy)
-        else:
-            log_partition = matrix_bp.marginals(energy, num_iters=self.num_iters, tol=self.tol).log_partition
-        return (-energy.free_energy(labels) - log_partition).cpu().numpy()
+        return self._decode_energy(energy, known_tensor(known, energy))
 
     @property
     def capabilities(self) -> Capabilities:
@@ -293,17 +292,28 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
             inference=self.inference_ if is_fitted else None,
         )
 
+    def _decode_energy(
+        self,
+        energy: BipartiteEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        rules: LabelRules | None = None,
+    ) -> Decoding:
+        """The best labelling of an energy, which no rules hold."""
+        if self._decodes_exactly(self.model_.num_labels):
+            return exact.marginal_map(energy, known=known)
+        if self.inference_ is None:
+            return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
+        return self.inference_.decode(energy, known)
+
     @property
     def _decodes_modes(self) -> bool:
         """Whether the answer is that of the labels' marginals."""
         by_modes = self.inference_ is None or self.inference_.decodes_modes
         return by_modes and not self._decodes_exactly(self.model_.num_labels)
 
-    def _free_marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
-        """The marginals without rules, given what is ``known``."""
-        if self.inference_ is None:
-            return exact.marginals(energy, known=known)
-        return self.inference_.marginals(energy, known)
+    def _distribution(self, energies: Sequence[BipartiteEnergy]) -> HiddenUnitDistribution:
+        return HiddenUnitDistribution(energies[0], self.inference_, self.num_iters, self.tol)
 
     def _label_marginals(
         self, energy: BipartiteEnergy, rules: LabelRules | None, known: Tensor | None = None
@@ -313,7 +323,7 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
         # The labels of the model, not those that are free, lest an answer depend on the others of its batch.
         if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
             return marginals(energy, constraints=rules, known=known)
-        found = self._free_marginals(energy, known)
+        found = self._distribution([energy]).marginals(known)
         status = replace(found.status, exact=found.status.exact & (not is_ruled))
         return Marginals(found.labels, found.log_partition, status)
 
@@ -432,6 +442,3 @@ class ConditionalRBMClassifier(ModelClassifier[BipartiteEnergy], ProbabilisticCl
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return self.energy(X).free_energy(codes)
-
-    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        return -self.energy(X).free_energy(codes)

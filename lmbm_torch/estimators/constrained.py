@@ -19,9 +19,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
-from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.distributions import AllowedDistribution
 from lmbm_torch.estimators.explanations import (
     Explanation,
     check_one_instance,
@@ -40,7 +40,6 @@ from lmbm_torch.estimators.targets import (
 )
 from lmbm_torch.estimators.under_rules import (
     Rules,
-    RulesMixin,
     decode_around,
     rules_over,
     where_allowed,
@@ -48,6 +47,9 @@ from lmbm_torch.estimators.under_rules import (
 from lmbm_torch.inference import constrained
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.solvers.networks.problems import canonical
+
+# Classifiers that take rules of their own.
+OWN = StructuredClassifier | ProbabilisticClassifierChain
 
 
 def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
@@ -120,7 +122,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 "estimator: expected one that decodes label matrices, with decode and capabilities, got "
                 f"{type(self.estimator).__name__}"
             )
-        if not (self.estimator.capabilities.predicts_by_decode or isinstance(self.estimator, RulesMixin)):
+        if not (self.estimator.capabilities.predicts_by_decode or isinstance(self.estimator, OWN)):
             raise ValueError(
                 "estimator: expected a decoder whose labels are those of decode, which rules hold, got "
                 f"{self.estimator!r}"
@@ -253,7 +255,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             X, estimator = estimator._validate_predict(X), without_names(estimator)
         nameless.estimator_ = estimator
         check_one_instance(X)
-        fields = estimator.fields(X, reference)
+        fields = estimator._fields(X, reference)
 
         decode = where_allowed(nameless.decode, nameless._rules())
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
@@ -270,24 +272,24 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def _distribution(self, X: Rows) -> AllowedDistribution:
         check_is_fitted(self)
         X = canonical(X) if sparse.issparse(X) else X
-        return AllowedDistribution.of(self.estimator_, X, self._rules())
+        energies = self.estimator_.calibrated(self.estimator_.energies(X))
+        return AllowedDistribution(energies, self._rules())
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints:
         """The rules over the labels of ``fit``, the estimator's own among them, and ``more``."""
         names = self.label_names_
         assert names is not None
-        own = getattr(self.estimator, "_given_rules", ())
+        own = self.estimator._given_rules if isinstance(self.estimator, OWN) else ()
         return rules_over(names, *own, self.constraints, _hierarchy(self.hierarchy, names), more)
 
     def _ruled(self) -> Any:
         """The fitted estimator with all rules for its own; None where its predictions are those of decode."""
         predicts_by_decode = self.estimator_.capabilities.predicts_by_decode
-        return None if predicts_by_decode else self.estimator_._with_rules(self._rules())
+        return None if predicts_by_decode else self.estimator_.with_rules(self._rules())
 
     def _freely(self) -> Any:
         """The fitted estimator without rules of its own."""
-        free = getattr(self.estimator_, "_without_rules", None)
-        return self.estimator_ if free is None else free()
+        return self.estimator_.with_rules(None) if isinstance(self.estimator_, OWN) else self.estimator_
 
 
 def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:

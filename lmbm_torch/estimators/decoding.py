@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
-from lmbm_torch.estimators.base import Rows, StructuredClassifier
+from lmbm_torch.energies import DirectedEnergy, Energy
+from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.calls import of_label_columns, watched
-from lmbm_torch.estimators.contributions import Fields, are_taken_apart, fields_of
-from lmbm_torch.estimators.explained_answers import AnswerFields, check_label_matrices
+from lmbm_torch.estimators.contributions import (
+    AnswerFields,
+    Fields,
+    are_taken_apart,
+    check_label_matrices,
+    fields_of,
+)
+from lmbm_torch.estimators.distributions import EXPECTED, AllowedDistribution, max_labellings
 from lmbm_torch.estimators.explanations import Explanation, without_names
-from lmbm_torch.estimators.label_blocks import can_spread, fit_blocks
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.rows import num_instances, some_instances
-from lmbm_torch.estimators.spreading import Kept
-from lmbm_torch.estimators.under_rules import Rules
-from lmbm_torch.fitting.dual import dual_problem, fit_dual, kernel_problem
+from lmbm_torch.estimators.targets import known_tensor, label_tensor
+from lmbm_torch.estimators.under_rules import Rules, explained
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
-from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, canonical
 
-AnEnergy = TypeVar("AnEnergy")
+AnEnergy = TypeVar("AnEnergy", bound=Energy)
 
 
 ROUTINES = ("exact", "integer_program", "lp_relaxation")
@@ -64,104 +70,85 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
     return {} if top_k == 1 else {"top_k": top_k}
 
 
-class DecodingClassifier(StructuredClassifier):
+class Distribution(Protocol):
+    """P(y | x) of some instances, as the energies of a model or of its members give it."""
+
+    def marginals(self) -> Marginals | BipartiteMarginals:
+        """Return the marginal probabilities of the labels."""
+        ...
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), (instances,), of label vectors (instances, labels)."""
+        ...
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return log P(codes), (classes, instances), up to a constant, of vectors (classes, 1, labels)."""
+        ...
+
+
+class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     """A classifier whose prediction is the best of all label vectors, or of those that stand for a class.
 
-    The methods without underscore are all that reports, servers and wrappers ask of it.
+    The methods without underscore are all that reports, servers and wrappers ask of a classifier: the energy
+    of instances, the calibrated energy behind its probabilities, and decoding. A subclass gives the energies,
+    the decoding of one, the distribution that calibrated energies stand for, and its capabilities.
+
+    Attributes:
+        model_: the model, on ``device``; in float64 where the estimator has no ``dtype``.
     """
 
+    model_: Any
+
     @property
+    @abstractmethod
     def capabilities(self) -> Capabilities:
         """What the classifier can do, fitted or not."""
-        return Capabilities()
 
     @abstractmethod
-    def energies(self, X: Rows) -> list[Any]:
-        """The energies of the members for instances (instances, features), one of a single model."""
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from features (instances, features), labels (instances, labels) or classes, and weights."""
 
-    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+    def energy(self, X: Rows) -> AnEnergy:
+        """The model's energy for instances (instances, features), dense or CSR."""
+        return self._energy(self._validate_predict(X))
+
+    def energies(self, X: Rows) -> list[AnEnergy]:
+        """The energies of the members for instances (instances, features), one of a single model."""
+        return [self.energy(X)]
+
+    def calibrated(self, energies: Sequence[AnEnergy]) -> list[AnEnergy]:
         """The energies whose equal mixture gives the probabilities, from those of :meth:`energies`."""
         return list(energies)
 
-    def can_explain(self, X: Rows) -> bool:
-        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
-        return False
-
-    def with_feature_names(self, names: Sequence[str]) -> Self:
-        """The same classifier, whose explanations of arrays name the features."""
-        other = copy(self)
-        other.names_of_features_ = tuple(names)
-        return other
-
-    def with_node_limit(self, node_limit: int | None) -> Self:
-        """The same classifier, whose searches end after so many nodes; None for never.
-
-        Raises:
-            ValueError: a classifier without such a limit.
-        """
-        if "node_limit" not in self.get_params(deep=False):
-            raise ValueError(f"node_limit: expected none for {type(self).__name__}, which has no such limit")
-        return copy(self).set_params(node_limit=node_limit)
-
-    @abstractmethod
+    @watched
+    @of_label_columns
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """The best labelling for each instance, with its certificate.
+        """The best labelling for each instance by the classifier's objective, with its certificate.
 
         Args:
             X: (instances, features), dense or CSR.
             known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
             top_k: how many labellings, best first.
             constraints: further rules, for this call, as text or objects.
-        """
 
-    def predict_decoding(self, X, known=None) -> Decoding:
+        Raises:
+            ValueError: several labellings, or known labels, by a decoder that takes none.
+        """
+        energy = self.energy(X)
+        return self._decode_energy(energy, known_tensor(known, energy), top_k, self._rules(constraints))
+
+    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
         """The labels of :meth:`predict` for label matrices, with their objective and certificate."""
         return self.decode(X, known=known)
 
-    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels, as far as other answers tell.
-
-        Args:
-            X: (1, features), dense or CSR.
-            reference: (features,), where a feature is left out; by default the training means.
-            num_features: how many of the features that matter most are set to their reference, one at a time,
-                to see which labels change.
-
-        Returns:
-            Of each label its probability, where there is one, and what else would change with it; see
-            :class:`~lmbm_torch.estimators.explanations.Explanation`.
-
-        Raises:
-            ValueError: more or fewer instances than one, a reference of another shape, a model of classes.
-        """
-        check_is_fitted(self)
-        X = self._validate_predict(X)
-        model: Any = without_names(self)
-        return model._explanation(model.fields(X, reference), X, num_features)
-
-    def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """What :meth:`explain` takes apart, of one validated instance; labels alone, or their probabilities.
-
-        Raises:
-            ValueError: see :meth:`explain`.
-        """
-        return AnswerFields(self, self._effects, X, reference)
-
-    def _effects(self, rows: np.ndarray) -> np.ndarray:
-        """What the features of rows matter to, (instances, labels)."""
-        model: Any = self
-        return model.predict_proba(rows) if hasattr(model, "predict_proba") else self.predict(rows)
-
-    @abstractmethod
-    def _code_losses(self, X, codes: Tensor) -> Tensor:
-        """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
-
     @watched
     @of_label_columns
-    def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
+    def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+
+        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -170,10 +157,13 @@ class DecodingClassifier(StructuredClassifier):
         codes = self._class_codes()
         if known is not None and self.binarizer_ is not None:
             raise ValueError("known: expected None, because fit was given classes, not label matrices")
-        if codes is None:
-            labels = self.decode(X, known=known).labels.cpu().numpy()
-            return self._values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
-        return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
+        if codes is not None:
+            return self.classes_[self._code_losses(X, codes).argmin(0).cpu().numpy()]
+        if self.binarizer_ is not None:
+            return self.classes_[self.decode(X).labels.cpu().numpy()[:, 0]]
+        decoding = self.predict_decoding(X, known)
+        self._warn_of_ends(decoding.status.converged.cpu().numpy())
+        return self._values(decoding.labels.cpu().numpy())
 
     @watched
     @of_label_columns
@@ -197,6 +187,174 @@ class DecodingClassifier(StructuredClassifier):
             margins.append(self._loss_of(objective_of, other, best.objective.cpu().numpy()))
         signed = (2 * labels - 1) * np.stack(margins, 1)
         return signed if self.binarizer_ is None else signed[:, 0]
+
+    @watched
+    @of_label_columns
+    def marginals(self, X: Rows) -> Marginals | BipartiteMarginals:
+        """P(y_i = 1 | x), and under ``constraints`` that given that all rules are obeyed, exactly.
+
+        The status says whether they are exact, else the standard error of samples, or that the marginals are
+        a mean field's or belief propagation's.
+
+        Raises:
+            ValueError: many labels under rules, or in cliques of three or more, that have no narrow junction
+                tree, see :func:`lmbm_torch.inference.log_partition`.
+        """
+        return self._restricted(self.calibrated(self.energies(X))).marginals()
+
+    @watched
+    @of_label_columns
+    @torch.no_grad()
+    def log_prob(self, X: Rows, Y: ArrayLike) -> np.ndarray:
+        """log P(Y | x) of whole label vectors, (instances,); given that all ``constraints`` are obeyed.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            Y: (instances, labels) in {0, 1}.
+
+        Raises:
+            ValueError: labels of another shape or with other values; see also :meth:`marginals`.
+        """
+        energies = self.calibrated(self.energies(X))
+        labels = label_tensor("Y", Y, energies[0])
+        return self._restricted(energies).log_prob(labels).cpu().numpy()
+
+    @watched
+    @of_label_columns
+    @torch.no_grad()
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
+        codes = self._class_codes()
+        if codes is not None:
+            distribution = self._distribution(self.calibrated(self.energies(X)))
+            return distribution.log_weights(codes).softmax(0).mT.cpu().numpy()
+        probability = self.marginals(X).labels.cpu().numpy()
+        if self.binarizer_ is None:
+            return probability
+        return np.hstack([1 - probability, probability])
+
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Why one instance has its labels; only models of pairs of labels have parts of their fields.
+
+        Args:
+            X: (1, features), dense or CSR.
+            reference: (features,), relative to which features contribute, and where they are left out; by
+                default the training means; of a kernel the means of the support vectors.
+            num_features: how many of the features that matter most (contribute most or, of others than linear
+                models, change a field most) are set to their reference, one at a time, to see which labels
+                change.
+
+        Returns:
+            Of each label its field, which is the sum of the contributions (of features or, of a kernel, of
+            support vectors, by their rows), or else its probability, where there is one, and what else would
+            change with it; a mapping, a text and HTML (:mod:`~lmbm_torch.estimators.explanations`).
+
+        Raises:
+            ValueError: more or fewer instances than one, a reference of another shape or of precomputed
+                kernel values, or a model of classes.
+        """
+        check_is_fitted(self)
+        X = self._validate_predict(X)
+        model = without_names(self)
+        return model._explanation(model._fields(X, reference), X, num_features)
+
+    def can_explain(self, X: Rows) -> bool:
+        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
+        return self.binarizer_ is None and are_taken_apart(self, X)
+
+    def binding_rules(self, X: Rows) -> list[list[str]]:
+        """The rules of the constructor, as text, that each instance's answer would break without them."""
+        labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
+        rules = self._rules()
+        return [[] for _ in labels] if rules is None else rules.broken(labels)
+
+    def with_feature_names(self, names: Sequence[str]) -> Self:
+        """The same classifier, whose explanations of arrays name the features."""
+        other = copy(self)
+        other.names_of_features_ = tuple(names)
+        return other
+
+    def with_node_limit(self, node_limit: int | None) -> Self:
+        """The same classifier, whose searches end after so many nodes; None for never.
+
+        Raises:
+            ValueError: a classifier without such a limit.
+        """
+        if "node_limit" not in self.get_params(deep=False):
+            raise ValueError(f"node_limit: expected none for {type(self).__name__}, which has no such limit")
+        return copy(self).set_params(node_limit=node_limit)
+
+    @torch.no_grad()
+    def _energy(self, X: Features) -> AnEnergy:
+        """The energy of validated instances, which have lost the column names of a data frame."""
+        dtype = next(self.model_.parameters()).dtype
+        return self.model_(to_tensor(self._inputs(X)).to(self._device, dtype))
+
+    def _inputs(self, X: Features) -> Features:
+        """The model's inputs."""
+        return X
+
+    @abstractmethod
+    def _decode_energy(
+        self,
+        energy: AnEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        rules: rules_of.Constraints | None = None,
+    ) -> Decoding:
+        """The best labellings of an energy that obey the rules; see :meth:`decode`."""
+
+    @abstractmethod
+    def _distribution(self, energies: Sequence[AnEnergy]) -> Distribution:
+        """The distribution that calibrated energies stand for, rules aside."""
+
+    @abstractmethod
+    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
+        """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
+
+    def _restricted(self, energies: Sequence[AnEnergy]) -> Distribution | AllowedDistribution:
+        """The distribution of calibrated energies, given that all rules are obeyed."""
+        rules = self._rules()
+        return self._distribution(energies) if rules is None else AllowedDistribution(energies, rules)
+
+    def _warn_of_ends(self, converged: np.ndarray) -> None:
+        """Warn if searches with limits ended before their proof: those not ``converged``, (instances,)."""
+        limits = self.capabilities.limits
+        if converged.all() or not limits:
+            return
+        words = " or ".join(f"{name}={value}" for name, value in limits.items())
+        if self.capabilities.objective in EXPECTED:
+            words = f"the limit of {max_labellings(len(self.classes_))} labellings"
+        warnings.warn(
+            f"{(~converged).sum()} of {len(converged)} searches were ended by {words}; their labels are the "
+            "best found, not proven optimal",
+            ConvergenceWarning,
+            stacklevel=level_of_caller(),
+        )
+
+    def _explanation(self, fields: Fields, X: Any, num_features: int) -> Explanation:
+        """The explanation of a validated instance, see :func:`explained`."""
+        return explained(fields, self.predict_decoding, self._rules(), self.binding_rules, X, num_features)
+
+    def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
+        """What :meth:`explain` takes apart, of one validated instance; labels alone, or their probabilities.
+
+        Raises:
+            ValueError: see :meth:`explain`.
+        """
+        check_label_matrices(self)
+        if self.can_explain(X):
+            return fields_of(self, reference)
+        return AnswerFields(self, self._effects, X, reference)
+
+    def _effects(self, rows: np.ndarray) -> np.ndarray:
+        """What the features of rows matter to, (instances, labels)."""
+        # Probabilities of networks of many labels would be sampled.
+        energies = self.energies(rows)
+        if isinstance(energies[0], DirectedEnergy):
+            directed = cast(list[DirectedEnergy], energies)
+            return np.mean([energy.unary.cpu().numpy() for energy in directed], 0)
+        return self.predict_proba(rows) if self.capabilities.has_probabilities else self.predict(rows)
 
     def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """(rows of X, the labels at which they are held) → their objective of :meth:`decode`."""
@@ -228,146 +386,8 @@ class DecodingClassifier(StructuredClassifier):
 
     def _class_codes(self) -> Tensor | None:
         """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
-        check_is_fitted(self)
+        if not hasattr(self, "n_features_in_"):
+            check_is_fitted(self)
         if self.binarizer_ is None or len(self.classes_) == 2:
             return None
         return torch.from_numpy(self.binarizer_.transform(self.classes_)[:, None, :]).to(self._device)
-
-
-class ProbabilisticClassifier(DecodingClassifier):
-    """A decoding classifier that also has probabilities."""
-
-    def _distributions(self, X: Rows) -> list[Any]:
-        """The energies whose equal mixture is P(y | x), rules aside."""
-        return self.calibrated(self.energies(X))
-
-    def _allowed(self, X: Rows) -> AllowedDistribution | None:
-        """P(y | x) given that the rules are obeyed; None where there are none."""
-        rules = self._rules()
-        return None if rules is None else AllowedDistribution(self._distributions(X), rules)
-
-    @abstractmethod
-    def _code_log_prob(self, X, codes: Tensor) -> Tensor:
-        """log P(code | x), (classes, instances), up to a constant."""
-
-    @abstractmethod
-    def marginals(self, X) -> Marginals | BipartiteMarginals:
-        """The labels' marginal probabilities, P(y_i = 1 | x)."""
-
-    @watched
-    @of_label_columns
-    @torch.no_grad()
-    def predict_proba(self, X: Rows) -> np.ndarray:
-        """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
-        codes = self._class_codes()
-        if codes is not None:
-            return self._code_log_prob(X, codes).softmax(0).mT.cpu().numpy()
-        probability = self.marginals(X).labels.cpu().numpy()
-        if self.binarizer_ is None:
-            return probability
-        return np.hstack([1 - probability, probability])
-
-
-class ModelClassifier(DecodingClassifier, Generic[AnEnergy]):
-    """A decoding classifier with a single model, and the model's energy.
-
-    Attributes:
-        model_: the model, on ``device``; in float64 where the estimator has no ``dtype``.
-    """
-
-    model_: Any
-
-    def energy(self, X) -> AnEnergy:
-        """The model's energy for instances (instances, features), dense or CSR."""
-        return self._energy(self._validate_predict(X))
-
-    def energies(self, X: Rows) -> list[AnEnergy]:
-        """The model's energy, alone in a list."""
-        return [self.energy(X)]
-
-    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels; only models of pairs of labels have parts of their fields.
-
-        Args:
-            X: (1, features), dense or CSR.
-            reference: (features,), relative to which features contribute; by default the training means; of
-                a kernel the means of the support vectors.
-            num_features: how many of the features that matter most (contribute most or, of a kernel, change a
-                field most) are set to their reference, one at a time, to see which labels change.
-
-        Returns:
-            Of each label its field, which is the sum of the contributions (of features or, of a kernel, of
-            support vectors, by their rows), and what else would change with it; a mapping, a text and HTML
-            (:mod:`~lmbm_torch.estimators.explanations`).
-
-        Raises:
-            ValueError: more or fewer instances than one, a reference of another shape or of precomputed
-                kernel values, or a model of classes.
-        """
-        return super().explain(X, reference=reference, num_features=num_features)
-
-    def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """What :meth:`explain` takes apart, of one validated instance.
-
-        Raises:
-            ValueError: see :meth:`explain`.
-        """
-        check_label_matrices(self)
-        return fields_of(self, reference) if self.can_explain(X) else super().fields(X, reference)
-
-    def can_explain(self, X: Rows) -> bool:
-        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
-        return self.binarizer_ is None and are_taken_apart(self, X)
-
-    @torch.no_grad()
-    def _energy(self, X: Features) -> AnEnergy:
-        """The energy of validated instances, which have lost the column names of a data frame."""
-        dtype = next(self.model_.parameters()).dtype
-        return self.model_(to_tensor(self._inputs(X)).to(self._device, dtype))
-
-    def _inputs(self, X: Features) -> Features:
-        """The model's inputs."""
-        return X
-
-
-class LocalHingeClassifier(ModelClassifier[AnEnergy]):
-    """A classifier whose model minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, in the dual."""
-
-    margin: float
-    solver: str
-
-    def _train(
-        self,
-        model: Any,
-        inputs: Any,
-        labels: np.ndarray,
-        *,
-        start: Callable[[Any], Any] | None = None,
-        kept: Kept | None = None,
-        problems: KernelLabelProblems | None = None,
-        **options: Any,
-    ) -> tuple[Any, Any]:
-        """Train the model; its problem, and the solver's last state.
-
-        Args:
-            inputs, options: see :func:`~lmbm_torch.fitting.dual.dual_problem`.
-            start: the solver's first state for the problem.
-            kept: the inputs, where workers keep them.
-            problems: of a kernel, where they are known.
-        """
-        if problems is None:
-            options |= {"C": self.C_, "margin": self.margin, "solver": self.solver}
-            dual = dual_problem(model, inputs, labels, **options)
-        else:
-            dual = kernel_problem(model, problems, options["seed"])
-        first = None if start is None else start(dual.problem)
-        with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "start": first}
-            if can_spread(dual):
-                state = fit_blocks(dual, kept=kept, **limits)
-            else:
-                state = fit_dual(dual, progress=progress, **limits)
-        # To ask whether it is there takes a tenth of the time of a move.
-        is_there = next(model.parameters()).device == self._device
-        self.model_ = model if is_there else model.to(self._device)
-        return dual.problem, state

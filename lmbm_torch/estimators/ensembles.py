@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
+from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import orderings
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.progress import bar
-from lmbm_torch.estimators.settings import Constraints, StrOptions
-from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.decoding import DecodingClassifier
+from lmbm_torch.estimators.distributions import DECODERS, NetworkMixture, hinge_losses
+from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.settings import SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.sigmoid_belief import (
+    LMSBNClassifier,
+    decode_expected,
+    network_capabilities,
+    unfitted_network,
+)
 from lmbm_torch.estimators.targets import known_tensor
 from lmbm_torch.estimators.under_rules import Rules, decode_around
-from lmbm_torch.estimators.wrapping import WrappingClassifier
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference import mixture
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes import LIMITS
@@ -34,7 +43,7 @@ def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
     return other
 
 
-class LMSBNEnsembleClassifier(WrappingClassifier):
+class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
     """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
 
     The order of the labels matters to a directed model, and no order is best for every instance: members
@@ -64,10 +73,10 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         members_: the fitted networks.
     """
 
-    _searches_under_rules = False
-
     _accepted: ClassVar[Constraints] = {
-        **WrappingClassifier._accepted,
+        **SHARED,
+        "base": [LMSBNClassifier, None],
+        "decoder": [StrOptions({*DECODERS})],
         "orders": [StrOptions({"auto", "random", "halves"})],
     }
 
@@ -101,7 +110,7 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         random = check_random_state(self.random_state)
         seeds = [int(random.randint(2**31)) for _ in range(self.num_members)]
-        first = self._unfitted(random_state=seeds[0])
+        first = unfitted_network(self.base, random_state=seeds[0])
         if self.verbose:
             first.set_params(verbose=0)
         data = first._validate_fit(X, labels, sample_weight, allow_missing=True)
@@ -112,7 +121,8 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
         # Set once, for each fit would set it anew.
         with bar(type(self).__name__, self.verbose) as tell, single_threaded():
             for done, (network, path) in enumerate(zip(networks, paths, strict=True), 1):
-                known = network._fit_valid(*data, known, path)
+                path.known = known
+                known = network._fit_valid(*data, path)
                 if known is not None and network is first:
                     known = known.before(orders, first.tol)
                 gap = max(gap, float(network.duality_gap_))
@@ -145,25 +155,79 @@ class LMSBNEnsembleClassifier(WrappingClassifier):
             constraints: further rules, for this call, as text or objects.
         """
         if (rules := self._rules(constraints)) is not None:
-            return decode_around(self._without_rules(), X, rules, known, top_k)
+            return decode_around(self.with_rules(None), X, rules, known, top_k)
         energies = self.energies(X)
         known = known_tensor(known, energies[0])
-        return mixture.decode_hinge(energies, self._hinge_margin, known=known, top_k=top_k, **self._limits)
+        return mixture.decode_hinge(energies, self._margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
         """The members' energies for instances (instances, features)."""
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 
+    def energy(self, X: Rows) -> DirectedEnergy:
+        """Refuse: an ensemble has one energy for each member, see :meth:`energies`.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError("energy: expected a single network, got an ensemble of several; see energies")
+
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """Each member's energy with that member's calibration."""
+        """Each member's energy with the calibration of that member."""
         pairs = zip(self.members_, energies, strict=True)
         return [each for member, energy in pairs for each in member.calibrated([energy])]
 
+    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
+        """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
+        if self.decoder == "hinge":
+            return self.decode(X, known=known)
+        return decode_expected(self, self.decoder, X, known)
+
     @property
-    def _network(self) -> LMSBNClassifier:
-        return self.members_[0]
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        # Under rules the search is repeated with labels held.
+        found = network_capabilities(self.decoder, self._margin, self._limits)
+        return replace(found, searches_under_rules=False)
+
+    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        """The same classifier, whose answers obey these rules alone; None for no rules."""
+        other = super().with_rules(rules)
+        if self.base is not None:
+            other.base = unfitted_network(self.base)
+        return other
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = unfitted_network(self.base).kernel == "precomputed"
+        return tags
+
+    @property
+    def device(self) -> Any:
+        """Where predictions are computed, as the base says."""
+        return self.members_[0].device
+
+    @property
+    def _margin(self) -> float:
+        """γ of decoding, that of the members."""
+        members = getattr(self, "members_", [unfitted_network(self.base)])
+        return members[0]._hinge_margin
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints, None if self.base is None else self.base.constraints)
+
+    def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
+        return self.members_[0]._decode_energy(energy, *arguments, **named)
+
+    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
+        return NetworkMixture(energies, self._seed)
+
+    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
+        return hinge_losses(self.energies(X), codes, self._margin)
 
     @property
     def _limits(self) -> dict[str, Any]:
+        """The settings that may end a search before its proof, by their names in :func:`mixture.decode`."""
         return {"node_limit": self.node_limit, "max_candidates": self.max_candidates}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,20 +12,21 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.network import NetworkClassifier
+from lmbm_torch.estimators.calls import all_or_nothing, watched
+from lmbm_torch.estimators.decoding import DecodingClassifier
+from lmbm_torch.estimators.distributions import NetworkMixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, Constraints, HasMethods
-from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules
+from lmbm_torch.estimators.sigmoid_belief import decode_expected
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class IndependentLabelsClassifier(NetworkClassifier):
+class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
     """P(y | x) = Π_i P(y_i | x), each label by a classifier of its own: the labels decide nothing together.
 
     It makes a label table's classifier of one of classes, such as
@@ -48,10 +49,7 @@ class IndependentLabelsClassifier(NetworkClassifier):
         "constraints": RULES,
     }
 
-    # The most probable labelling is that of the most probable labels, and nothing is drawn.
-    decoder = "exact_match"
-    _hinge_margin = 1.0
-    node_limit = None
+    # Where probabilities are computed; nothing is drawn.
     device = "cpu"
     random_state = 0
 
@@ -63,7 +61,13 @@ class IndependentLabelsClassifier(NetworkClassifier):
     def capabilities(self) -> Capabilities:
         """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
         # ``predict`` and ``decode`` both take the most probable labels.
-        return replace(super().capabilities, minimises=False, predicts_by_decode=True, limits={})
+        return Capabilities(
+            objective="exact_match",
+            minimises=False,
+            searches_under_rules=True,
+            has_probabilities=True,
+            restricts_probabilities=True,
+        )
 
     @watched
     @all_or_nothing
@@ -93,23 +97,21 @@ class IndependentLabelsClassifier(NetworkClassifier):
                 self.log_odds_[column] = np.log((on + 1) / (len(known) - on + 1))
         return self
 
-    def energies(self, X: Rows) -> list[DirectedEnergy]:
-        """The distribution, alone in a list."""
-        return [self.energy(X)]
+    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
+        """The labels of :meth:`predict`, with their probability."""
+        return decode_expected(self, "exact_match", X, known)
 
-    def energy(self, X: Rows) -> DirectedEnergy:
-        """The distribution for instances (instances, features), dense or CSR: labels without parents."""
-        return self._energy(self._validate_predict(X))
-
-    @watched
-    @of_label_columns
-    def decode(
-        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    def _decode_energy(
+        self,
+        energy: DirectedEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        """The ``top_k`` most probable labellings, see :meth:`DecodingClassifier.decode`."""
-        energy = self.energy(X)
-        rules = self._rules(constraints)
-        return inference.decode(energy, known=known_tensor(known, energy), top_k=top_k, constraints=rules)
+        return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
+
+    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
+        return NetworkMixture(energies, self._seed)
 
     def _energy(self, X: Features) -> DirectedEnergy:
         check_is_fitted(self)
@@ -127,4 +129,4 @@ class IndependentLabelsClassifier(NetworkClassifier):
         )
 
     def _code_losses(self, X: Any, codes: Tensor) -> Tensor:
-        return -self._code_log_prob(X, codes)
+        return -self._distribution(self.energies(X)).log_weights(codes)

@@ -9,7 +9,7 @@ import torch
 
 from lmbm_torch.estimators.base import MultiClassClassifier
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.kernels import KernelMixin
+from lmbm_torch.estimators.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import Gram
@@ -17,7 +17,7 @@ from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
 
-class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
+class KernelLogisticRegression(MultiClassClassifier):
     """Multinomial logistic regression with a kernel, in the dual (dual_optimization_conditional_models_2006).
 
     Training minimises ½‖w‖² + C Σ_i s_i (−log p(y_i | x_i)), p(y | x) ∝ exp⟨w_y, φ(x)⟩, without an intercept
@@ -94,9 +94,11 @@ class KernelLogisticRegression(KernelMixin, MultiClassClassifier):
         weight = np.ones(len(codes)) if weight is None else weight
         # Instances of no weight have no dual variables.
         used = np.flatnonzero(weight)
-        self.gamma_ = self._resolve_kernel(X, weight, self.device).gamma
+        self.kernel_ = Kernel.of(self, X, weight, self.device)
+        self.gamma_ = self.kernel_.gamma
+        self.feature_shift_, self.feature_scale_ = self.kernel_.shift, self.kernel_.scale
         rows = X[np.ix_(used, used)] if self.kernel_.is_precomputed else X[used]
-        self._resolve_penalty(rows, weight[used])
+        self.C_ = relative_penalty(self.C, self.kernel_, rows, weight[used])
         gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))
         state = self._solve(gram, codes[used], weight[used])
         coef = state.coef.mT.cpu().numpy()

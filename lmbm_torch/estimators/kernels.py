@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -24,6 +24,22 @@ _ROWS_AT_ONCE = 1024
 _SQUARES_AT_ONCE = 64
 # Rows of a symmetric matrix whose values right of the diagonal are evaluated at once.
 _SYMMETRIC_ROWS = 256
+
+
+class KernelSettings(Protocol):
+    """The parameters of an estimator with a kernel.
+
+    ``kernel`` is ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"`` (X holds the values with the training
+    instances), or a function of two sets of features that returns their matrix of values; ``gamma`` is that
+    of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ; ``kernel_degree`` and ``coef0`` are those of ``poly``,
+    (gamma ⟨x, x'⟩ + coef0)^kernel_degree; ``C`` says in which units kernels with a name see features.
+    """
+
+    C: Any
+    kernel: Any
+    gamma: Any
+    kernel_degree: Any
+    coef0: Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,20 @@ class Kernel:
     device: str
     shift: np.ndarray | float = 0.0
     scale: np.ndarray | float = 1.0
+
+    @classmethod
+    def of(
+        cls, settings: KernelSettings, X: Any, sample_weight: np.ndarray | None, device: str = "cpu"
+    ) -> Kernel:
+        """The kernel that settings name, for training instances X (instances, features).
+
+        A kernel with a name sees them in the units that C counts in.
+        """
+        has_units = isinstance(settings.kernel, str) and settings.kernel != "precomputed"
+        units = recipe.units(settings.C if has_units else 1.0, X, sample_weight)
+        gamma = resolved_gamma(settings.gamma, units.scaled(X))
+        of_features = (units.shift, units.scale)
+        return cls(settings.kernel, gamma, settings.kernel_degree, settings.coef0, device, *of_features)
 
     @property
     def is_precomputed(self) -> bool:
@@ -112,16 +142,16 @@ class Kernel:
             parts.append(values.astype(np.float64, copy=False) @ dual_coef.T)
         return np.concatenate(parts)
 
-    def _prepared(self, X, is_sparse: bool):
+    def _prepared(self, X: Any, is_sparse: bool) -> Any:
         """Features in the kernel's units; dense ones as a tensor on the device if the kernel has a name.
 
         Args:
             is_sparse: whether these features, or those that they are compared with, are sparse.
         """
-        X = Units(1.0, self.shift, self.scale).scaled(X)
+        scaled: Any = Units(1.0, self.shift, self.scale).scaled(X)
         if is_sparse or callable(self.kernel):
-            return X
-        return torch.from_numpy(_writable(X)).to(self.device)
+            return scaled
+        return torch.from_numpy(_writable(scaled)).to(self.device)
 
     def _values(self, first, second, square_norms: Tensor | None = None) -> Tensor:
         """Values of all pairs, on the device.
@@ -142,54 +172,13 @@ class Kernel:
         return kernels.rbf(first, second, self.gamma, square_norms)
 
 
-class KernelMixin:
-    """The parameters of a kernel, which ``_resolve_kernel`` makes a :class:`Kernel` of.
-
-    An estimator lists them in its constructor: ``kernel``, ``"linear"``, ``"poly"``, ``"rbf"``,
-    ``"precomputed"`` (X holds the values with the training instances), or a function of two sets of features
-    that returns their matrix of values; ``gamma`` of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ;
-    ``kernel_degree`` and ``coef0`` of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
-
-    Attributes:
-        kernel_: the kernel, with gamma as resolved.
-    """
-
-    kernel: str | Callable[[Any, Any], Any]
-    gamma: float | str
-    kernel_degree: float
-    coef0: float
-    kernel_: Kernel
-    C: Any
-    C_: float
-    feature_shift_: np.ndarray | float
-    feature_scale_: np.ndarray | float
-
-    def __sklearn_tags__(self):
-        # A mixin: the estimator that it is mixed into has tags.
-        tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
-        tags.input_tags.pairwise = self.kernel == "precomputed"
-        return tags
-
-    def _resolve_penalty(self, X, sample_weight: np.ndarray | None) -> None:
-        """Note the weight ``C_`` of the losses: ``"scale"`` is 1 over the mean of k(x, x)."""
-        self.feature_shift_, self.feature_scale_ = self.kernel_.shift, self.kernel_.scale
-        factor = recipe.multiple(self.C)
-        self.C_ = self.C
-        if factor is not None:
-            square = float(np.average(self.kernel_.squares(X), weights=sample_weight))
-            self.C_ = factor / square if square > 0 else factor
-
-    def _resolve_kernel(self, X, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:
-        """Note and return the kernel for training instances X (instances, features).
-
-        A kernel with a name sees them in the units that C counts in.
-        """
-        has_units = isinstance(self.kernel, str) and self.kernel != "precomputed"
-        units = recipe.units(self.C if has_units else 1.0, X, sample_weight)
-        gamma = resolved_gamma(self.gamma, units.scaled(X))
-        of_features = (units.shift, units.scale)
-        self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device, *of_features)
-        return self.kernel_
+def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.ndarray | None) -> float:
+    """Return the weight of the losses for a setting ``C``: ``"scale"`` is 1 over the mean of k(x, x)."""
+    factor = recipe.multiple(C)
+    if factor is None:
+        return float(C)
+    square = float(np.average(kernel.squares(X), weights=sample_weight))
+    return factor / square if square > 0 else factor
 
 
 def resolved_gamma(gamma: Any, X) -> float:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import numpy as np
 
 from lmbm_torch.estimators.base import MultiClassClassifier
 from lmbm_torch.estimators.calls import all_or_nothing, watched
-from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
+from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
+from lmbm_torch.estimators.kernels import Kernel
+from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
 
 
-class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
+class MultiClassSVM(MultiClassClassifier):
     """Multi-class SVM, a chain of one position: ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩].
 
     max_margin_markov_networks_survey_2003, section 6; intercepts are regularised like other weights. Solved
@@ -45,6 +49,18 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
         objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
+    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+
+    kernel: Any
+    gamma: Any
+    kernel_degree: Any
+    coef0: Any
+    kernel_: Kernel
+    intercept_: np.ndarray
+    coef_: np.ndarray
+    dual_coef_: np.ndarray
+    X_fit_: Any
+
     def __init__(
         self,
         C: float | str = 1.0,
@@ -79,8 +95,8 @@ class MultiClassSVM(MaxMarginEstimator, MultiClassClassifier):
             ValueError: settings out of range, a single class.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
-        self._train(X, codes, np.arange(len(codes) + 1), sample_weight=weight)
+        train_max_margin(self, X, codes, np.arange(len(codes) + 1), sample_weight=weight)
         return self
 
     def _scores(self, X) -> np.ndarray:
-        return self._row_scores(self._validate_predict(X))
+        return row_scores(self, self._validate_predict(X))

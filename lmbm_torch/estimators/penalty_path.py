@@ -7,6 +7,7 @@ seeks anew for every C.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from functools import partial
 from numbers import Integral
@@ -26,11 +27,9 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
 from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Explanation, without_names
-from lmbm_torch.estimators.paths import Path
-from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
@@ -38,6 +37,7 @@ from lmbm_torch.estimators.spreading import keep, spread
 from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 
 # The logarithms of the smallest and the largest C where only their number is given.
@@ -48,7 +48,7 @@ def _of_estimator(name: str) -> Any:
     """The method ``name`` of the estimator that was fitted last, or is to be fitted."""
 
     def has(self: PenaltyPathClassifier) -> bool:
-        getattr(self.latest, name)
+        getattr(self._latest, name)
         return True
 
     def method(self: PenaltyPathClassifier, X: Rows, *arguments: Any) -> Any:
@@ -155,14 +155,14 @@ class PenaltyPathClassifier(StructuredClassifier):
         return self._values(labels) if self.binarizer_ is None else labels
 
     @property
-    def latest(self) -> Any:
+    def _latest(self) -> Any:
         """The estimator that was fitted last, or is to be fitted."""
         return self.estimator_ if hasattr(self, "estimator_") else self._unfitted()
 
     @property
     def capabilities(self) -> Capabilities:
         """Those of the estimator that was fitted last, or is to be fitted."""
-        return self.latest.capabilities
+        return self._latest.capabilities
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """``binding_rules`` of ``estimator_``."""
@@ -188,13 +188,13 @@ class PenaltyPathClassifier(StructuredClassifier):
         check_is_fitted(self)
         X = self._validate_predict(X)
         model: Any = without_names(self)
-        return model.estimator_._explanation(model.fields(X, reference), X, num_features)
+        return model.estimator_._explanation(model._fields(X, reference), X, num_features)
 
-    def fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
+    def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
         """``fields`` of ``estimator_``, with the names of the features."""
-        estimator: Any = copy(self.estimator_)
+        estimator = copy(self.estimator_)
         estimator.names_of_features_ = getattr(self, "names_of_features_", None)
-        return estimator.fields(X, reference)
+        return estimator._fields(X, reference)
 
     def _score_path(
         self, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray
@@ -212,7 +212,7 @@ class PenaltyPathClassifier(StructuredClassifier):
             if hasattr(estimator, "calibrate") and self.scoring is None:
                 # Labels do not depend on it.
                 estimator.set_params(calibrate=False)
-            estimator.fit_along(path, known, targets[train], None if weight is None else weight[train])
+            estimator._fit_along(path, known, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)
             scores.append(score(estimator, others, targets[held_out]))
             iterations.append(estimator.n_iter_)
@@ -252,13 +252,20 @@ class PenaltyPathClassifier(StructuredClassifier):
     def _given_rules(self) -> tuple[Rules | None, ...]:
         return (self.constraints, None if self.base is None else self.base.constraints)
 
-    def _with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        other = super()._with_rules(rules)
-        other.estimator_ = self.estimator_._with_rules(rules)
+    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        """The same classifier, whose answers obey these rules alone; None for no rules."""
+        other = super().with_rules(rules)
+        other.estimator_ = self.estimator_.with_rules(rules)
         return other
 
-    def _distributions(self, X: Rows) -> list[Any]:
-        return self.estimator_._distributions(self._validate_predict(X))
+    def energies(self, X: Rows) -> list[Any]:
+        """``energies`` of ``estimator_``."""
+        check_is_fitted(self)
+        return self.estimator_.energies(self._validate_predict(X))
+
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """``calibrated`` of ``estimator_``."""
+        return self.estimator_.calibrated(energies)
 
 
 @single_threaded()

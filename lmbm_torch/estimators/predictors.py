@@ -6,18 +6,18 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.branch_and_bound import HingeSearch
+from lmbm_torch.models import SigmoidBeliefNetwork
 
 # Label decisions of a call up to which it takes less time than Python's threads wait for each other.
 SHORT = 128
@@ -92,6 +92,30 @@ class NetworkPredictor:
     search: HingeSearch
     label_names: tuple[str, ...]
 
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        model: SigmoidBeliefNetwork,
+        label_names: tuple[str, ...],
+        *,
+        margin: float,
+        cutoff: float | None,
+        node_limit: int | None,
+    ) -> NetworkPredictor:
+        """The decoder of a model, whose memory of the weights of features it shares."""
+        parents = model.parent_weight * model.allowed_parents
+        search = HingeSearch.of(
+            parents.numpy(),
+            model.ordering.numpy(),
+            model.cliques,
+            model.clique_weight.numpy(),
+            margin=margin,
+            cutoff=cutoff,
+            node_limit=node_limit,
+        )
+        return cls(model.feature_weight.numpy(), model.bias.numpy(), search, label_names)
+
     def decode(self, X) -> Predictions:
         """The labelling of least hinge loss for each instance, proven.
 
@@ -129,51 +153,3 @@ class NetworkPredictor:
     def names(self, labels: np.ndarray) -> list[tuple[str, ...]]:
         """The names of the labels that are 1 in each row of ``labels`` (instances, labels)."""
         return [tuple(compress(self.label_names, row)) for row in labels]
-
-
-class CompilingMixin:
-    """Adds :meth:`compile_predictor` to a belief network that is decoded by the hinge."""
-
-    def compile_predictor(self: Any) -> NetworkPredictor:
-        """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
-
-        Raises:
-            ValueError: a kernel, another decoder than the hinge, constraints, classes instead of label
-                matrices, another device than the CPU, or no compiled search.
-        """
-        check_is_fitted(self)
-        if reason := self._why_not_compiled():
-            raise ValueError(f"compile_predictor: expected {reason}")
-        predictor = self._predictor()
-        return replace(predictor, weight=predictor.weight.copy(), bias=predictor.bias.copy())
-
-    def _why_not_compiled(self: Any) -> str:
-        """The requirements of a compiled predictor that are not met; none if it can be had."""
-        if self.kernel != "linear":
-            return f"kernel='linear', got {self.kernel!r}"
-        if self.decoder != "hinge":
-            return f"decoder='hinge', got {self.decoder!r}"
-        if self.constraints is not None:
-            return f"constraints=None, got {self.constraints!r}"
-        if self.binarizer_ is not None:
-            return "an estimator that was fitted to label matrices, got one fitted to classes"
-        if self.device not in ("cpu", torch.device("cpu")):
-            return f"device='cpu', got {self.device!r}"
-        return "" if HingeSearch.is_compiled() else "numba to be installed"
-
-    @torch.no_grad()
-    def _predictor(self: Any) -> NetworkPredictor:
-        """The decoder, which shares the memory of the model's weights of features."""
-        model = self.model_
-        parents = model.parent_weight * model.allowed_parents
-        search = HingeSearch.of(
-            parents.numpy(),
-            model.ordering.numpy(),
-            model.cliques,
-            model.clique_weight.numpy(),
-            margin=self._hinge_margin,
-            cutoff=self.cutoff,
-            node_limit=self.node_limit,
-        )
-        names = cast(tuple[str, ...], self.label_names_)
-        return NetworkPredictor(model.feature_weight.numpy(), model.bias.numpy(), search, names)

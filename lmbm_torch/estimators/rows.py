@@ -23,11 +23,11 @@ def num_instances(X: Any) -> int:
     return int(len(X) if shape is None else shape[0])
 
 
-def some_instances(X: Any, rows: np.ndarray) -> Any:
+def some_instances(X: Any, rows: Any) -> Any:
     """Return some instances of X, of the kind that X is.
 
     Args:
-        rows: their numbers, or a mask (instances,).
+        rows: an array of their numbers, or a mask (instances,).
     """
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if hasattr(X, "iloc"):

@@ -18,19 +18,17 @@ from torch import Tensor
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.base import Rows
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
-from lmbm_torch.estimators.completion import CompletingMixin
-from lmbm_torch.estimators.decoding import routine, several
-from lmbm_torch.estimators.paths import Path
+from lmbm_torch.estimators.completion import learn_along
+from lmbm_torch.estimators.decoding import DecodingClassifier, routine, several
+from lmbm_torch.estimators.distributions import MachineMixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
-from lmbm_torch.estimators.targets import known_tensor
-from lmbm_torch.estimators.under_rules import Rules
-from lmbm_torch.estimators.undirected import UndirectedClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
-from lmbm_torch.fitting.dual import DualProblem, fit_dual, structural_problem, summed_problem
+from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
 from lmbm_torch.fitting.feature_units import are_steep, have_like_units
 from lmbm_torch.inference import constrained, decode, flips
 from lmbm_torch.inference.results import Decoding, replaced
@@ -104,7 +102,7 @@ def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
     return True
 
 
-class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEnergy]):
+class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
@@ -150,7 +148,7 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS; of the one that ended nearest, since its last
             start.
-        calibration_: see :class:`~lmbm_torch.estimators.calibration.CalibratedMixin`.
+        calibration_: the :class:`~lmbm_torch.fitting.calibration.Calibration`; None without.
         classes_: the classes; of label matrices (labels, 2), the two values of each label.
     """
 
@@ -212,9 +210,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
                 message names it.
             TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
         """
-        return self.fit_along(Path(), X, y, sample_weight)
+        return self._fit_along(Path(), X, y, sample_weight)
 
-    def fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+    def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.binarizer_ is None:
@@ -224,8 +222,8 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
             losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
-        self._learn_along(path, partial(self._learn, X, losses, costs), X, labels, weight)
-        self._fit_calibration(X, labels, weight)
+        learn_along(self, path, partial(self._learn, X, losses, costs), X, labels, weight)
+        self.calibration_ = learned_calibration(self, self.calibrate, X, labels, weight)
         return self
 
     def _learn(
@@ -305,27 +303,6 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
                 last, state = state.gap, fit(start=state)
         return state
 
-    @watched
-    @of_label_columns
-    def decode(
-        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
-    ) -> Decoding:
-        """The labelling of largest score, with its score as objective and the decoder's bound on it.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first: more than one by enumeration, or by
-                :mod:`~lmbm_torch.inference.semidefinite` of more than 22 labels.
-            constraints: further rules, for this call, as text or objects.
-
-        Raises:
-            ValueError: ``known`` of another shape or with other values, or for a decoder that takes none;
-                several labellings by a decoder that finds one.
-        """
-        energy = self.energy(X)
-        return self._decode(energy, known_tensor(known, energy), top_k, self._rules(constraints))
-
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
@@ -341,10 +318,14 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
     def _searches_under_rules(self) -> bool:
         return self.decoder == "auto" and not self._is_chain()
 
-    def _decode(
+    def calibrated(self, energies: Sequence[PairwiseEnergy]) -> list[PairwiseEnergy]:
+        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
+        return calibrated(self.calibration_, energies)
+
+    def _decode_energy(
         self,
         energy: PairwiseEnergy,
-        known: Tensor | None,
+        known: Tensor | None = None,
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
@@ -385,9 +366,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
                 f"{name}: expected {expected}, for the decoder takes no known labels: {decoder!r}"
             )
 
-    marginals: Any = available_if(_is_calibrated)(UndirectedClassifier.marginals)
-    log_prob: Any = available_if(_is_calibrated)(UndirectedClassifier.log_prob)
-    predict_proba: Any = available_if(_is_calibrated)(UndirectedClassifier.predict_proba)
+    marginals: Any = available_if(_is_calibrated)(DecodingClassifier.marginals)
+    log_prob: Any = available_if(_is_calibrated)(DecodingClassifier.log_prob)
+    predict_proba: Any = available_if(_is_calibrated)(DecodingClassifier.predict_proba)
 
     def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
         """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
@@ -420,6 +401,9 @@ class StructuralSVMClassifier(CompletingMixin, UndirectedClassifier[PairwiseEner
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)
+
+    def _distribution(self, energies: Sequence[PairwiseEnergy]) -> MachineMixture:
+        return MachineMixture(energies)
 
 
 def _suits_sums(X: Features, C: float) -> bool:

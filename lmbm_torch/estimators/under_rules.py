@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from scipy import sparse
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
+from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Decode, Explanation, explanation
 from lmbm_torch.estimators.rows import num_instances, some_instances
 from lmbm_torch.inference import constrained
@@ -48,75 +48,42 @@ def by_place(rules: Constraints) -> list[Rule]:
     ]
 
 
-class RulesMixin:
-    """A classifier of label matrices whose constructor may take ``constraints``, which all answers obey."""
+def rules_of_fit(names: Sequence[str] | None, *given: Rules | None) -> Constraints | None:
+    """Return all the rules given, over the labels that ``fit`` was given; None where there are none.
 
-    constraints: Rules | None = None
-    label_names_: Any
+    Args:
+        names: of the labels; None where ``fit`` was given classes.
 
-    def binding_rules(self, X: Any) -> list[list[str]]:
-        """The rules of the constructor, as text, that each instance's answer would break without them."""
-        free: Any = self._without_rules()
-        labels = free.predict_decoding(X).labels.cpu().numpy()
-        rules = self._rules()
-        return [[] for _ in labels] if rules is None else rules.broken(labels)
+    Raises:
+        ValueError: rules over other labels, over classes, or that contradict each other.
+    """
+    found = [each for each in given if each is not None]
+    if not found:
+        return None
+    if names is None:
+        raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
+    return rules_over(names, *found)
 
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints,)
 
-    def _rules(self, more: Rules | None = None) -> Constraints | None:
-        """The rules over the labels of ``fit``, and ``more``; None where there are none.
+def explained(
+    fields: Fields,
+    decode: Decode,
+    rules: Constraints | None,
+    binding: Callable[[Any], list[list[str]]],
+    X: Any,
+    num_features: int,
+) -> Explanation:
+    """Return the explanation of a validated instance by the answers, with the rules that hold them.
 
-        Raises:
-            ValueError: rules over other labels, over classes, or that contradict each other.
-        """
-        given = [each for each in (*self._given_rules, more) if each is not None]
-        if not given:
-            return None
-        if self.label_names_ is None:
-            raise ValueError("constraints: expected None, because fit was given classes, not label matrices")
-        return rules_over(self.label_names_, *given)
-
-    @property
-    def rules(self) -> Constraints | None:
-        """The rules over the labels of ``fit`` that all answers obey; None where there are none."""
-        return self._rules()
-
-    def with_rules(self, rules: Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules.
-
-        Raises:
-            ValueError: rules for a classifier that takes none.
-        """
-        if "constraints" in self.get_params(deep=False):
-            return self._with_rules(rules)
-        if rules is None:
-            return self
-        raise ValueError(f"constraints: expected none for a {type(self).__name__}, got {len(rules.rules)}")
-
-    def _nameless_rules(self) -> list[Rule] | None:
-        """The rules for one more fit, to labels that come without their names."""
-        rules = self._rules()
-        return None if rules is None else by_place(rules)
-
-    def _with_rules(self, rules: Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules, over the labels of ``fit``, and no others."""
-        other = copy(self)
-        other.constraints = rules
-        return other
-
-    def _without_rules(self) -> Self:
-        """The same classifier, for answers that need obey none."""
-        return self._with_rules(None)
-
-    def _explanation(self, fields: Any, X: Any, num_features: int) -> Explanation:
-        """The explanation of a validated instance by the answers, with the rules that hold them."""
-        decode, rules = cast(Any, self).predict_decoding, self._rules()
-        if rules is None:
-            return explanation(fields, decode, X, num_features)
-        binding = tuple(dict.fromkeys(self.binding_rules(X)[0]))
-        return explanation(fields, where_allowed(decode, rules), X, num_features, binding)
+    Args:
+        fields, decode, X, num_features: see :func:`~lmbm_torch.estimators.explanations.explanation`.
+        rules: that answers obey; None for none.
+        binding: instances → the rules that each one's answer would break without them.
+    """
+    if rules is None:
+        return explanation(fields, decode, X, num_features)
+    broken = tuple(dict.fromkeys(binding(X)[0]))
+    return explanation(fields, where_allowed(decode, rules), X, num_features, broken)
 
 
 def where_allowed(decode: Decode, rules: Constraints) -> Decode:

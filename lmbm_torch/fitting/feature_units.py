@@ -5,6 +5,11 @@ counts of words are, keeps its zeros, and is measured in its range; if that does
 begin or end there. All are then divided by the root of the mean of ‖x‖² that this leaves. Sparse features
 thus stay sparse, and those of one range keep their proportions; two standard deviations are the range of
 what half of the instances have, which makes columns of both kinds comparable (Gelman 2008).
+
+Equal columns of sparse features count as one: words that one document alone has, and those that none has.
+Columns that are equal have equal weights where ½‖w‖² and losses of ⟨w, x⟩ are least, and one column that is
+√m times as large stands for m of them at the same ‖w‖². Of texts, most columns are so rare that a third are
+another's equals, and of hashed ones most are of nothing but zeros.
 """
 
 from __future__ import annotations
@@ -15,13 +20,13 @@ import numpy as np
 
 from lmbm_torch.checks import check_finite
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.networks.problems import Features, canonical
 
 with naming_extras():
     from scipy import sparse
     from sklearn.preprocessing import StandardScaler
 
-__all__ = ["are_steep", "column_units", "have_like_units", "root_mean_square", "scaled"]
+__all__ = ["are_steep", "column_units", "have_like_units", "merged", "root_mean_square", "scaled"]
 
 # Columns in unlike units differ in mean square by more than this, the constant among them, or vary by less
 # than this share of theirs: steps along single columns or rows then make little.
@@ -97,3 +102,32 @@ def _extremes(found: Any) -> np.ndarray:
     """One row, dense, in float64."""
     dense = found.toarray() if sparse.issparse(found) else found
     return np.asarray(dense, np.float64).ravel()
+
+
+def merged(X: Features) -> tuple[Features, sparse.csr_array]:
+    """Features with one column for all that are equal, and the way back.
+
+    Args:
+        X: (instances, features), dense or CSR in canonical form; dense ones are left as they are.
+
+    Returns:
+        Features (instances, distinct columns), and a matrix (distinct columns, features) that makes weights
+        (outputs, features) of theirs (outputs, distinct columns), of the same norm.
+    """
+    if not sparse.issparse(X):
+        every: Any = X
+        return X, sparse.csr_array(sparse.eye_array(every.shape[1]))
+    columns: Any = sparse.csc_array(X)
+    rows, values = columns.indices.tobytes(), columns.data.tobytes()
+    row_bytes, value_bytes = columns.indices.itemsize, columns.data.itemsize
+    start, used = columns.indptr.tolist(), np.flatnonzero(np.diff(columns.indptr))
+    places = np.zeros(columns.shape[1], np.int64)
+    # Those of zeros first, wherever they are.
+    known = {(b"", b""): 0} if len(used) < len(places) else {}
+    for number in used.tolist():
+        first, end = start[number], start[number + 1]
+        column = rows[row_bytes * first : row_bytes * end], values[value_bytes * first : value_bytes * end]
+        places[number] = known.setdefault(column, len(known))
+    shares = 1 / np.sqrt(np.bincount(places))
+    back: Any = sparse.csr_array((shares[places], (places, np.arange(len(places)))))
+    return canonical(X @ back.T.astype(columns.dtype)), back

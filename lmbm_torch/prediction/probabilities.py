@@ -82,7 +82,7 @@ def mixture_probabilities(
 def allowed_probabilities(energies: Sequence[Any], rules: Constraints) -> Probabilities:
     """The same of the labellings that rules allow; NaN where no way to sum over these is exact."""
     # Of answers without rules nothing of it is needed.
-    from lmbm_torch.estimators.allowed_distribution import AllowedDistribution
+    from lmbm_torch.estimators.distributions import AllowedDistribution
 
     try:
         found = AllowedDistribution(energies, rules).marginals()

@@ -29,7 +29,7 @@ from scipy import sparse
 
 from lmbm_torch.compare.cells import Cell, compute
 from lmbm_torch.estimators import LMSBNClassifier, orderings
-from lmbm_torch.estimators.few_parents import MANY_LABELS
+from lmbm_torch.estimators.sigmoid_belief import MANY_LABELS
 from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200

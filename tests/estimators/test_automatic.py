@@ -19,9 +19,8 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import AutoLabelClassifier
 from lmbm_torch.estimators.automatic import blend, classifier, search
-from lmbm_torch.estimators.automatic.blend import chosen, mixture_weights, standard_error, worth
+from lmbm_torch.estimators.automatic.blend import choose, chosen, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
-from lmbm_torch.estimators.automatic.choice import choose
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.measures import MEASURES, agreement, measure
 

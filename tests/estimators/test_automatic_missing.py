@@ -13,8 +13,14 @@ from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import AutoLabelClassifier
 from lmbm_torch.estimators.automatic import classifier
-from lmbm_torch.estimators.automatic.candidates import FAMILIES, answers_of, candidates, fitted
-from lmbm_torch.estimators.automatic.completing import CompletingPipeline, completed
+from lmbm_torch.estimators.automatic.candidates import (
+    FAMILIES,
+    CompletingPipeline,
+    answers_of,
+    candidates,
+    completed,
+    fitted,
+)
 from lmbm_torch.estimators.automatic.rules import THRESHOLDS, best_thresholds
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.measures import MEASURES, measure

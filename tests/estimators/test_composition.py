@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from types import FunctionType
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import pytest
 
+import lmbm_torch
 from lmbm_torch import estimators
-from lmbm_torch.estimators import calls
+from lmbm_torch.estimators import LMSBNClassifier, calls
 from lmbm_torch.estimators.base import TrainedEstimator
 
 ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
 PUBLIC = [getattr(estimators, name) for name in estimators.__all__]
+# What one warm fit of 300 rows, 12 columns and 6 labels enters; fewer are better.
+MOST_FILES, MOST_FUNCTIONS = 31, 154
 OF_FIT, OF_ANSWERS = {"watching", "whole"}, {"watching", "checking"}
 
 
@@ -51,3 +57,37 @@ def test_every_answer_is_watched_and_checks_columns_of_labels(estimator):
     found = {each.id: around(each.values[0]) for each in methods(estimator, *ANSWERS)}
     assert found
     assert {name: wrappers for name, wrappers in found.items() if not wrappers >= OF_ANSWERS} == {}
+
+
+@pytest.mark.parametrize("estimator", PUBLIC)
+def test_few_classes_stand_above_an_estimator(estimator):
+    assert len(own_classes(estimator)) <= 6
+
+
+def entered(estimator: Any, X: np.ndarray, Y: np.ndarray) -> set[CodeType]:
+    """The functions of the library that a fit enters, lambdas and comprehensions not counted."""
+    found, root = set(), str(Path(lmbm_torch.__file__).parent)
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(root) and not code.co_name.startswith("<"):
+            found.add(code)
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        estimator.fit(X, Y)
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_a_fit_of_a_network_enters_few_files_and_functions():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(300, 12))
+    Y = (X @ generator.normal(size=(12, 6)) > 0).astype(float)
+    # The first fit imports and compiles.
+    LMSBNClassifier(random_state=0).fit(X, Y)
+    found = entered(LMSBNClassifier(random_state=0), X, Y)
+    assert len({code.co_filename for code in found}) <= MOST_FILES
+    assert len(found) <= MOST_FUNCTIONS

@@ -24,7 +24,7 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    allowed_distribution,
+    distributions,
 )
 
 FRAME = pd.DataFrame(Y, columns=NAMES)
@@ -42,7 +42,7 @@ ESTIMATORS = [
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda each: type(each).__name__)
 def test_probabilities_are_the_estimators_given_that_rules_are_obeyed(estimator, monkeypatch):
     # More than one part of the instances.
-    monkeypatch.setattr(allowed_distribution, "ROWS", 7)
+    monkeypatch.setattr(distributions, "ROWS", 7)
     model = ConstrainedClassifier(estimator, RULES).fit(X[:60], FRAME[:60])
     rows = X[60:]
     free = np.stack([np.exp(model.estimator_.log_prob(rows, np.tile(each, (20, 1)))) for each in EVERYTHING])
@@ -69,7 +69,7 @@ def test_members_count_by_what_they_give_to_what_is_allowed():
     fields = torch.tensor([[[2.0, 2.0]], [[-2.0, -2.0]]]).double()
     energies = [DirectedEnergy(each, torch.zeros(2, 2).double(), torch.arange(2)) for each in fields]
     rules = Constraints.of("not label_0", ("label_0", "label_1"))
-    found = allowed_distribution.AllowedDistribution(energies, rules)
+    found = distributions.AllowedDistribution(energies, rules)
     odds = 1 / (1 + np.exp([-4.0, 4.0]))
     expected = (odds * (1 - odds)).sum() / (1 - odds).sum()
     marginals = found.marginals()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, parent_counts, targets
+from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, sigmoid_belief, targets
 from lmbm_torch.inference import branch_and_bound, exact
 from lmbm_torch.solvers.networks import chosen_parents
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, held_out_losses, solve_block
@@ -92,8 +92,8 @@ def test_rows_are_predicted_some_at_a_time(monkeypatch):
 
 def test_parents_are_chosen_where_labels_are_many(monkeypatch):
     assert np.count_nonzero(fitted(max_parents="auto").parent_coef_) > 2 * 7
-    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
-    monkeypatch.setattr(parent_counts, "COUNTS", (1,))
+    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
+    monkeypatch.setattr(few_parents, "COUNTS", (1,))
     model = fitted(max_parents="auto")
     assert (np.count_nonzero(model.parent_coef_, axis=1) <= 1).all()
     assert np.array_equal(model.ordering_, orderings.frequency(drawn()[1]))
@@ -113,8 +113,8 @@ def of_neighbours(parents: int, noise: float) -> ManyLabels:
 
 @pytest.mark.parametrize("parents", [1, 5])
 def test_cross_validation_finds_how_many_parents_labels_have(monkeypatch, parents):
-    monkeypatch.setattr(parent_counts, "COUNTS", (1, 2, 5))
-    chosen = parent_counts.chosen(of_neighbours(parents, 0.1), max_iter=1000, seed=0)
+    monkeypatch.setattr(few_parents, "COUNTS", (1, 2, 5))
+    chosen = few_parents.chosen_count(of_neighbours(parents, 0.1), max_iter=1000, seed=0)
     assert chosen == parents
 
 
@@ -145,8 +145,8 @@ def test_held_out_losses_are_those_of_networks_that_never_saw_them(monkeypatch, 
 
 
 def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatch):
-    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
-    monkeypatch.setattr(parent_counts, "COUNTS", (1, 2, 3))
+    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
+    monkeypatch.setattr(few_parents, "COUNTS", (1, 2, 3))
     here = fitted(max_parents="auto", random_state=None)
     with joblib.parallel_config(backend="loky", n_jobs=2):
         there = fitted(max_parents="auto", random_state=None)
@@ -154,11 +154,11 @@ def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatc
 
 
 def test_calibration_keeps_the_choice(monkeypatch):
-    monkeypatch.setattr(few_parents, "MANY_LABELS", 6)
+    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
     calls = []
-    choose = parent_counts.chosen
+    choose = few_parents.chosen_count
     monkeypatch.setattr(
-        parent_counts, "chosen", lambda *given, **settings: calls.append(1) or choose(*given, **settings)
+        few_parents, "chosen_count", lambda *given, **settings: calls.append(1) or choose(*given, **settings)
     )
     fitted(max_parents="auto", calibrate=True)
     assert len(calls) == 1

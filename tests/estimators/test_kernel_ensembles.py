@@ -10,7 +10,7 @@ import pytest
 from sklearn.base import clone
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
+from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier, network_training
 from lmbm_torch.solvers.networks import kernel_splitting
 
 RBF: dict[str, Any] = {"kernel": "rbf", "gamma": 0.4}
@@ -42,16 +42,16 @@ def test_members_are_the_networks_that_are_learned_one_by_one(monkeypatch, toget
 
 
 def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
-    gaps, learn = [], LMSBNClassifier._train
+    gaps, learn = [], network_training.solved
 
-    def noted(self, *given, **named):
-        problems, state = learn(self, *given, **named)
+    def noted(dual, **named):
+        problems, state = dual.problem, learn(dual, **named)
         weights = state.weights
         primal, dual = problems.primal(weights), problems.dual(state.dual_coef, weights)
         gaps.append((primal - dual) / primal)
-        return problems, state
+        return state
 
-    monkeypatch.setattr(LMSBNClassifier, "_train", noted)
+    monkeypatch.setattr(network_training, "solved", noted)
     monkeypatch.setattr(kernel_splitting, "pays", lambda *_: True)
     features, labels = random_inputs(3, 120, 4, 6)
     LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
@@ -62,14 +62,14 @@ def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
 
 def test_labels_with_the_same_parents_are_solved_once(monkeypatch):
     """Of nine random members four share their halves, as do the next four."""
-    steps, learn = [], LMSBNClassifier._train
+    steps, learn = [], network_training.solved
 
-    def noted(self, *given, **named):
-        problems, state = learn(self, *given, **named)
+    def noted(dual, **named):
+        state = learn(dual, **named)
         steps.append(state.steps)
-        return problems, state
+        return state
 
-    monkeypatch.setattr(LMSBNClassifier, "_train", noted)
+    monkeypatch.setattr(network_training, "solved", noted)
     monkeypatch.setattr(kernel_splitting, "pays", lambda *_: False)
     features, labels = random_inputs(3, 120, 4, 6)
     ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)

@@ -24,7 +24,7 @@ from lmbm_torch.estimators import (
     orderings,
 )
 from lmbm_torch.estimators.automatic.search import stratified_folds
-from lmbm_torch.estimators.paths import Path
+from lmbm_torch.fitting.dual import Path
 
 X, Y = random_inputs(1, 60, 4, 3)
 CS = [3.0, 0.01, 0.1, 1.0]
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 def test_a_path_reaches_the_optimum_of_every_penalty(kind, base):
     path = Path()
     for C in sorted(CS):
-        along = clone(base).set_params(C=C).fit_along(path, X, Y)
+        along = clone(base).set_params(C=C)._fit_along(path, X, Y)
         alone = clone(base).set_params(C=C).fit(X, Y)
         assert along.duality_gap_ <= base.tol
         assert along.objective_ == pytest.approx(alone.objective_, rel=2 * base.tol)

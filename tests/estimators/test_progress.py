@@ -28,8 +28,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
 )
 from lmbm_torch.estimators import calls as module
-from lmbm_torch.estimators.calls import watched
-from lmbm_torch.estimators.progress import progress
+from lmbm_torch.estimators.calls import progress, watched
 
 ESTIMATORS = (
     LMSBNClassifier(random_state=0),

@@ -31,7 +31,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.label_chains import draws
+from lmbm_torch.estimators.label_chains import members
 from lmbm_torch.inference.bayes_under_rules import MASS_LEFT
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.fitted import FittedEstimator
@@ -211,7 +211,7 @@ def test_a_chain_has_the_probabilities_of_what_is_allowed(monkeypatch):
     known = few.status.residual.numpy() < 1
     assert known.any()
     assert (wrong <= few.status.residual.numpy() + 1e-6)[known].all()
-    monkeypatch.setattr(draws, "MAX_DRAWS", 1)
+    monkeypatch.setattr(members, "MAX_DRAWS", 1)
     with pytest.raises(ValueError, match="constraints: expected rules that draws obey, got 1 in a row"):
         own.sample(X, 100)
 

@@ -14,7 +14,7 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.network import DECODERS
+from lmbm_torch.estimators.distributions import EXPECTED
 from lmbm_torch.inference import ancestral, exact, mixture
 
 X, Y = random_inputs(0, 60, 4, 5)
@@ -94,7 +94,7 @@ def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
     ensemble = LMSBNEnsembleClassifier(BASE, num_members=2, decoder=decoder, random_state=0).fit(X, Y)
     energies = ensemble.energies(X)
     known = np.where(np.random.default_rng(0).random(Y.shape) < 0.3, Y, np.nan)
-    find = {"exact_match": mixture.decode, **DECODERS}[decoder]
+    find = {"exact_match": mixture.decode, **EXPECTED}[decoder]
     np.testing.assert_array_equal(ensemble.predict(X), find(energies).labels)
     given = find(energies, known=torch.from_numpy(known)).labels
     np.testing.assert_array_equal(ensemble.predict(X, known=known), given)

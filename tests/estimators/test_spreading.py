@@ -22,10 +22,11 @@ from lmbm_torch.compare.cells import Cell, Result, compute
 from lmbm_torch.compare.comparing import compare
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
-from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV, paths
+from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.spreading import keep, num_bytes, packed, spread, unpacked, workers
+from lmbm_torch.fitting import dual
 from lmbm_torch.memory import memory_budget, part_bytes
 
 distributed = pytest.importorskip("distributed")
@@ -179,9 +180,9 @@ def test_fits_along_a_path_start_and_end_alike_wherever_labels_are_learned(max_i
 
     def along() -> LMSBNClassifier:
         limits = {"tol": 1e-6, "max_iter": max_iter}
-        model, path = LMSBNClassifier(ordering="index", random_state=0).set_params(**limits), paths.Path()
+        model, path = LMSBNClassifier(ordering="index", random_state=0).set_params(**limits), dual.Path()
         for C in (0.1, 1.0):
-            model.set_params(C=C).fit_along(path, X, Y)
+            model.set_params(C=C)._fit_along(path, X, Y)
         return model
 
     here = along()
@@ -395,8 +396,8 @@ def test_what_several_calls_share_is_sent_once(client):
 @pytest.mark.parametrize("settings", [{"max_parents": None}, {"max_parents": "auto"}])
 def test_a_whole_fit_sends_its_features_once(client, monkeypatch, sent_sizes, settings):
     """That of the ordering or of the choice of the number of parents, and that of the blocks of labels."""
-    monkeypatch.setattr("lmbm_torch.estimators.few_parents.MANY_LABELS", 6)
-    monkeypatch.setattr("lmbm_torch.estimators.parent_counts.COUNTS", (1, 2))
+    monkeypatch.setattr("lmbm_torch.estimators.sigmoid_belief.MANY_LABELS", 6)
+    monkeypatch.setattr("lmbm_torch.estimators.few_parents.COUNTS", (1, 2))
     X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn()[1]
     with joblib.parallel_config(backend="dask"):
         LMSBNClassifier(random_state=0, **settings).fit(X, Y)

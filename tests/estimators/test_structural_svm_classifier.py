@@ -16,7 +16,7 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import StructuralSVMClassifier, structural_svm
-from lmbm_torch.estimators.paths import Path
+from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
@@ -271,7 +271,7 @@ def test_a_path_goes_on_where_another_solver_takes_over():
     Y = (X @ random.normal(size=(6, 3)) + random.normal(size=(150, 3)) > 0).astype(float)
     path, states = Path(), []
     for C in (0.01, 100.0, 0.01):
-        model = StructuralSVMClassifier(C).fit_along(path, X, Y)
+        model = StructuralSVMClassifier(C)._fit_along(path, X, Y)
         states.append(type(path.state))
         assert model.objective_ == pytest.approx(StructuralSVMClassifier(C).fit(X, Y).objective_, rel=2e-3)
     assert states == [FrankWolfeState, SmoothedState, FrankWolfeState]
@@ -301,8 +301,8 @@ def test_columns_in_unlike_units_are_trained_on_sums_of_labellings(is_sparse):
     assert other.duality_gap_ > 1e-3
     assert model.objective_ < other.objective_ < model.objective_ / (1 - other.duality_gap_)
     path = Path()
-    along = StructuralSVMClassifier(C=0.5).fit_along(path, rows, Y)
-    along = clone(along).set_params(C=1.0).fit_along(path, rows, Y)
+    along = StructuralSVMClassifier(C=0.5)._fit_along(path, rows, Y)
+    along = clone(along).set_params(C=1.0)._fit_along(path, rows, Y)
     assert along.objective_ == pytest.approx(model.objective_, rel=2e-3)
     missing = np.where(random.random(Y.shape) < 0.1, np.nan, Y)
     assert StructuralSVMClassifier(C=1.0).fit(rows, missing).score(rows, Y) > 0.2

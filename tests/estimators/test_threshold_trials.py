@@ -8,7 +8,7 @@ import pytest
 import torch
 from strategies.directed import random_directed_energy
 
-from lmbm_torch.estimators.threshold_trials import decode_thresholds
+from lmbm_torch.estimators.threshold_tuning import decode_thresholds
 from lmbm_torch.inference import exact
 from lmbm_torch.losses import local_hinge
 

@@ -14,7 +14,7 @@ from strategies.pairwise import all_labellings
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import to_spins
-from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
+from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier, completion
 from lmbm_torch.inference import exact
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
 
@@ -94,9 +94,9 @@ def test_missing_labels_are_completed_by_what_is_allowed(estimator):
     missing[0] = [1, 1, np.nan, np.nan]
     model = clone(estimator).set_params(constraints=BY_PLACE).fit(X, missing)
     energy = model.energy(X)
-    unruled = model._decode(energy, torch.from_numpy(missing)).labels.numpy()
+    unruled = model._decode_energy(energy, torch.from_numpy(missing)).labels.numpy()
     assert ALLOWED.violated(unruled).any(1).sum() > 1, "else rules are not needed"
-    completed = model._completed(energy, missing)
+    completed = completion.completed(model, energy, missing)
     assert ALLOWED.violated(completed).any(1).nonzero()[0].tolist() == [0]
     known = ~np.isnan(missing)
     np.testing.assert_array_equal(completed[known], missing[known])

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.automatic.label_sets import LabelSetClassifier
+from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.estimators.network import NetworkClassifier
 from lmbm_torch.inference import ancestral
 
 Beliefs = np.ndarray
@@ -31,8 +32,10 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
     model, X = pipeline[-1], pipeline[:-1].transform(X)
     if isinstance(model, LabelSetClassifier):
         return _of_label_sets(model.label_set_proba(X), model.labellings_)
-    if isinstance(model, NetworkClassifier):
-        return _of_draws(model._distributions(X), NETWORK_DRAWS)
+    if isinstance(model, DecodingClassifier):
+        energies = model.calibrated(model.energies(X))
+        if isinstance(energies[0], DirectedEnergy):
+            return _of_draws(energies, NETWORK_DRAWS)
     if isinstance(model, ProbabilisticClassifierChain):
         return _of_draws(model.energies(X), CHAIN_DRAWS)
     if not hasattr(model, "predict_proba"):

@@ -7,19 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, zip_longest
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
-from lmbm_torch.estimators.automatic.completing import CompletingPipeline
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.boltzmann import LMBMClassifier
@@ -268,3 +268,36 @@ FAMILIES = {
     "Boltzmann machine": _machines,
 }
 """A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates."""
+
+
+# The network need not be learned well to complete labels.
+TOL = 1e-2
+
+
+class CompletingPipeline(Pipeline):
+    """A pipeline whose classifier takes no missing labels, trained on what a network makes of them.
+
+    The network is an :class:`LMSBNClassifier` of C = 1 over features of unit length, and learns from all
+    labels that are known; a missing one is that of its best labelling around the known ones of the instance.
+    With complete labels this is scikit-learn's own pipeline.
+    """
+
+    def fit(self, X: Any, y: Any, **params: Any) -> Self:
+        """Learn from features (instances, features) and labels (instances, labels), NaN where missing."""
+        return super().fit(X, completed(X, np.asarray(y)), **params)
+
+
+def completed(X: Any, labels: np.ndarray) -> np.ndarray:
+    """Labels (instances, labels) as integers, those that are missing as a network completes them."""
+    missing = np.isnan(labels)
+    rows = np.flatnonzero(missing.any(1))
+    if len(rows):
+        # What is known most often imputes the rest while the network is learned.
+        order: Any = np.argsort(missing.sum(0), kind="stable")
+        network = LMSBNClassifier(ordering=order, tol=TOL, random_state=0)
+        scaling = [Normalizer()] if issparse(X) else [StandardScaler(), Normalizer()]
+        pipeline = make_pipeline(*scaling, network).fit(X, labels)
+        found = network.decode(pipeline[:-1].transform(X[rows]), known=labels[rows])
+        labels = labels.copy()
+        labels[rows] = found.labels.numpy()
+    return labels.astype(np.int64)

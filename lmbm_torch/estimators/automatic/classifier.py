@@ -14,9 +14,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.estimators.automatic.beliefs import beliefs
-from lmbm_torch.estimators.automatic.blend import chosen, pooled, worth
+from lmbm_torch.estimators.automatic.blend import choose, chosen, pooled, worth
 from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, fitted
-from lmbm_torch.estimators.automatic.choice import choose
 from lmbm_torch.estimators.automatic.explaining import MemberFields, answering
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
@@ -29,10 +28,9 @@ from lmbm_torch.estimators.automatic.search import (
     stratified_folds,
 )
 from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
 from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
 from lmbm_torch.estimators.measures import MEASURES
-from lmbm_torch.estimators.progress import bar
 from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.spreading import spread
 from lmbm_torch.estimators.under_rules import Rules

@@ -13,8 +13,13 @@ from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.blend import pooled
-from lmbm_torch.estimators.contributions import Contributions, Fields, are_taken_apart, fields_of
-from lmbm_torch.estimators.explained_answers import AnswerFields
+from lmbm_torch.estimators.contributions import (
+    AnswerFields,
+    Contributions,
+    Fields,
+    are_taken_apart,
+    fields_of,
+)
 from lmbm_torch.estimators.explanations import Answer, Decode
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain

@@ -19,8 +19,12 @@ from lmbm_torch.estimators.calls import of_label_columns, watched
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.memory import part_bytes
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
+from lmbm_torch.solvers.structural import lbfgs
+from lmbm_torch.solvers.structural.problems import StructuralWeights
 
 # Of all pairs of classes between positions, of sequences that are decoded together.
 _PAIR_BYTES = 2**28
@@ -129,6 +133,9 @@ class SequenceClassifier(TrainedEstimator, ABC):
 class ProbabilisticSequenceClassifier(SequenceClassifier):
     """One whose energy is that of a distribution of the classes given the sequence."""
 
+    # Of those that are trained by likelihood.
+    relative_gradient_: float
+
     @watched
     @of_label_columns
     def predict_proba(self, X) -> list[np.ndarray]:
@@ -192,3 +199,31 @@ def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
         if each.shape != (length,):
             raise ValueError(f"y: expected {length} labels for sequence {number}, got shape {each.shape}")
     return np.concatenate(labels)
+
+
+def train_likelihood(
+    classifier: ProbabilisticSequenceClassifier,
+    X: Features,
+    codes: np.ndarray,
+    start: np.ndarray,
+    C: float,
+    weights: np.ndarray | None,
+) -> StructuralWeights:
+    """Return weights of features, with intercepts, and transitions, and report the training of a classifier.
+
+    They minimise ½‖w‖² − C Σ log p(y | x) by L-BFGS, intercepts and transitions in ‖w‖² too.
+
+    Args:
+        X: (rows, features), all chains one after another.
+        codes: (rows,), indices into the classes.
+        start: (chains + 1,), where each chain begins.
+        weights: (chains,), multiplies C.
+    """
+    problem = LikelihoodProblem(X, codes, start, len(classifier.classes_), C=C, sample_weight=weights)
+    with classifier._progress() as progress:
+        limits = {"tol": classifier.tol, "max_iter": classifier.max_iter, "progress": progress}
+        state = run(lbfgs, problem, **limits)
+    classifier.objective_, classifier.n_iter_ = state.objective, state.num_iters
+    classifier.duality_gap_, classifier.relative_gradient_ = state.relative_excess, state.relative_gradient
+    classifier._warn_unless_reached(state.gap, "relative gradient or gain")
+    return state.weights

@@ -12,10 +12,15 @@ from sklearn.multiclass import OneVsRestClassifier
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
 from lmbm_torch.estimators.calls import all_or_nothing, watched
-from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
-from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
-from lmbm_torch.estimators.equal_columns import merged
+from lmbm_torch.estimators.chains.base import (
+    ProbabilisticSequenceClassifier,
+    Rows,
+    SequenceClassifier,
+    by_position,
+    train_likelihood,
+)
 from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.fitting.feature_units import merged
 
 
 class IndependentPositions(SequenceClassifier):
@@ -59,7 +64,7 @@ def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
     return OneVsRestClassifier(linear_svm(C))
 
 
-class MaximumEntropyMarkovClassifier(LikelihoodClassifier):
+class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
     """Logistic regression on a position's features and the class before it, decoded jointly (MEMM).
 
     McCallum, Freitag and Pereira (ICML 2000). Training minimises ½‖w‖² − C Σ log p(class | x, class before)
@@ -117,7 +122,7 @@ class MaximumEntropyMarkovClassifier(LikelihoodClassifier):
             inputs = np.hstack([inputs, before.toarray()])
         # Of two classes a logistic regression penalises the difference of their weights, twice either's.
         C = self.C_ / 2 if count == 2 else self.C_
-        coef, _ = self._learn(inputs, codes, np.arange(len(codes) + 1), C, weights)
+        coef, _ = train_likelihood(self, inputs, codes, np.arange(len(codes) + 1), C, weights)
         self.coef_, self.intercept_ = self._of_features(coef[:, : -count - 1] @ back, coef[:, -1])
         self.transition_ = coef[:, -count - 1 : -1].T.copy()
         return self

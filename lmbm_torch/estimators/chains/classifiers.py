@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.calls import all_or_nothing, watched
-from lmbm_torch.estimators.chains.base import Rows, SequenceClassifier, by_position
-from lmbm_torch.estimators.chains.likelihood import LikelihoodClassifier
-from lmbm_torch.estimators.chains.max_margin import MaxMarginEstimator
-from lmbm_torch.estimators.equal_columns import merged
+from lmbm_torch.estimators.chains.base import (
+    ProbabilisticSequenceClassifier,
+    Rows,
+    SequenceClassifier,
+    by_position,
+    train_likelihood,
+)
+from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
+from lmbm_torch.estimators.kernels import Kernel
 from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
+from lmbm_torch.fitting.feature_units import merged
 
 
-class ChainCRF(LikelihoodClassifier):
+class ChainCRF(ProbabilisticSequenceClassifier):
     """A linear-chain conditional random field (max_margin_markov_networks_survey_2003, section 4.2).
 
     Training minimises ½‖w‖² − C Σ log p(y | x) by L-BFGS; intercepts and transitions are regularised like
@@ -62,7 +70,7 @@ class ChainCRF(LikelihoodClassifier):
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
         inputs, back = merged(self._scaled(rows.features, by_position(weights, rows.start)))
-        features, transition = self._learn(inputs, codes, rows.start, self.C_, weights)
+        features, transition = train_likelihood(self, inputs, codes, rows.start, self.C_, weights)
         self.coef_, self.intercept_ = self._of_features(features[:, :-1] @ back, features[:, -1])
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
         return self
@@ -72,7 +80,7 @@ class ChainCRF(LikelihoodClassifier):
         return self._chains(scores, self.transition_, rows)
 
 
-class ChainSVM(MaxMarginEstimator, SequenceClassifier):
+class ChainSVM(SequenceClassifier):
     """A max-margin Markov network of chains (Taskar, Guestrin and Koller 2003), linear or with a kernel.
 
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]
@@ -112,9 +120,20 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
     """
 
     _accepted: ClassVar[Constraints] = {
-        **MaxMarginEstimator._accepted,
+        **SHARED,
+        "C": RELATIVE_PENALTY,
         "kernel": [StrOptions(KERNELS), callable],
     }
+
+    kernel: Any
+    gamma: Any
+    kernel_degree: Any
+    coef0: Any
+    kernel_: Kernel
+    intercept_: np.ndarray
+    coef_: np.ndarray
+    dual_coef_: np.ndarray
+    X_fit_: Any
 
     def __init__(
         self,
@@ -157,8 +176,8 @@ class ChainSVM(MaxMarginEstimator, SequenceClassifier):
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
         options = {"coupling_penalty": self.coupling_penalty, "sample_weight": weights}
-        self.transition_ = self._train(rows.features, codes, rows.start, **options)
+        self.transition_ = train_max_margin(self, rows.features, codes, rows.start, **options)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
-        return self._chains(self._row_scores(rows.features), self.transition_, rows)
+        return self._chains(row_scores(self, rows.features), self.transition_, rows)

@@ -15,7 +15,6 @@ from lmbm_torch.constraints import Constraints, hierarchy
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators.classifier_parts import Parts, array, like, parts_of_each, union
 from lmbm_torch.estimators.contributions import Contributions, checked, most_effective, with_value
-from lmbm_torch.estimators.hierarchies.forest import ROOT
 
 __all__ = ["HierarchyFields", "means_of"]
 
@@ -98,9 +97,7 @@ class HierarchyFields:
             return ()
         parents = self.model.forest_.parents
         above = {
-            name: self.names[parent]
-            for name, parent in zip(self.names, parents, strict=True)
-            if parent != ROOT
+            name: self.names[parent] for name, parent in zip(self.names, parents, strict=True) if parent >= 0
         }
         rules = Constraints.of(hierarchy(above), self.names)
         return tuple(rules.broken((self.model.uncorrected(X)[:1] > 0.5).astype(np.int64))[0])
@@ -128,7 +125,8 @@ class HierarchyFields:
         shares = shares.copy()
         for label in forest.order:
             parent, own = forest.parents[label], shares[label]
-            if parent != ROOT:
+            # Roots have none, −1.
+            if parent >= 0:
                 above = shares[parent]
                 shares[label] = None if above is None or own is None else above.times(own)
         return shares

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, ClassVar
+from copy import copy
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -22,11 +23,10 @@ from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
 from lmbm_torch.estimators.explanations import Explanation
-from lmbm_torch.estimators.label_chains import draws
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.estimators.label_chains.members import Chain
+from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.rows import checked_weights, num_instances
 from lmbm_torch.estimators.settings import (
@@ -39,15 +39,21 @@ from lmbm_torch.estimators.settings import (
     StrOptions,
     check_parameters,
 )
-from lmbm_torch.estimators.under_rules import Rules, RulesMixin, decode_around
-from lmbm_torch.inference import bayes, bayes_under_rules, beam_search, best_first, mixture
+from lmbm_torch.estimators.under_rules import Rules, decode_around, explained, rules_of_fit
+from lmbm_torch.inference import (
+    bayes,
+    bayes_under_rules,
+    beam_search,
+    best_first,
+    mixture,
+)
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
 
 
-class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
+class ProbabilisticClassifierChain(ClassifierOfLabels):
     """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński et al. 2010).
 
     Each label has a classifier that sees the instance and the labels before it, as scikit-learn's
@@ -216,7 +222,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         """
         check_parameters(self)
         if (rules := self._rules(constraints)) is not None:
-            return decode_around(self._without_rules(), X, rules, known, top_k)
+            return decode_around(self.with_rules(None), X, rules, known, top_k)
         energies = self.energies(X)
         given = self._known(known, energies[0])
         if len(energies) > 1:
@@ -335,7 +341,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
             ValueError: draws that break rules a thousand times in a row.
         """
         energies, rules, generator = self.energies(X), self._rules(), self._generator()
-        drawn = draws.of_mixture(energies, num_samples, generator, rules)
+        drawn = draws_of_mixture(energies, num_samples, generator, rules)
         return self.columns_.decode(drawn.numpy())
 
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
@@ -363,9 +369,10 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
-        return self._explanation(self.fields(X, reference), X, num_features)
+        fields = self._fields(X, reference)
+        return explained(fields, self.predict_decoding, self.rules, self.binding_rules, X, num_features)
 
-    def fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
+    def _fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
         """What :meth:`explain` takes apart, of one validated instance.
 
         Raises:
@@ -408,8 +415,30 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         codes = self.columns_.encode("known", known, energy.batch_size).astype(np.float64)
         return torch.from_numpy(np.where(codes == MISSING, np.nan, codes))
 
+    @property
+    def rules(self) -> rules_of.Constraints | None:
+        """The rules over the labels of ``fit`` that all answers obey; None where there are none."""
+        return self._rules()
+
+    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
+        """The same chain, whose answers obey these rules alone; None for no rules."""
+        other = copy(self)
+        other.constraints = rules
+        return other
+
+    def binding_rules(self, X: Any) -> list[list[str]]:
+        """The rules of the constructor, as text, that each instance's answer would break without them."""
+        labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
+        rules = self.rules
+        return [[] for _ in labels] if rules is None else rules.broken(labels)
+
+    @property
+    def _given_rules(self) -> tuple[Rules | None, ...]:
+        return (self.constraints,)
+
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
-        rules = super()._rules(more)
+        given = [each for each in (self.constraints, more) if each is not None]
+        rules = rules_of_fit(self.label_names_, *given) if given else None
         if rules is not None and not self.columns_.are_binary:
             raise ValueError("constraints: expected None, for not all labels are 0 or 1")
         return rules
