@@ -26,7 +26,6 @@ from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watche
 from lmbm_torch.estimators.contributions import AnswerFields
 from lmbm_torch.estimators.explanations import Answer, Explanation, explanation, without_names
 from lmbm_torch.estimators.kernels import resolved_gamma
-from lmbm_torch.estimators.rows import num_instances
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
@@ -120,5 +119,5 @@ class LabelPowersetSVM(StructuredClassifier):
 
     def _labels(self, X: Any) -> np.ndarray:
         """Those of validated instances, in {0, 1}."""
-        labelling = np.zeros(num_instances(X), np.int64) if self.svm_ is None else self.svm_.predict(X)
+        labelling = np.zeros(X.shape[0], np.int64) if self.svm_ is None else self.svm_.predict(X)
         return self.labellings_[labelling]

@@ -17,12 +17,18 @@ from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import calibrated, learned_calibration
 from lmbm_torch.estimators.calls import all_or_nothing, watched
-from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.completion import learn_along
 from lmbm_torch.estimators.decoding import DecodingClassifier, routine, several
 from lmbm_torch.estimators.distributions import MachineMixture, hinge_losses
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.settings import CALIBRATE, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.settings import (
+    CALIBRATE,
+    CLASS_WEIGHT,
+    RELATIVE_PENALTY,
+    SHARED,
+    Constraints,
+    StrOptions,
+)
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.class_weight import compute_sample_weight
 
-# A setting for all labels, or one for each.
-CLASS_WEIGHT: list[Any] = [None, str, dict, list, tuple]
-
 
 def label_weights(
     class_weight: Any,

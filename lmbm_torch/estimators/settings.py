@@ -173,6 +173,8 @@ FINITE = Number(Real, -np.inf, None, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]
+# A setting for all labels, or one for each.
+CLASS_WEIGHT: list[Any] = [None, str, dict, list, tuple]
 RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
 RELATIVE_PENALTY = [Relative({recipe.SCALE}), POSITIVE]
 

@@ -22,7 +22,6 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows, unfitted
 from lmbm_torch.estimators.calibration import calibrated, learned_calibration
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.class_weights import CLASS_WEIGHT
 from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.distributions import DECODERS, NetworkMixture, hinge_losses
 from lmbm_torch.estimators.few_parents import FewParentsTrainer
@@ -36,9 +35,9 @@ from lmbm_torch.estimators.network_training import (
 )
 from lmbm_torch.estimators.predictors import NetworkPredictor
 from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.rows import num_instances
 from lmbm_torch.estimators.settings import (
     CALIBRATE,
+    CLASS_WEIGHT,
     COUNT,
     POSITIVE,
     RELATIVE_PENALTY,
@@ -290,7 +289,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         is_first = self._stream_sums is None
         X = self._features(X, reset=is_first)
         labels = labels_of_call(self, y, classes, is_first=is_first)
-        check_shape("y", labels, num_instances(X), None)
+        check_shape("y", labels, cast(Any, X).shape[0], None)
         weights = self._weights(sample_weight, X)
         if is_first:
             self.feature_means_ = np.asarray(X.mean(0, dtype=np.float64)).ravel()

@@ -21,7 +21,7 @@ from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.class_weights import CLASS_WEIGHT, label_weights
+from lmbm_torch.estimators.class_weights import label_weights
 from lmbm_torch.estimators.explanations import Explanation
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.contributions import ChainFields
@@ -30,6 +30,7 @@ from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.rows import checked_weights, num_instances
 from lmbm_torch.estimators.settings import (
+    CLASS_WEIGHT,
     COUNT,
     NOT_NEGATIVE,
     POSITIVE,
