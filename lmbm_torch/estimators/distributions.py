@@ -17,16 +17,6 @@ from lmbm_torch.inference import bayes, bayes_under_rules, mixture
 from lmbm_torch.inference.results import Decoding, Marginals, Status, joined
 from lmbm_torch.shapes import Float, Int, Labels
 
-__all__ = [
-    "DECODERS",
-    "EXPECTED",
-    "AllowedDistribution",
-    "MachineMixture",
-    "NetworkMixture",
-    "hinge_losses",
-    "max_labellings",
-]
-
 NUM_SAMPLES = 1000
 # Enumerated for an expected measure, of each member and instance, of 15 to 100 labels; flat distributions,
 # such as hinge training gives where labels are many, would not be covered by many more either.

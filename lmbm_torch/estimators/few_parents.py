@@ -27,8 +27,6 @@ from lmbm_torch.solvers.base import relative_gap
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, Solved, held_out_losses, solve_block
 from lmbm_torch.solvers.networks.problems import Features
 
-__all__ = ["FewParentsTrainer"]
-
 COUNTS = (5, 10, 20, 40, 80)
 # Labels that are learned; where there are more, evenly spaced along the ordering.
 SAMPLED = 32

@@ -21,8 +21,6 @@ from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, Kerne
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
 
-__all__ = ["DenseTrainer", "KernelTrainer", "NetworkSettings", "SharedKernel", "Trained"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:

@@ -21,8 +21,6 @@ from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks import pegasos
 from lmbm_torch.solvers.networks.problems import Features
 
-__all__ = ["StreamTrainer", "labels_of_call"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTrainer:
