@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from lmbm_torch.cli.showing import print_data, print_line, print_metrics
 from lmbm_torch.cli.typed import Training, check_types
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 from lmbm_torch.training import runs
 from lmbm_torch.training.configured import build, left_out
 from lmbm_torch.training.processes import is_follower, starts_others
@@ -55,22 +57,30 @@ def start(config: DictConfig) -> dict[str, float]:
     return _complete(directory, *parts)
 
 
-def resume(path: str) -> dict[str, float]:
+def resume(path: str, trust: Sequence[str] = ()) -> dict[str, float]:
     """Go on with the run of a directory from its last checkpoint; print, store and return the metrics.
 
+    Args:
+        trust: see :class:`~lmbm_torch.persistence.trusted.SavedConfiguration`.
+
     Raises:
-        ValueError: it is no run directory, or its run is complete.
+        ValueError: it is no run directory, its run is complete, or it names something that is not trusted.
     """
     directory = runs.interrupted_directory(path)
-    saved = OmegaConf.to_container(OmegaConf.load(directory / runs.CONFIG))
-    assert isinstance(saved, dict)
-    if saved.get("estimator") is not None:
+    configured = SavedConfiguration.read(directory, trust)
+    if configured.get("estimator") is not None:
         raise ValueError(
             f"resume: expected a run that trains by epochs, got that of an estimator in {directory}, which "
             "leaves no checkpoint: train it anew"
         )
     # The directory may have been moved, or named relative to another one.
-    config = DictConfig(_replaced(saved, saved["paths"]["run"], str(directory)))
+    old = configured.get("paths", "run")
+    if not isinstance(old, str):
+        raise ValueError(f"resume: expected paths.run in {directory / runs.CONFIG}, got {old!r}")
+    configured.check()
+    import_trusted(trust)
+    check_types(configured.values, Training)
+    config = DictConfig(_replaced(configured.values, old, str(directory)))
     parts = build(config)
     if not is_follower(config.trainer):
         _print_left_out(config, parts[2])

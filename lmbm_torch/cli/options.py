@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lmbm_torch.files import CONFIG, RULES
+from lmbm_torch.persistence.trusted import SavedConfiguration
 
 if TYPE_CHECKING:
     from lmbm_torch.constraints import Constraints
@@ -77,6 +78,14 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
         type=Path,
         help="a file of rules that answers must obey, one a line (a -> not b); by default the run's own",
     )
+    parser.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a class or function of your own that the run names, such as mine.Encoder, to be imported and "
+        "called; once for each. Without it nothing that a run names is, but parts of lmbm_torch and torch",
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     return parser
 
@@ -113,7 +122,7 @@ def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Deco
     """
     from lmbm_torch.prediction.loading import load
 
-    saved = load(options.model)
+    saved = load(options.model, options.trust)
     if options.limit and options.rule is None:
         saved = saved.limited(**options.limit)
     if options.rules is not None:
@@ -172,14 +181,18 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
         if options.file is None:
             raise ValueError(f"file: expected one, since {options.model} is not a run directory")
         return read(options.file, saved, options.delimiter)
-    # Hydra and Lightning are needed for runs alone.
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-
-    data = OmegaConf.load(configuration).data
+    configured = SavedConfiguration.read(options.model, options.trust)
     if options.file is None:
-        return instantiate(data).data
-    trained = data.get("train")
+        # Lightning is needed for these alone.
+        from lmbm_torch.data.datamodule import MultilabelDataModule
+
+        served = configured.make("data")
+        if not isinstance(served, MultilabelDataModule):
+            raise ValueError(
+                f"data: expected label vectors, got {type(served).__name__} from {configuration}"
+            )
+        return served.data
+    trained = configured.get("data", "train")
     if options.part is None and trained is not None and Path(trained).resolve() == options.file.resolve():
         raise ValueError(
             f"file: {options.file} is the file that the run was trained on: leave it out for the rows that "
@@ -204,9 +217,7 @@ def test_file(options: argparse.Namespace) -> str | None:
     """The file that measured rows are from, of a run with one of its own for its test part, else None."""
     if options.file is not None or options.part not in (None, "test"):
         return None
-    from omegaconf import OmegaConf
-
-    test = OmegaConf.load(options.model / CONFIG).data.get("test")
+    test = SavedConfiguration.read(options.model).get("data", "test")
     return None if test is None else Path(test).name
 
 

@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.persistence.trusted import worded
 
 REFUSED = ValueError, TypeError, OSError, ArithmeticError, ModuleNotFoundError
 # Files of callbacks that others are added to, and a part of each other.
@@ -35,7 +36,7 @@ def in_a_sentence(command: str) -> Iterator[None]:
     except REFUSED as error:
         raised, is_refused = error, True
     except InstantiationException as error:
-        raised, is_refused = error.__cause__ or error, True
+        raised, is_refused = error.__cause__ or ValueError(worded(error)), True
     except Exception as error:
         raised, is_refused = error, False
     else:

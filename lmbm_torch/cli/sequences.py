@@ -13,6 +13,7 @@ from lmbm_torch.data import SequenceData
 from lmbm_torch.data.sequences.columns import Tokens, read_columns, write_columns
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
 from lmbm_torch.files import CONFIG
+from lmbm_torch.persistence.trusted import SavedConfiguration
 from lmbm_torch.prediction import chain_reports, chain_tables, chains
 from lmbm_torch.prediction.chains import FittedChain, Tagging
 from lmbm_torch.prediction.reports import write_metrics
@@ -129,7 +130,7 @@ def _opened(options: Namespace) -> FittedChain:
     asked = [words for name, words in OF_LABELS.items() if getattr(options, name, None)]
     if asked:
         raise ValueError(f"{', '.join(asked)}: expected none for a model of sequences")
-    return chains.load(options.model)
+    return chains.load(options.model, options.trust)
 
 
 def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.ndarray, list[str]]:
@@ -145,11 +146,9 @@ def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.
         return data, data.fold == TRAIN, said
     if not (options.model / CONFIG).is_file():
         raise ValueError(f"file: expected one, since {options.model} is not a run directory")
-    # Hydra is needed for runs alone.
-    from hydra.utils import instantiate
-    from omegaconf import OmegaConf
-
-    data = instantiate(OmegaConf.load(options.model / CONFIG).data, _convert_="all")
+    data = SavedConfiguration.read(options.model, options.trust).make("data")
+    if not isinstance(data, SequenceData):
+        raise ValueError(f"data: expected sequences, got {type(data).__name__} from {options.model / CONFIG}")
     part = options.part or ("test" if data.num_folds > 1 else "all")
     chosen = np.full(data.num_sequences, True) if part == "all" else data.fold == FOLDS[part]
     if not chosen.any():

@@ -31,12 +31,18 @@ def main(config: DictConfig) -> None:
 
 def _run(config: DictConfig) -> None:
     hydra_config = HydraConfig.get()
-    if config.resume is not None and len(hydra_config.overrides.task) > 1:
+    others = [each for each in hydra_config.overrides.task if not each.startswith(("resume=", "trust="))]
+    if config.resume is not None and others:
         raise ValueError(
-            "resume: expected no other override, since the run's own config.yaml is used, "
-            f"got {list(hydra_config.overrides.task)}"
+            "resume: expected no other override but trust, since the run's own config.yaml is used, "
+            f"got {others}"
         )
     if config.resume is None:
+        if config.trust:
+            raise ValueError(
+                f"trust: expected none but with resume, got {list(config.trust)}: what a command line names "
+                "is called as it is"
+            )
         is_estimator = config.get("estimator") is not None
         check_given(config, Estimation.__annotations__ if is_estimator else config.keys())
         if not is_estimator:
@@ -45,7 +51,7 @@ def _run(config: DictConfig) -> None:
     from lmbm_torch.cli import estimated, jobs
 
     if config.resume is not None:
-        jobs.resume(config.resume)
+        jobs.resume(config.resume, list(config.trust))
     else:
         if hydra_config.mode == RunMode.MULTIRUN:
             config.paths.run = hydra_config.runtime.output_dir

@@ -52,6 +52,7 @@ class Training(Learning):
     """What it holds for a model that is trained by a loop or a solver."""
 
     resume: str | None
+    trust: list[str]
     model: Made
     ordering: Made
     training: Made

@@ -293,7 +293,8 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
         array = np.array(tensors[packed[":array"]].numpy(), dtype=_dtype(packed["dtype"]))
         return array[()] if packed["is_number"] else array
     if ":texts" in packed:
-        return np.array(packed[":texts"], dtype=_dtype(packed["dtype"]))
+        # A width that a file announces would be room for each text.
+        return np.array(packed[":texts"], dtype=object if _dtype(packed["dtype"]).kind == "O" else str)
     if ":tuple" in packed:
         return tuple(_unpacked(packed[":tuple"], tensors, kinds))
     if ":dict" in packed:
@@ -302,7 +303,7 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
         known = ", ".join(sorted(kinds))
         raise ValueError(
             f"expected objects of the kinds {known}, got {packed[':kind']}; a class of your own is known "
-            "once its module is imported"
+            "once its module is imported, as trusting it by name does (--trust NAME, or trust=[NAME])"
         )
     return kinds[packed[":kind"]].build(**_unpacked(packed["parts"], tensors, kinds))
 

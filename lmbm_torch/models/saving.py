@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lmbm_torch.energies import TiedCliques
 from lmbm_torch.files import Mode
 from lmbm_torch.models import archives
-from lmbm_torch.models.archives import Kind
+from lmbm_torch.models.archives import LIBRARY, Kind
 from lmbm_torch.models.base import StoredModule
 
 HOLDS = "a model"
+Encoder = nn.Module | Callable[[], nn.Module | None] | None
+"""An encoder, or a function that makes it where the file's model has one, and is not called otherwise."""
 # Arguments in older files.
 RENAMED = {"num_visible": "num_labels"}
 
@@ -37,7 +40,7 @@ def save(model: nn.Module, path: str | PathLike, mode: Mode = "x") -> None:
     archives.write(path, HOLDS, model, kinds(), mode)
 
 
-def load(path: str | PathLike, encoder: nn.Module | None = None) -> nn.Module:
+def load(path: str | PathLike, encoder: Encoder = None) -> nn.Module:
     """The model of a file, with its weights, on the CPU, in evaluation mode.
 
     Args:
@@ -52,7 +55,7 @@ def load(path: str | PathLike, encoder: nn.Module | None = None) -> nn.Module:
     return archives.read(path, HOLDS, kinds(encoder))
 
 
-def kinds(encoder: nn.Module | None = None) -> tuple[Kind, ...]:
+def kinds(encoder: Encoder = None) -> tuple[Kind, ...]:
     """All model classes that are imported, and what they are built of, as files hold them.
 
     Args:
@@ -76,21 +79,41 @@ def _parts(model: StoredModule) -> dict[str, Any]:
 
 def _build(
     kind: type[StoredModule],
-    encoder: nn.Module | None,
+    encoder: Encoder,
     *,
     arguments: dict[str, Any],
     weights: dict[str, Tensor],
     frozen: Sequence[str],
     has_encoder: bool,
 ) -> nn.Module:
+    if not isinstance(encoder, nn.Module | None):
+        encoder = encoder() if has_encoder else None
     if has_encoder and encoder is None:
         raise ValueError("encoder: expected the one of the training, since a file holds its weights alone")
     if encoder is not None and not has_encoder:
         raise ValueError("encoder: expected none, since the model was trained without one")
     arguments = {RENAMED.get(name, name): value for name, value in arguments.items()}
+    _check_shapes(kind, arguments, weights)
     model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
     # Weights keep the type that they were saved in.
     model.load_state_dict(weights, assign=True)
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
     return model.eval()
+
+
+def _check_shapes(kind: type[StoredModule], arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
+    """Refuse weights of other shapes than the arguments say, before these take any memory.
+
+    Raises:
+        ValueError: shapes that differ; the message names the first.
+    """
+    # On the device "meta" nothing is allocated; what a class of somebody else's does there, nobody knows.
+    if not kind.__module__.startswith(LIBRARY):
+        return
+    with torch.device("meta"):
+        expected = kind(**arguments).state_dict()
+    for name, value in expected.items():
+        if name not in weights or weights[name].shape != value.shape:
+            found = tuple(weights[name].shape) if name in weights else "none"
+            raise ValueError(f"{name}: expected shape {tuple(value.shape)} by the arguments, got {found}")

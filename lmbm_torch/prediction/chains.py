@@ -21,6 +21,7 @@ from lmbm_torch.files import Mode, reading
 from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
+from lmbm_torch.persistence.trusted import import_trusted
 from lmbm_torch.prediction.saved import MODEL
 from lmbm_torch.shapes import Float, Int
 
@@ -167,15 +168,20 @@ def save(saved: FittedChain, path: str | PathLike, mode: Mode = "x") -> None:
     archives.write(path, HOLDS, content, kinds(), mode)
 
 
-def load(path: str | PathLike) -> FittedChain:
+def load(path: str | PathLike, trust: Sequence[str] = ()) -> FittedChain:
     """The estimator of a run directory, or of a file of :func:`save`.
+
+    Args:
+        trust: classes of the caller's own that the file holds, by their import paths; they are imported.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file that is truncated, corrupted, of another kind or of a newer version.
+        ValueError: a file that is truncated, corrupted, of another kind or of a newer version, or a name that
+            cannot be imported.
     """
     from lmbm_torch.estimators.saving import kinds
 
+    import_trusted(trust)
     file = _file(path)
     content = archives.read(file, HOLDS, kinds())
     with reading(file, KeyError, TypeError):

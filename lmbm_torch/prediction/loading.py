@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import CONFIG
 from lmbm_torch.models import archives
+from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 from lmbm_torch.prediction import fitted
 from lmbm_torch.prediction.decoders import OwnDecoder
 from lmbm_torch.prediction.fitted import FittedEstimator
@@ -20,22 +21,26 @@ ESTIMATOR = "an estimator"
 Predictor = SavedModel | FittedEstimator
 
 
-def load(path: str | PathLike) -> Predictor:
+def load(path: str | PathLike, trust: Sequence[str] = ()) -> Predictor:
     """The trained model, with all that predicting takes, of a run directory or of a file.
 
+    Nothing that a file or a directory names is imported or called but parts of this library and of torch, see
+    :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first: the configuration is asked for
+    an encoder or a decoder only where the file says that the model has one that it does not hold.
+
     Args:
-        path: a run directory, a checkpoint, or a file of a saved model or estimator. The configuration of a
-            run directory names the encoder, the class of the model or estimator and the decoder where these
-            are the user's own: they are imported from where it says. A file alone never has anything
-            imported.
+        path: a run directory, a checkpoint, or a file of a saved model or estimator.
+        trust: classes and functions of the caller's own that the model, its encoder or its decoder are made
+            of, by their import paths, such as ``"mine.Encoder"``; they are imported.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: a file that cannot be read, one outside a run directory that needs an encoder, or an
-            estimator of classes or of sequences.
+        ValueError: a file that cannot be read, one outside a run directory that needs an encoder, an
+            estimator of classes or of sequences, or a name that is not trusted; the message says which.
     """
+    import_trusted(trust)
     if Path(path).is_dir():
-        return _of_run(Path(path))
+        return _of_run(Path(path), trust)
     holds = archives.peek(path)
     if holds == fitted.HOLDS:
         return fitted.load_fitted(path)
@@ -47,21 +52,19 @@ def load(path: str | PathLike) -> Predictor:
     return FittedEstimator.of(estimators.load(path))
 
 
-def _of_run(folder: Path) -> Predictor:
-    if not (folder / CONFIG).is_file():
-        return load_model(folder / MODEL)
-    # Files of models do not need these two.
-    with naming_extras():
-        from hydra.utils import get_object, instantiate
-        from omegaconf import OmegaConf
-
-    config: Any = OmegaConf.load(folder / CONFIG)
-    # The file finds a class of the user's own once its module is imported.
-    if config.get("estimator") is not None:
-        get_object(config.estimator._target_)
-        return fitted.load_fitted(folder / MODEL)
-    get_object(config.model._target_)
-    saved = load_model(folder / MODEL, instantiate(config.model.get("encoder")))
+def _of_run(folder: Path, trust: Sequence[str]) -> Predictor:
+    file = folder / MODEL
+    if archives.peek(file) == fitted.HOLDS:
+        return fitted.load_fitted(file)
+    # Read where it is needed: files of models do without Hydra.
+    saved = load_model(file, lambda: _made(folder, trust, "model", "encoder"))
     if isinstance(saved.decoder, OwnDecoder):
-        return replace(saved, decoder=instantiate(config.inference))
+        return replace(saved, decoder=_made(folder, trust, "inference"))
     return saved
+
+
+def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
+    """What the configuration of a run describes at a key; None where there is no configuration."""
+    if not (folder / CONFIG).is_file():
+        return None
+    return SavedConfiguration.read(folder, trust).make(*keys)

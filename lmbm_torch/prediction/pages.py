@@ -194,12 +194,18 @@ def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> No
     environment = Environment(
         loader=PackageLoader("lmbm_torch.prediction", "."),
         autoescape=".html" in template,
+        # Markdown is HTML, too, to those who show it.
+        finalize=None if ".html" in template else _without_tags,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters["cell"] = _markdown_cell
     write_text(path, environment.get_template(template).render(content), mode)
+
+
+def _without_tags(value: Any) -> Any:
+    return value.replace("<", "&lt;") if isinstance(value, str) else value
 
 
 def _markdown_cell(text: str) -> str:

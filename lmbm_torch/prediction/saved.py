@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features
+from lmbm_torch.data.formats.compressed import check_archive
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
@@ -186,12 +187,12 @@ def save_model(saved: SavedModel, path: str | PathLike, mode: Mode = "x") -> Non
     archives.write(path, HOLDS, _parts(saved), saving.kinds(), mode)
 
 
-def load_model(path: str | PathLike, encoder: nn.Module | None = None) -> SavedModel:
+def load_model(path: str | PathLike, encoder: saving.Encoder = None) -> SavedModel:
     """The model of a checkpoint, or of a file of :func:`save_model`, rebuilt.
 
     Args:
         encoder: of the same architecture as in training, exactly when the model was trained with one; it is
-            given the checkpoint's weights.
+            given the checkpoint's weights. A function is called for it where the model was.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -255,6 +256,7 @@ def check_whole(file: Path) -> None:
     if not zipfile.is_zipfile(file):
         raise ValueError("expected a checkpoint, got a file that is truncated or of another kind")
     with zipfile.ZipFile(file) as archive:
+        check_archive(file, archive)
         if damaged := archive.testzip():
             raise ValueError(f"{damaged} is corrupted")
 
@@ -276,7 +278,7 @@ def _read(file: Path) -> Any:
         ) from error
 
 
-def _rebuild(packed: Any, state: dict[str, Tensor], encoder: nn.Module | None) -> Model:
+def _rebuild(packed: Any, state: dict[str, Tensor], encoder: saving.Encoder) -> Model:
     weights = {
         WEIGHTS_PREFIX + name.removeprefix(MODEL_PREFIX): value
         for name, value in state.items()

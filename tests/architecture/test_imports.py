@@ -34,7 +34,7 @@ BELOW_PREDICTION = {
     "viz",
     "data",
 }
-ABOVE = BELOW_PREDICTION | {"prediction", "training", "estimators"}
+ABOVE = BELOW_PREDICTION | {"persistence", "prediction", "training", "estimators"}
 ARROWS = {
     "constraints": set(),
     "certificates": {"constraints", "energies", "backends", "inference", "solvers"},
@@ -48,7 +48,8 @@ ARROWS = {
     "metrics": RESULTS,
     "viz": RESULTS,
     "data": RESULTS,
-    "prediction": BELOW_PREDICTION | {"estimators"},
+    "persistence": set(),
+    "prediction": BELOW_PREDICTION | {"estimators", "persistence"},
     "annotation": {"constraints", "data", "inference", "prediction"},
     "training": BELOW_PREDICTION | {"prediction"},
     "estimators": BELOW_PREDICTION,
@@ -149,10 +150,11 @@ LEAVES = {
     "fastapi": {"annotation.app"},
     "uvicorn": {"annotation.app"},
     "jinja2": {"annotation.app", "prediction.pages"},
-    "hydra": {"prediction.loading", "training.configured", "reproductions.encoders", "cli"},
+    "hydra": {"persistence.trusted", "training.configured", "reproductions.encoders", "cli"},
     "onnx": {"models.onnx"},
     "onnxscript": {"models.onnx"},
-    "omegaconf": {"prediction.loading", "training.configured", "cli"},
+    "omegaconf": {"persistence.trusted", "training.configured", "cli"},
+    "yaml": {"persistence.trusted"},
     "jaxtyping": {"shapes"},
 }
 
@@ -161,7 +163,7 @@ BRINGS = {
     # The last comes with newer versions of joblib.
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl", "cloudpickle"},
     "liac-arff": {"arff"},
-    "hydra-core": {"hydra", "omegaconf"},
+    "hydra-core": {"hydra", "omegaconf", "yaml"},
     "dask[distributed]": {"distributed"},
     "mlrl-boomer": {"mlrl"},
     "mlflow-skinny": {"mlflow"},

@@ -94,14 +94,17 @@ def test_a_model_of_ones_own_goes_through_every_script(scripts, own, tmp_path):
     fast = ["training=gradient", "trainer.max_epochs=3", "coupling_penalty=10"]
     file, run, measured = train(scripts, tmp_path, *chosen, *fast)
     (run / "metrics.json").unlink()
-    scripts("jobs").resume(str(run))
+    with pytest.raises(ValueError, match=r"model\._target_: expected .* --trust own_parts\.Attraction"):
+        scripts("jobs").resume(str(run))
+    scripts("jobs").resume(str(run), ["own_parts.Attraction"])
     # As in another process.
     del sys.modules["own_parts"]
-    assert evaluated(scripts, tmp_path, run, file) == pytest.approx(measured, rel=1e-5)
-    scripts("predict").main([str(run), str(file), "--output", str(tmp_path / "predictions.csv")])
+    trusting = ["--trust", "own_parts.Attraction"]
+    assert evaluated(scripts, tmp_path, run, file, *trusting) == pytest.approx(measured, rel=1e-5)
+    scripts("predict").main([str(run), str(file), "--output", str(tmp_path / "predictions.csv"), *trusting])
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
-    scripts("report").main([str(run), str(file), "--output", str(tmp_path / "report.md")])
-    saved = loading.load(run)
+    scripts("report").main([str(run), str(file), "--output", str(tmp_path / "report.md"), *trusting])
+    saved = loading.load(run, trust=["own_parts.Attraction"])
     assert isinstance(saved, SavedModel)
     assert saved.kind == "Attraction"
     assert saved.model.scale == 0.5
@@ -119,4 +122,8 @@ def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_pa
     features = np.zeros((2, 4))
     with pytest.raises(ValueError, match=r"decoder: expected own_parts\.opposite, by which"):
         next(answers.decode(bare, features))
-    assert evaluated(scripts, tmp_path, run, file) == pytest.approx(measured, rel=1e-5)
+    with pytest.raises(ValueError, match=r"inference\._target_: expected .* --trust own_parts\.opposite"):
+        loading.load(run)
+    assert "own_parts" not in sys.modules
+    trusting = ["--trust", "own_parts.opposite"]
+    assert evaluated(scripts, tmp_path, run, file, *trusting) == pytest.approx(measured, rel=1e-5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
 import zlib
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from lmbm_torch.data.formats.compressed import open_compressed
 from lmbm_torch.files import reading
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -27,7 +27,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
     with reading(path, OSError, EOFError, struct.error, zlib.error) as file:
         with file.open("rb") as stream:
             is_zipped = stream.read(2) == b"\x1f\x8b"
-        with gzip.open(file) if is_zipped else file.open("rb") as stream:
+        with open_compressed(file, ".gz" if is_zipped else ".idx") as stream:
             start = stream.read(4)
             zeros, code, rank = struct.unpack(">HBB", start)
             if zeros or code not in _TYPES:

@@ -15,6 +15,7 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData, join, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
+from lmbm_torch.data.formats.compressed import check_archive
 from lmbm_torch.data.formats.npy import read_header
 from lmbm_torch.files import reading
 
@@ -61,6 +62,7 @@ def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFi
     """
     with reading(path, *_DAMAGE, argument=argument) as file:
         with zipfile.ZipFile(file) as checked:
+            check_archive(file, checked)
             if damaged := checked.testzip():
                 raise ValueError(f"{damaged} is corrupted")
             for entry in checked.infolist():

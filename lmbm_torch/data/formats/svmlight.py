@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import zlib
 from collections.abc import Sequence
 from os import PathLike
-from typing import IO, cast
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
+from lmbm_torch.data.formats.compressed import open_compressed
 from lmbm_torch.data.formats.lines import LimitedLines
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
@@ -42,10 +40,9 @@ def read_svmlight(
         from sklearn.datasets import load_svmlight_file
 
     with reading(path, OSError, EOFError, OverflowError, zlib.error) as file:
-        opened = {".gz": gzip.open, ".bz2": bz2.open}.get(file.suffix, open)
-        with opened(file, "rb") as stream:
+        with open_compressed(file) as stream:
             features, label_sets = load_svmlight_file(
-                LimitedLines(cast(IO[bytes], stream)),
+                LimitedLines(stream),
                 n_features=num_features,
                 multilabel=True,
                 zero_based=zero_based,  # pyright: ignore[reportArgumentType]  # guessed from the default "auto"

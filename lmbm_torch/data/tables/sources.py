@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
 from lmbm_torch.data.formats import arff
+from lmbm_torch.data.formats.compressed import open_compressed
 from lmbm_torch.data.formats.lines import LimitedLines
 from lmbm_torch.data.tables.table import Table, as_numbers
 from lmbm_torch.files import reading
@@ -85,8 +86,7 @@ def cells(path: str | PathLike, names: Sequence[str], delimiter: str | None = No
 
 
 def _opened(file: Path) -> IO[str]:
-    opened = gzip.open if file.suffix.lower() == ".gz" else open
-    return cast(IO[str], opened(file, "rt", encoding="utf-8-sig", newline=""))
+    return TextIOWrapper(open_compressed(file), encoding="utf-8-sig", newline="")
 
 
 def _sniffed(file: Path, expected: str | None, usual: str) -> str:

@@ -1,0 +1,1 @@
+"""What others hand over, read without running any of it."""

@@ -1,0 +1,277 @@
+"""Saved configurations, of which nothing is called or imported but parts of this library and what is trusted.
+
+A run directory may come from a stranger, and its ``config.yaml`` names functions and classes (``_target_``)
+with arguments. Whatever makes objects from it goes through :class:`SavedConfiguration`, which looks at every
+name before the first call. Command lines and ``--config-dir`` are the caller's own words, and are not held to
+this.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.files import CONFIG, reading
+
+__all__ = ["SavedConfiguration", "import_trusted"]
+
+LIBRARY = "lmbm_torch"
+TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS = "_target_", "_partial_", "_convert_", "_recursive_", "_args_"
+WORDS_OF_HYDRA = {TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS}
+# Gives the function of a path, which is held to the same list.
+GET_METHOD = "hydra.utils.get_method"
+# Bytes: a run on 30,000 named labels has less than one million.
+LONGEST = 2**24
+# A value elsewhere in the same file; a resolver, such as oc.env, has a colon.
+_REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.\[\]]+\}")
+
+_MODULES = """Sequential Identity Flatten Unflatten Linear Bilinear Embedding Dropout Dropout1d Dropout2d
+ReLU LeakyReLU PReLU ELU SELU GELU SiLU Mish Softplus Softsign Tanh Sigmoid Hardtanh Softmax LogSoftmax
+Conv1d Conv2d MaxPool1d MaxPool2d AvgPool1d AvgPool2d AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool1d
+AdaptiveMaxPool2d BatchNorm1d BatchNorm2d LayerNorm GroupNorm RMSNorm"""
+_OPTIMIZERS = "Adagrad Adam AdamW Adamax ASGD LBFGS NAdam RAdam RMSprop SGD"
+_SCHEDULERS = """ConstantLR CosineAnnealingLR CosineAnnealingWarmRestarts ExponentialLR LinearLR MultiStepLR
+OneCycleLR PolynomialLR ReduceLROnPlateau StepLR"""
+OTHERS = frozenset(
+    f"{package}.{name}"
+    for package, names in {
+        "torch.nn": _MODULES,
+        "torch.optim": _OPTIMIZERS,
+        "torch.optim.lr_scheduler": _SCHEDULERS,
+        "lightning.pytorch": "Trainer",
+        "lightning.pytorch.callbacks": "EarlyStopping LearningRateMonitor ModelCheckpoint",
+        "lightning.pytorch.loggers": "CSVLogger TensorBoardLogger",
+    }.items()
+    for name in names.split()
+)
+"""Classes of other libraries that are called without being trusted."""
+
+# What of each room of this library makes parts of a run: classes, functions, or class methods as well.
+_CLASSES = {"data", "estimators", "inference", "losses", "models", "training"}
+_FUNCTIONS = ("data.", "inference.", "losses.", "estimators.orderings.", "training.penalties.")
+_MORE_FUNCTIONS = {"training.latent.by_method", "training.tracking.mlflow_logger"}
+_CLASS_METHODS = ("models.",)
+# Functions of these rooms that do something beside what they return, such as writing files.
+_NOT_MEANT = re.compile(r"inference\.parts\..*|.*\.(write|save)\w*")
+
+
+@dataclass(frozen=True)
+class SavedConfiguration:
+    """The configuration of a run directory, in plain values.
+
+    Args:
+        values: nested dictionaries and lists, without interpolations.
+        trust: names beyond those of this library that may be imported and called.
+    """
+
+    values: dict[str, Any]
+    trust: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, folder: str | PathLike, trust: Sequence[str] = ()) -> SavedConfiguration:
+        """Read ``config.yaml`` of a run directory; nothing that the file names is imported or called.
+
+        References to other keys (``${C}``) are resolved.
+
+        Args:
+            trust: see :class:`SavedConfiguration`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: a file that is no configuration, one with aliases of YAML, which grow without limit,
+                or with a resolver, such as ``${oc.env:HOME}``. The message names the file.
+        """
+        with naming_extras():
+            import yaml
+            from omegaconf import OmegaConf
+            from omegaconf.errors import OmegaConfBaseException
+
+        damage = (yaml.YAMLError, OmegaConfBaseException, RecursionError, OSError, OverflowError)
+        with reading(Path(folder) / CONFIG, *damage) as file:
+            if file.stat().st_size > LONGEST:
+                raise ValueError(f"expected at most {LONGEST} bytes, got {file.stat().st_size}")
+            text = file.read_text(encoding="utf-8")
+            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+                raise ValueError("expected none of YAML's aliases (*name), got one")
+            content = OmegaConf.create(text)
+            _check_interpolations(OmegaConf.to_container(content), _REFERENCE)
+            values = OmegaConf.to_container(content, resolve=True)
+            # Of two references side by side, something else may have become.
+            _check_interpolations(values, None)
+            if not isinstance(values, dict):
+                raise ValueError(f"expected keys with values, got {type(values).__name__}")
+        return cls({str(key): value for key, value in values.items()}, frozenset(trust))
+
+    def get(self, *keys: str) -> Any:
+        """Return the value of a key, of a key within it, and so on; None where there is none."""
+        found: Any = self.values
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    def check(self) -> None:
+        """Refuse a configuration of which some part may not be made; nothing but this library is imported.
+
+        Raises:
+            ValueError: see :meth:`make`.
+        """
+        for key, node in _nodes("", self.values):
+            self._check_node(key, node)
+
+    def make(self, *keys: str) -> Any:
+        """Return what the node of a key describes; None where there is none.
+
+        Raises:
+            ValueError: the node, or one within it, names something that is neither a part of this library
+                that makes parts of runs, nor one of :data:`OTHERS`, nor trusted; or what is called refuses
+                its arguments. The message names the key and says how to trust it.
+        """
+        from hydra.errors import InstantiationException
+        from hydra.utils import instantiate
+
+        described = self.get(*keys)
+        if not isinstance(described, dict):
+            return described
+        key = ".".join(keys)
+        for place, node in _nodes(key, described):
+            self._check_node(place, node)
+        try:
+            return instantiate(described, _convert_="all")
+        except InstantiationException as error:
+            raise ValueError(f"{key}: {worded(error)}") from error
+
+    def _check_node(self, key: str, node: dict[str, Any]) -> None:
+        name = node[TARGET]
+        if name != GET_METHOD:
+            self._check_name(f"{key}.{TARGET}", name)
+        elif set(node) - WORDS_OF_HYDRA != {"path"} or node.get(ARGS):
+            raise ValueError(f"{key}: expected {GET_METHOD} with a path alone, got {sorted(node)}")
+        else:
+            self._check_name(f"{key}.path", node["path"])
+
+    def _check_name(self, key: str, name: Any) -> None:
+        if isinstance(name, str) and (name in self.trust or name in OTHERS or _is_part(name)):
+            return
+        raise ValueError(
+            f"{key}: expected a part of {LIBRARY}, or a class of torch or lightning that it knows, got "
+            f"{name!r}, of which nothing was run{_way_out(name)}"
+        )
+
+
+def import_trusted(trust: Sequence[str]) -> None:
+    """Import the classes that a caller trusts, so that files which hold them can be read.
+
+    Raises:
+        ValueError: a name that cannot be imported.
+    """
+    for name in trust:
+        try:
+            _located(name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"trust: expected a class or function to import, such as mine.Encoder, got {name!r}: {error}"
+            ) from error
+
+
+def _way_out(name: Any) -> str:
+    # Whatever else a file says is not repeated as something to type.
+    if not isinstance(name, str) or not name.replace(".", "_").isidentifier() or not name.isascii():
+        return ""
+    return (
+        f". If you know who wrote this run and what that is, trust it by name: --trust {name} (lmbm train "
+        f"resume=… 'trust=[{name}]'; in Python trust=[{name!r}])"
+    )
+
+
+def worded(error: Exception) -> str:
+    """Return why something was not made, without Hydra's advice to override what it never calls."""
+    if error.__cause__ is not None:
+        return str(error.__cause__)
+    if "HYDRA_INSTANTIATE" in str(error):
+        return "Hydra itself never calls this function from a configuration: call it in Python"
+    return str(error)
+
+
+def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
+    """Refuse texts with interpolations other than those of a pattern; None for any."""
+    if isinstance(node, dict):
+        for key, value in node.items():
+            _check_interpolations(key, None)
+            _check_interpolations(value, allowed)
+    elif isinstance(node, list):
+        for value in node:
+            _check_interpolations(value, allowed)
+    elif isinstance(node, str) and "${" in (node if allowed is None else allowed.sub("", node)):
+        raise ValueError(
+            f"expected no interpolation but a reference to another key, such as ${{C}}, got {node!r}"
+        )
+
+
+def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All nodes with a target, wherever they stand, by their keys."""
+    if isinstance(value, dict):
+        if TARGET in value:
+            yield key, value
+        for name, inner in value.items():
+            yield from _nodes(f"{key}.{name}" if key else str(name), inner)
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from _nodes(f"{key}.{place}", inner)
+
+
+def _is_part(name: str) -> bool:
+    """Whether a name leads to a class or function of this library that makes a part of a run.
+
+    What decides is where the function or class itself says that it is defined: a module's attributes lead
+    to everything that the module imports.
+    """
+    library, _, rest = name.partition(".")
+    if library != LIBRARY or rest.partition(".")[0] not in _CLASSES:
+        return False
+    try:
+        found = _located(name)
+    except (ImportError, AttributeError, ValueError):
+        return False
+    module, path = getattr(found, "__module__", None) or "", getattr(found, "__qualname__", "")
+    own = f"{module}.{path}"
+    room, _, _ = own.removeprefix(f"{LIBRARY}.").partition(".")
+    inner = own.removeprefix(f"{LIBRARY}.")
+    if not own.startswith(f"{LIBRARY}.") or "._" in f".{own}" or _NOT_MEANT.fullmatch(inner):
+        return False
+    if inspect.isclass(found):
+        return room in _CLASSES
+    if inspect.ismethod(found):
+        return inspect.isclass(found.__self__) and inner.startswith(_CLASS_METHODS)
+    is_of_module = inspect.isfunction(found) and "." not in path
+    is_meant = inner.startswith(_FUNCTIONS) or inner in _MORE_FUNCTIONS
+    return is_of_module and is_meant
+
+
+def _located(name: str) -> Any:
+    """What a dotted name leads to; of this library only its own modules are walked through.
+
+    Raises:
+        AttributeError, ImportError: there is no such thing.
+        ValueError: no dotted name.
+    """
+    parts = name.split(".")
+    if len(parts) < 2 or not all(part.isidentifier() for part in parts):
+        raise ValueError("expected names joined by full stops")
+    found: Any = import_module(parts[0])
+    for place, part in enumerate(parts[1:], 1):
+        path = ".".join(parts[:place])
+        if isinstance(found, ModuleType) and not hasattr(found, part):
+            found = import_module(f"{found.__name__}.{part}")
+        else:
+            found = getattr(found, part)
+        if parts[0] == LIBRARY and isinstance(found, ModuleType) and not found.__name__.startswith(path):
+            raise ValueError(f"expected a module of {LIBRARY}, got {found.__name__}")
+    return found
