@@ -32,6 +32,7 @@ EXTRAS = {
     "sklearn": "sklearn",
     "torchmetrics": "sklearn",
     "uvicorn": "serve",
+    "yaml": "train",
 }
 """Module → the smallest extra that brings it."""
 

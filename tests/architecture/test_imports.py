@@ -147,10 +147,11 @@ LEAVES = {
     "safetensors": {"models.archives"},
     "rich": {"estimators.calls", "compare", "cli"},
     "jinja2": {"prediction.pages"},
-    "hydra": {"prediction.loading", "training.configured", "cli"},
+    "hydra": {"persistence.trusted", "training.configured", "cli"},
     "onnx": {"models.onnx"},
     "onnxscript": {"models.onnx"},
-    "omegaconf": {"prediction.loading", "training.configured", "cli"},
+    "omegaconf": {"persistence.trusted", "training.configured", "cli"},
+    "yaml": {"persistence.trusted"},
     "jaxtyping": {"shapes"},
 }
 
@@ -159,7 +160,7 @@ BRINGS = {
     # The last comes with newer versions of joblib.
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl", "cloudpickle"},
     "liac-arff": {"arff"},
-    "hydra-core": {"hydra", "omegaconf"},
+    "hydra-core": {"hydra", "omegaconf", "yaml"},
     "dask[distributed]": {"distributed"},
     "mlrl-boomer": {"mlrl"},
     "mlflow-skinny": {"mlflow"},
