@@ -14,7 +14,7 @@ from typing import Any
 from lmbm_torch.estimators.targets import check_columns
 from lmbm_torch.extras import naming_extras
 
-__all__ = ["all_or_nothing", "bar", "of_label_columns", "progress", "told_if_slow", "watched"]
+__all__ = ["all_or_nothing", "bar", "of_label_columns", "progress", "watched"]
 
 # Seconds that a call may take without a word.
 PATIENCE = 10.0
