@@ -22,7 +22,6 @@ from lmbm_torch.fitting.completion import completed_labels, learn_along, observe
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
 from lmbm_torch.fitting.joint_calibration import fitted_scales
 from lmbm_torch.inference import decode_hinge
-from lmbm_torch.inference.undirected_branch_and_bound import NODE_LIMIT
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.states import following_stage, next_stage
@@ -264,7 +263,7 @@ class _Part:
         device = self.module.device
         energy = self.model.energy(to_tensor(self.features[rows]).to(device))
         known = torch.from_numpy(self.labels[rows]).to(device)
-        found = decode_hinge(energy, self.module.margin, known=known, node_limit=NODE_LIMIT)
+        found = decode_hinge(energy, self.module.margin, known=known)
         return found.labels.cpu().numpy()
 
 

@@ -82,7 +82,7 @@ def test_prediction_is_the_network_s_with_its_fields_shifted():
 
 def test_kernels_weights_and_classes():
     weight = np.random.default_rng(1).random(120)
-    settings: dict[str, Any] = {"kernel": "rbf", "gamma": 0.3, "ordering": "index", "tol": 1e-8}
+    settings: dict[str, Any] = {"C": 1.0, "kernel": "rbf", "gamma": 0.3, "ordering": "index", "tol": 1e-8}
     named = ThresholdTunedClassifier(LMSBNClassifier(**settings)).fit(X, Y, weight)
     matrix = rbf_kernel(X, gamma=0.3)
     given = ThresholdTunedClassifier(LMSBNClassifier(**{**settings, "kernel": "precomputed"}))
