@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.torch_internals import is_mapped, is_transformed
+from lmbm_torch.torch_internals import is_mapped, transform
 from lmbm_torch.verdicts import foresee, is_traced, refuse_unless
 
 # Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
@@ -55,7 +55,7 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 def are_transformed() -> bool:
     """Whether this is within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
     # Tracing for torch.compile is none of them.
-    return not torch.compiler.is_compiling() and is_transformed()
+    return not torch.compiler.is_compiling() and transform() is not None
 
 
 def check_outside_transforms(name: str) -> None:

@@ -18,19 +18,15 @@ assert_async: Callable[[Tensor, str], None] | None = getattr(torch, "_assert_asy
 """Let compiled code raise unless a bool on a device is true, without a wait; None where torch cannot."""
 
 
-def is_transformed() -> bool:
-    """Return whether this is within ``torch.func.grad``, ``vmap`` and their kin.
+transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", lambda: None)
+"""Return the innermost of ``torch.func.grad``, ``vmap`` and other transforms that runs, or None.
 
-    Where torch does not tell it is False, and torch itself refuses to read a tensor within.
-    """
-    try:
-        return _functorch.peek_interpreter_stack() is not None
-    except AttributeError:
-        return False
+Where torch does not tell, the answer is None, and torch itself refuses to read a tensor within a transform.
+"""
 
 
 def is_mapped(tensor: Tensor) -> bool:
-    """Return whether a tensor is one of ``torch.func.vmap``; see :func:`is_transformed`."""
+    """Return whether a tensor is one of ``torch.func.vmap``; False where torch does not tell."""
     try:
         while _functorch.is_functorch_wrapped_tensor(tensor):
             if _functorch.is_batchedtensor(tensor):

@@ -29,6 +29,7 @@ PACKAGES = (
     "viz",
     "training",
     "prediction",
+    "persistence",
     "compare",
     "cli",
 )

@@ -55,12 +55,17 @@ OTHERS = frozenset(
 """Classes of other libraries that are called without being trusted."""
 
 # What of each room of this library makes parts of a run: classes, functions, or class methods as well.
-_CLASSES = {"data", "estimators", "inference", "losses", "models", "training"}
+_ROOMS = {"data", "estimators", "inference", "losses", "models", "training"}
 _FUNCTIONS = ("data.", "inference.", "losses.", "estimators.orderings.", "training.penalties.")
 _MORE_FUNCTIONS = {"training.latent.by_method", "training.tracking.mlflow_logger"}
 _CLASS_METHODS = ("models.",)
-# Functions of these rooms that do something beside what they return, such as writing files.
-_NOT_MEANT = re.compile(r"inference\.parts\..*|.*\.(write|save)\w*")
+# Of inference the functions that answer for an energy, and the record of a matched inference: other functions
+# and classes may do something beside what they return, such as starting a process.
+_ANSWERS = re.compile(
+    r"inference\.(\w+\.)*(decode\w*|\w*marginal\w*|log_partition|sample|estimate|relaxed_labels|MatchedInference)"
+)
+# Functions that write files.
+_WRITES = re.compile(r".*\.(write|save)\w*")
 
 
 @dataclass(frozen=True)
@@ -234,7 +239,7 @@ def _is_part(name: str) -> bool:
     to everything that the module imports.
     """
     library, _, rest = name.partition(".")
-    if library != LIBRARY or rest.partition(".")[0] not in _CLASSES:
+    if library != LIBRARY or rest.partition(".")[0] not in _ROOMS:
         return False
     try:
         found = _located(name)
@@ -244,10 +249,12 @@ def _is_part(name: str) -> bool:
     own = f"{module}.{path}"
     room, _, _ = own.removeprefix(f"{LIBRARY}.").partition(".")
     inner = own.removeprefix(f"{LIBRARY}.")
-    if not own.startswith(f"{LIBRARY}.") or "._" in f".{own}" or _NOT_MEANT.fullmatch(inner):
+    if not own.startswith(f"{LIBRARY}.") or "._" in f".{own}" or _WRITES.fullmatch(inner):
+        return False
+    if room == "inference" and not _ANSWERS.fullmatch(inner):
         return False
     if inspect.isclass(found):
-        return room in _CLASSES
+        return room in _ROOMS
     if inspect.ismethod(found):
         return inspect.isclass(found.__self__) and inner.startswith(_CLASS_METHODS)
     is_of_module = inspect.isfunction(found) and "." not in path

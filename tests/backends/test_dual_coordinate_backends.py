@@ -117,12 +117,14 @@ def test_without_numba_the_reference_runs_and_says_so_once(monkeypatch):
     monkeypatch.delattr("lmbm_torch.backends.dual.compiled.network")
     monkeypatch.setitem(sys.modules, "lmbm_torch.backends.dual.compiled.network", None)
     installed.compiled.cache_clear()
+    installed.kernels.cache_clear()
     try:
         with pytest.warns(RuntimeWarning, match="plain reference"):
             first = run(dual_coordinate, problems, tol=1e-6)
         again = run(dual_coordinate, problems, tol=1e-6)
     finally:
         installed.compiled.cache_clear()
+        installed.kernels.cache_clear()
     np.testing.assert_allclose(first.primal, compiled.primal, rtol=1e-5)
     np.testing.assert_array_equal(again.dual_coef, first.dual_coef)
 

@@ -19,7 +19,7 @@ from hydra.utils import instantiate
 from persistence.attacks import ATTACKS, attack
 from persistence.columns import sentences
 
-from lmbm_torch.cli import annotate, estimated, evaluate, jobs, predict, report
+from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.persistence.trusted import OTHERS, SavedConfiguration, import_trusted
 from lmbm_torch.prediction import chains, loading
@@ -39,15 +39,12 @@ COMMANDS: dict[str, Callable[[Path, Path, Path], Any]] = {
         [*map(str, (run, file, "--output", out / "p")), *TRUSTING]
     ),
     "evaluate": lambda run, _, out: evaluate.main([*map(str, (run, "--output", out / "e")), *TRUSTING]),
-    "annotate": lambda run, file, out: annotate.main(
-        [*map(str, (run, file, "--output", out / "a.csv")), *TRUSTING]
-    ),
     "report": lambda run, _, out: report.main([*map(str, (run, "--output", out / "r.html")), *TRUSTING]),
     "resume": lambda run, *_: jobs.resume(str(run), [TRUST]),
     "load": lambda run, *_: loading.load(run, [TRUST]),
 }
 # Of a group that they do not read, or read alike, one attack is enough for each of these.
-ONE_EACH = {"predict": "hub", "annotate": "torch", "report": "joblib", "evaluate": "pandas", "load": "numpy"}
+ONE_EACH = {"predict": "hub", "report": "joblib", "evaluate": "pandas", "load": "numpy"}
 READERS = {"model.encoder": {*COMMANDS}, "inference": {*COMMANDS}, "data": {"evaluate", "report", "resume"}}
 # The nodes of the run of `model_run`; each is read by some command.
 GROUPS = (
@@ -118,12 +115,6 @@ def chain_run(tmp_path_factory) -> Path:
     with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         estimated.start(compose("train", overrides=overrides))
     return folder / "run"
-
-
-@pytest.fixture(autouse=True)
-def no_server(monkeypatch):
-    monkeypatch.setattr("lmbm_torch.annotation.app.serve", lambda session, port: None)
-    monkeypatch.setattr("lmbm_torch.annotation.session.Session.warm_up", lambda self: None)
 
 
 def changed(run: Path, folder: Path, group: str, node: Any) -> Path:
@@ -257,7 +248,7 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         "lmbm_torch.data.batches.DataLoader",
         "lmbm_torch.models.save",
         "lmbm_torch.models.saving.archives.write",
-        "lmbm_torch.inference.parts.solver_process.SolverProcess",
+        "lmbm_torch.inference.parts.toulbar2.solve",
         "lmbm_torch.inference.cost_function_network.SolverProcess",
         "lmbm_torch.training.configured.build",
         "lmbm_torch.training.configured.instantiate",

@@ -192,7 +192,8 @@ class Task:
         if constraints is not None:
             check_rules(energy, constraints, known)
         # Without its constant, which no solver needs to see.
-        precise = replace(energy.to("cpu", torch.float64), constant=torch.zeros(energy.batch_size).double())
+        precise = energy.to("cpu", torch.float64)
+        precise = replace(precise, constant=torch.zeros_like(precise.constant))
         given = torch.full((energy.batch_size, energy.num_labels), torch.nan).double()
         given = given if known is None else known.double().cpu()
         return cls(energy, precise, given, rule, constraints)
