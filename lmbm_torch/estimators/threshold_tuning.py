@@ -17,6 +17,7 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.base import Rows
 from lmbm_torch.estimators.calibration import held_out_energies
 from lmbm_torch.estimators.measures import measure
+from lmbm_torch.estimators.seeding import seeds_for
 from lmbm_torch.estimators.settings import Constraints
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.targets import known_tensor
@@ -43,6 +44,8 @@ class ThresholdTunedClassifier(WrappingClassifier):
         num_steps: thresholds to try for a label are γ j / num_steps for |j| < num_steps. ±γ are not among
             them: where a label is hardly learned, they would leave fields of zero, which speak for neither.
         max_cycles: of trials of all labels; fewer if a cycle changes nothing.
+        random_state: of the network, where that is not seeded itself, and of the samples behind
+            probabilities; None for the network's.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
             columns of ``y``, beside those of
             the base; the trials', too.
@@ -60,13 +63,22 @@ class ThresholdTunedClassifier(WrappingClassifier):
     }
 
     def __init__(
-        self, base=None, *, measure="exact_match", cv=5, num_steps=20, max_cycles=5, constraints=None
+        self,
+        base=None,
+        *,
+        measure="exact_match",
+        cv=5,
+        num_steps=20,
+        max_cycles=5,
+        random_state=None,
+        constraints=None,
     ):
         self.base = base
         self.measure = measure
         self.cv = cv
         self.num_steps = num_steps
         self.max_cycles = max_cycles
+        self.random_state = random_state
         self.constraints = constraints
 
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
@@ -77,9 +89,10 @@ class ThresholdTunedClassifier(WrappingClassifier):
             ValueError: a setting or an input that is not as described; the message names it.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        base = self._unfitted()
+        seeds = seeds_for(self._unfitted(), self.random_state)
+        base = self._unfitted(**seeds)
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
-        network = self._unfitted(calibrate=False)
+        network = self._unfitted(calibrate=False, **seeds)
         energies, truths = zip(*held_out_energies(network, X, labels, sample_weight, splits), strict=True)
         self._tune(base, energies, torch.cat(truths).cpu())
         self.network_ = base.fit(X, labels, sample_weight)
@@ -115,10 +128,11 @@ class ThresholdTunedClassifier(WrappingClassifier):
         """The energies whose probabilities are reported, from those of shifted fields."""
         return self.network_.calibrated_all(energies)
 
-    # The random state is for the samples behind probabilities.
-    random_state: Any = property(attrgetter("network_.random_state"), doc="The network's.")
     node_limit: Any = property(attrgetter("network_.node_limit"), doc="The network's.")
     _network: Any = property(attrgetter("network_"))
+
+    def _seed(self) -> int:
+        return super()._seed() if self.random_state is not None else self.network_._seed()
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
         num_labels, rules = truth.shape[1], self._rules()

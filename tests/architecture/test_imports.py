@@ -94,6 +94,7 @@ ROOMS = {
         "estimators.explanations",
         "estimators.progress",
         "estimators.refits",
+        "estimators.seeding",
         "estimators.settings",
         "estimators.targets",
         "estimators.under_rules",
