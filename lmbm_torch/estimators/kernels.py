@@ -171,9 +171,22 @@ class KernelMixin:
 
     def _resolve_kernel(self, X, device: str = "cpu") -> Kernel:
         """Note and return the kernel for training instances X (instances, features)."""
+        if isinstance(self.kernel, str) and self.kernel != "precomputed":
+            _check_squares(X)
         gamma = resolved_gamma(self.gamma, X)
         self.kernel_ = Kernel(self.kernel, gamma, self.kernel_degree, self.coef0, device)
         return self.kernel_
+
+
+def _check_squares(X) -> None:
+    """Refuse features whose squares, and so distances and products, are beyond their type."""
+    values = X.data if sparse.issparse(X) else X
+    largest = float(np.abs(values).max(initial=0))
+    if largest < (float(np.finfo(values.dtype).max) / (X.shape[0] * X.shape[1])) ** 0.5:
+        return
+    raise ValueError(
+        f"X: expected features whose squares can be added, got one of {largest:.3g}; scale them first"
+    )
 
 
 def resolved_gamma(gamma: Any, X) -> float:
