@@ -464,6 +464,7 @@ def test_a_label_set_that_training_has_not_has_no_probability():
     random = np.random.default_rng(0)
     X, Y = random.normal(size=(40, 3)), np.repeat([[0, 1], [1, 0]], 20, axis=0)
     model = label_sets.LabelSetForest(10, random_state=0).fit(X, Y)
-    values = model.log_prob(X[:2], np.array([[1, 1], [0, 1]]))
+    # Of the first one the last label set is probable.
+    values = model.log_prob(X[[30, 1]], np.array([[1, 1], [0, 1]]))
     assert values[0] == -np.inf
     assert values[1] == pytest.approx(np.log(model.label_set_proba(X[1:2])[0, 0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +173,13 @@ def test_networks_of_triples_give_probabilities(kernel):
     "settings", [{}, {"gamma": 0.5}, {"kernel": "poly"}, {"kernel": "poly", "gamma": 0.5}]
 )
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.filterwarnings("error")
 def test_features_whose_squares_overflow_are_refused(settings, form):
     X = np.random.default_rng(0).normal(size=(20, 3))
     Y = (X > 0).astype(float)
     X[3, 1] = 1e200
     message = r"X: expected features whose squares can be added, got one of 1e\+200"
     for kind, target in ((LMSBNClassifier, Y), (KernelLogisticRegression, Y[:, 0]), (MultiClassSVM, Y[:, 0])):
-        with warnings.catch_warnings(), pytest.raises(ValueError, match=message):
-            warnings.simplefilter("error")
-            kind(**{"kernel": "rbf", **settings}).fit(form(X), target)
+        model = kind(**{"kernel": "rbf", **settings})
+        with pytest.raises(ValueError, match=message):
+            model.fit(form(X), target)

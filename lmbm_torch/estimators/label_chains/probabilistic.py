@@ -175,7 +175,7 @@ class ProbabilisticClassifierChain(RulesMixin, ClassifierOfLabels):
         self.members_ = []
         for member in range(self.num_members):
             order = self._ordering(len(columns.names), random, is_first=member == 0)
-            estimator = clone(self.estimator)
+            estimator: Any = clone(self.estimator)
             estimator.set_params(**seeds_for(estimator, None if self.random_state is None else random))
             self.members_.append(Chain.fit(estimator, X, codes, order, columns.num_states, weights, self.cv))
         self.ordering_ = np.array(self.members_[0].ordering)
