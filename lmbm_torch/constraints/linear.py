@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from lmbm_torch.checks import check_shape
 from lmbm_torch.constraints.feasibility import completion, contradiction
 from lmbm_torch.constraints.rules import NOT, Rule
 from lmbm_torch.constraints.text import parse
@@ -73,7 +72,7 @@ class Constraints:
 
     def violated(self, labels: np.ndarray) -> np.ndarray:
         """Which rules each labelling breaks, (instances, rules), for labels (instances, labels) of {0, 1}."""
-        check_shape("labels", labels, None, self.num_labels)
+        self._check_width("labels", labels)
         if not self._starts.size:
             return np.zeros((len(labels), 0), bool)
         sums = np.add.reduceat(labels[:, self._columns] * self._weights, self._starts, axis=1)
@@ -98,7 +97,7 @@ class Constraints:
             is broken already. Where that is false the labels mean nothing; where it is true an allowed
             labelling may still not exist.
         """
-        check_shape("known", known, None, self.num_labels)
+        self._check_width("known", known)
         if not self._starts.size:
             return known.copy(), np.ones(len(known), bool)
         step = max(1, part_bytes(8 * CHUNK) // (8 * len(self._columns)))
@@ -154,6 +153,11 @@ class Constraints:
         matrix = np.zeros((len(self._starts), self.num_labels))
         matrix[self._rows, self._columns] = self._weights
         return matrix
+
+    def _check_width(self, name: str, rows: np.ndarray) -> None:
+        """Refuse other rows than of all labels; there may be none."""
+        if rows.ndim != 2 or rows.shape[1] != self.num_labels:
+            raise ValueError(f"{name}: expected shape (instances, {self.num_labels}), got {rows.shape}")
 
     def _propagated(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         known = known.copy()

@@ -35,6 +35,14 @@ TOKEN = re.compile(
     r"""|(?P<sign><->|->|<=|>=|==?|[-+*(),]))"""
 )
 
+# Signs of other languages, and what stands for them here.
+FOREIGN = re.compile(r"\s*(<=>|==?>|[→⇒↔⇔∧∨¬≤≥!~]|&&?|\|\|?)")
+MEANT = {"<=>": "<->", "↔": "<->", "⇔": "<->", "=>": "->", "==>": "->", "→": "->", "⇒": "->"}
+MEANT |= {"&": "and", "&&": "and", "∧": "and", "|": "or", "||": "or", "∨": "or"}
+MEANT |= {"!": "not", "~": "not", "¬": "not", "≤": "<=", "≥": ">="}
+# What is in quotes, or else from a sign to the end of the line.
+COMMENT = re.compile(r"""("[^"]*"|'[^']*')|\#.*""")
+
 
 class Token(NamedTuple):
     """A word of a rule: its kind is name, number, sign, word, count or end."""
@@ -60,7 +68,7 @@ def parse(text: str) -> tuple[Rule, ...]:
 
 
 def read(path: str | PathLike) -> tuple[Rule, ...]:
-    """The rules of a text file, one a line; empty lines and what follows ``#`` say nothing.
+    """The rules of a text file, one a line; empty lines and what follows ``#`` outside quotes say nothing.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -69,7 +77,7 @@ def read(path: str | PathLike) -> tuple[Rule, ...]:
     rules: list[Rule] = []
     with reading(path, argument="rules") as file:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            text = line.partition("#")[0].strip()
+            text = COMMENT.sub(lambda found: found[1] or "", line).strip()
             try:
                 rules += parse(text) if text else ()
             except ValueError as error:
@@ -80,6 +88,9 @@ def read(path: str | PathLike) -> tuple[Rule, ...]:
 def _tokens(text: str) -> list[Token]:
     found, place = [], 0
     while text[place:].strip():
+        if foreign := FOREIGN.match(text, place):
+            sign = foreign[1]
+            raise ValueError(f"constraints: expected {MEANT[sign]!r} in place of {sign!r} in {text!r}")
         match = TOKEN.match(text, place)
         if match is None:
             raise ValueError(

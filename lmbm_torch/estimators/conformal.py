@@ -22,6 +22,7 @@ from lmbm_torch.estimators.base import Rows, StructuredClassifier, level_of_call
 from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.explanations import Explanation
 from lmbm_torch.estimators.rows import num_instances, some_instances
+from lmbm_torch.estimators.seeding import seeds_for
 from lmbm_torch.estimators.settings import RULES, Constraints, Number
 from lmbm_torch.estimators.under_rules import Rules, rules_over
 from lmbm_torch.solvers.networks.problems import canonical
@@ -59,7 +60,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         estimator: with ``predict`` and ``predict_proba`` for label matrices, of this library or another.
         coverage: how often all labels of an instance are to lie between the two sets, above 0 and below 1.
         calibration_size: the share of the instances that the estimator is not fitted to.
-        random_state: of their choice.
+        random_state: of their choice, and of the estimator, where that is not seeded itself.
         constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`): what
             follows from the certain labels and from those that are ruled out is certain or ruled out, too. So
             sets are smaller at the same coverage, as long as the rules are true.
@@ -127,6 +128,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
         )
         estimator: Any = clone(self.estimator)
+        estimator.set_params(**seeds_for(estimator, self.random_state))
         self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))
         present = self._probabilities(some_instances(X, held_out))
         truth = np.where(labels[held_out] == 1, present, 1 - present).min(1)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
-from sklearn.utils import check_random_state, gen_batches, get_tags
+from sklearn.utils import gen_batches, get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
@@ -227,8 +227,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """
         check_count("num_samples", num_samples)
         distribution = self._distribution(X)
-        seed = int(check_random_state(self.estimator_.random_state).randint(2**31))
-        generator = torch.Generator(distribution.energies[0].device).manual_seed(seed)
+        generator = torch.Generator(distribution.energies[0].device).manual_seed(self.estimator_._seed())
         return self._values(distribution.sample(num_samples, generator).cpu().numpy())
 
     def binding_rules(self, X: Rows) -> list[list[str]]:

@@ -72,6 +72,8 @@ class Kernel:
         A kernel with a name sees them in the units that C counts in.
         """
         has_units = isinstance(settings.kernel, str) and settings.kernel != "precomputed"
+        if has_units:
+            _check_squares(X)
         units = recipe.units(settings.C if has_units else 1.0, X, sample_weight)
         gamma = resolved_gamma(settings.gamma, units.scaled(X))
         of_features = (units.shift, units.scale)
@@ -179,6 +181,17 @@ def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.n
         return float(C)
     square = float(np.average(kernel.squares(X), weights=sample_weight))
     return factor / square if square > 0 else factor
+
+
+def _check_squares(X) -> None:
+    """Refuse features whose squares, and so distances and products, are beyond their type."""
+    values = X.data if sparse.issparse(X) else X
+    largest = float(np.abs(values).max(initial=0))
+    if largest < (float(np.finfo(values.dtype).max) / (X.shape[0] * X.shape[1])) ** 0.5:
+        return
+    raise ValueError(
+        f"X: expected features whose squares can be added, got one of {largest:.3g}; scale them first"
+    )
 
 
 def resolved_gamma(gamma: Any, X) -> float:

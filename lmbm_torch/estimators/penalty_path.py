@@ -31,6 +31,7 @@ from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, w
 from lmbm_torch.estimators.contributions import Fields
 from lmbm_torch.estimators.explanations import Explanation, without_names
 from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.seeding import seeds_for
 from lmbm_torch.estimators.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.estimators.spreading import keep, spread
@@ -71,7 +72,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         cv: folds.
         scoring: as in scikit-learn; by default the share of instances that are predicted right.
         verbose: 1 for a bar of the folds' fits (needs rich), in place of their own; 0 for none.
-        random_state: of the folds.
+        random_state: of the folds, and of the base, where that is not seeded itself.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
             columns of ``y``, beside those of the base.
 
@@ -134,14 +135,15 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
         with bar(type(self).__name__, self.verbose) as tell:
             kept = keep((X, targets, weight))
-            scored = spread(partial(_scores, self), kept, folds)
+            seeds = seeds_for(self._unfitted(), self.random_state)
+            scored = spread(partial(_scores, self, seeds), kept, folds)
             for fold, found in enumerate(scored):
                 self.scores_[fold], self.n_iters_[fold] = found
                 if tell is not None:
                     done, every = (fold + 1) * len(self.Cs_), len(folds) * len(self.Cs_)
                     tell(done / every, f"{done} of {every} fits")
         self.C_ = float(self.Cs_[self.scores_.mean(0).argmax()])
-        (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_)])
+        (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_, seeds)])
         self.estimator_.label_names_ = self.label_names_
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
         return self
@@ -197,7 +199,13 @@ class PenaltyPathClassifier(StructuredClassifier):
         return estimator._fields(X, reference)
 
     def _score_path(
-        self, X: Any, targets: Any, weight: Any, train: np.ndarray, held_out: np.ndarray
+        self,
+        seeds: dict[str, int],
+        X: Any,
+        targets: Any,
+        weight: Any,
+        train: np.ndarray,
+        held_out: np.ndarray,
     ) -> tuple[list[float], list[int]]:
         """Scores and iterations of one fold, from the smallest C to the largest."""
         of_kernel = get_tags(self).input_tags.pairwise
@@ -205,7 +213,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         path = Path()
         scores, iterations = [], []
         for C in self.Cs_.tolist():
-            estimator = self._to_fit(C)
+            estimator = self._to_fit(C, seeds)
             if self.verbose:
                 # Two bars at once would be drawn over each other.
                 estimator.set_params(verbose=0)
@@ -244,9 +252,9 @@ class PenaltyPathClassifier(StructuredClassifier):
             return base
         return base.set_params(C=recipe.times_scale(C) if self._has_multiples else C)
 
-    def _to_fit(self, C: float) -> Any:
+    def _to_fit(self, C: float, seeds: dict[str, int]) -> Any:
         """The base for a C, with all rules, over labels that come without their names."""
-        return self._unfitted(C).set_params(constraints=self._nameless_rules())
+        return self._unfitted(C).set_params(constraints=self._nameless_rules(), **seeds)
 
     @property
     def _given_rules(self) -> tuple[Rules | None, ...]:
@@ -270,10 +278,13 @@ class PenaltyPathClassifier(StructuredClassifier):
 
 @single_threaded()
 def _scores(
-    classifier: PenaltyPathClassifier, known: tuple[Any, Any, Any], fold: tuple[np.ndarray, np.ndarray]
+    classifier: PenaltyPathClassifier,
+    seeds: dict[str, int],
+    known: tuple[Any, Any, Any],
+    fold: tuple[np.ndarray, np.ndarray],
 ) -> tuple[list[float], list[int]]:
     """:meth:`PenaltyPathClassifier._score_path`, of which workers are sent what it is to learn from once."""
-    return classifier._score_path(*known, *fold)
+    return classifier._score_path(seeds, *known, *fold)
 
 
 def _edge(C: float, values: np.ndarray) -> str | None:

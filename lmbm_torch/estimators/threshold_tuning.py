@@ -35,8 +35,10 @@ from lmbm_torch.estimators.decoding import DecodingClassifier
 from lmbm_torch.estimators.distributions import NetworkMixture, hinge_losses
 from lmbm_torch.estimators.measures import measure
 from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.seeding import seeds_for
 from lmbm_torch.estimators.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier, network_capabilities, unfitted_network
+from lmbm_torch.estimators.threshold_trials import decode_thresholds
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Bool, Float, Int
@@ -59,6 +61,8 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         num_steps: thresholds to try for a label are γ j / num_steps for |j| < num_steps. ±γ are not among
             them: where a label is hardly learned, they would leave fields of zero, which speak for neither.
         max_cycles: of trials of all labels; fewer if a cycle changes nothing.
+        random_state: of the network, where that is not seeded itself, and of the samples behind
+            probabilities; None for the network's.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
             columns of ``y``, beside those of
             the base; the trials', too.
@@ -77,13 +81,22 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
     }
 
     def __init__(
-        self, base=None, *, measure="exact_match", cv=5, num_steps=20, max_cycles=5, constraints=None
+        self,
+        base=None,
+        *,
+        measure="exact_match",
+        cv=5,
+        num_steps=20,
+        max_cycles=5,
+        random_state=None,
+        constraints=None,
     ):
         self.base = base
         self.measure = measure
         self.cv = cv
         self.num_steps = num_steps
         self.max_cycles = max_cycles
+        self.random_state = random_state
         self.constraints = constraints
 
     @watched
@@ -96,9 +109,10 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
             ValueError: a setting or an input that is not as described; the message names it.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        base = unfitted_network(self.base)
+        seeds = seeds_for(unfitted_network(self.base), self.random_state)
+        base = unfitted_network(self.base, **seeds)
         splits = list(cast(BaseCrossValidator, check_cv(self.cv)).split(X, labels))
-        network = unfitted_network(self.base, calibrate=False)
+        network = unfitted_network(self.base, calibrate=False, **seeds)
         energies, truths = zip(*held_out_energies(network, X, labels, sample_weight, splits), strict=True)
         self._tune(base, energies, torch.cat(truths).cpu())
         self.network_ = base.fit(X, labels, sample_weight)
@@ -143,11 +157,6 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         return self.network_.device
 
     @property
-    def random_state(self) -> Any:
-        """That of the network, for the samples behind probabilities."""
-        return self.network_.random_state
-
-    @property
     def _network(self) -> LMSBNClassifier:
         """The network, fitted or to be fitted."""
         return self.network_ if hasattr(self, "network_") else unfitted_network(self.base)
@@ -164,6 +173,9 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
         return hinge_losses(self.energies(X), codes, self.network_._hinge_margin)
+
+    def _seed(self) -> int:
+        return super()._seed() if self.random_state is not None else self.network_._seed()
 
     def _tune(self, base: LMSBNClassifier, energies: Sequence[DirectedEnergy], truth: Tensor) -> None:
         num_labels, rules = truth.shape[1], self._rules()

@@ -95,6 +95,7 @@ ROOMS = {
         "estimators.calls",
         "estimators.protocol",
         "estimators.rows",
+        "estimators.seeding",
         "estimators.settings",
         "estimators.targets",
         "estimators.under_rules",

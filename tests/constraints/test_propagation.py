@@ -61,6 +61,25 @@ def test_rules_that_hold_anyway_and_no_rules_at_all():
         assert rules.broken(np.array([[1, 0]])) == [[]]
 
 
+def test_a_sum_that_meets_its_bound_up_to_rounding_leaves_labels_free():
+    rules = Constraints.of("0.1 a + 0.2 b <= 0.3", ("a", "b"))
+    assert 0.3 - 0.1 < 0.2
+    filled, consistent = rules.propagate(np.array([[1.0, np.nan], [1.0, 1.0]]))
+    assert np.isnan(filled[0, 1])
+    assert consistent.all()
+
+
+def test_no_instances_break_no_rule():
+    rules = Constraints.of("a -> b", ("a", "b"))
+    assert rules.violated(np.zeros((0, 2))).shape == (0, 1)
+    assert rules.broken(np.zeros((0, 2))) == []
+    filled, consistent = rules.propagate(np.zeros((0, 2)))
+    assert filled.shape == (0, 2)
+    assert consistent.shape == (0,)
+    with pytest.raises(ValueError, match=r"labels: expected shape \(instances, 2\), got \(0, 3\)"):
+        rules.violated(np.zeros((0, 3)))
+
+
 def test_parts_of_a_large_batch_are_as_alone(monkeypatch):
     rules = Constraints.of(["a -> b", "b -> c", "at_most(2, a, c, d)"], tuple("abcd"))
     known = np.where(np.random.default_rng(0).random((50, 4)) < 0.5, 1.0, np.nan)

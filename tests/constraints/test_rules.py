@@ -17,7 +17,9 @@ from lmbm_torch.constraints import (
     implies,
     parents_by_path,
     parse,
+    read,
 )
+from lmbm_torch.constraints.implications import implied_pairs
 
 NAMES = ("a", "b", "c", "d")
 LABELLINGS = np.array(list(product([0, 1], repeat=4)))
@@ -105,6 +107,13 @@ def test_names_of_any_characters_stand_in_quotes():
         ("a and", "expected a label, got 'the end' in 'a and'"),
         ("a b", "expected the end, got 'b' in 'a b'"),
         ("a ? b", "expected names, words or signs, got '\\? b'"),
+        ("a => b", "expected '->' in place of '=>' in 'a => b'"),
+        ("a ==> b", "expected '->' in place of '==>'"),
+        ("a <=> b", "expected '<->' in place of '<=>'"),
+        ("a → b", "expected '->' in place of '→'"),
+        ("a && b", "expected 'and' in place of '&&'"),
+        ("a|b", "expected 'or' in place of '\\|'"),
+        ("!a", "expected 'not' in place of '!'"),
         ("at_most(a, b)", "expected a number, got 'a'"),
         ("at_most(1.5, a, b)", "expected a number, got '1.5'"),
         ("(a or b -> c", r"expected '\)', got 'the end'"),
@@ -138,6 +147,27 @@ def test_sums_that_meet_their_bound_up_to_rounding_obey():
     assert 0.1 + 0.2 > 0.3
     assert not rules.violated(np.ones((1, 2))).any()
     assert Constraints.of("0.1 a + 0.2 b <= 0.2999999", ("a", "b")).violated(np.ones((1, 2))).all()
+
+
+def test_a_sign_of_a_comment_within_quotes_is_part_of_a_name(tmp_path):
+    path = tmp_path / "some.rules"
+    path.write_text("# it's a comment\n'a # b' -> \"c#\"  # 'so'\nd -> e # isn't it\n\n#\n", encoding="utf-8")
+    rules = read(path)
+    assert [rule.text for rule in rules] == ["'a # b' -> \"c#\"", "d -> e"]
+    assert rules[0].weights == parse("'a # b' -> 'c#'")[0].weights
+
+
+def test_at_most_as_many_as_there_are_says_nothing():
+    assert at_most(2, ["a", "b"]) == at_least(0, ["a", "b"]) == ()
+
+
+def test_what_follows_by_several_rules_is_found_the_nearest_first():
+    rules = Constraints.of(["a -> b", "b -> c", "c -> d", "a -> e", "e -> d"], tuple("abcde"))
+    pairs = implied_pairs(rules.matrix, rules.bounds)
+    assert {*pairs} == {((0, 1), (2, 0)), ((1, 1), (3, 0)), ((0, 1), (3, 0))}
+    longer = Constraints.of(["a -> b", "b -> c", "c -> d", "d -> e"], tuple("abcde"))
+    found = implied_pairs(longer.matrix, longer.bounds)
+    assert [other[0] - one[0] for one, other in found] == [2, 2, 2, 3, 3, 4]
 
 
 def test_a_contradiction_names_the_rules_that_make_it_and_no_other():

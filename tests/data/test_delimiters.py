@@ -49,6 +49,13 @@ def test_commas_within_values_do_not_deceive(tmp_path):
     assert [*open_table(written(tmp_path, ";", rows)).columns] == ["text, long", "tag"]
 
 
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_a_short_row_is_said_to_be_one_whatever_the_delimiter(tmp_path, delimiter):
+    rows = [("a", "b, so", "c"), ("1", "2"), ("3", "4", "5")]
+    with pytest.raises(ValueError, match=r"line 2: expected \d values, got 2"):
+        open_table(written(tmp_path, delimiter, rows if delimiter != "," else [("a", "b", "c"), *rows[1:]]))
+
+
 def test_rows_of_another_width_are_still_refused(tmp_path):
     with pytest.raises(ValueError, match=r"line 3: expected 3 values, got 2"):
         open_table(written(tmp_path, ",", [("a", "b", "c"), ("1", "2", "3"), ("1", "2")]))

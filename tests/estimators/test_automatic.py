@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import AutoLabelClassifier
-from lmbm_torch.estimators.automatic import blend, classifier, search
+from lmbm_torch.estimators.automatic import beliefs, blend, classifier, label_sets, search
 from lmbm_torch.estimators.automatic.blend import choose, chosen, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
@@ -444,3 +444,26 @@ def test_measures_are_those_of_the_metrics():
         "jaccard": jaccard_score(Y, predicted, average="samples", zero_division=1),
     }
     assert {name: measure(name, predicted, Y) for name in MEASURES} == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_labellings_larger_than_counted_are_of_the_largest_size(most, monkeypatch):
+    monkeypatch.setattr(beliefs, "MAX_SIZE", most)
+    probabilities = np.random.default_rng(0).uniform(size=(3, 5))
+    expected = np.zeros((3, 5, most))
+    for labels in product((0, 1), repeat=5):
+        own = np.array(labels)
+        share = np.where(own, probabilities, 1 - probabilities).prod(1)
+        if own.any():
+            expected[:, :, min(own.sum(), most) - 1] += share[:, None] * own
+    np.testing.assert_allclose(beliefs.of_marginals(probabilities), expected, atol=1e-6)
+
+
+def test_a_label_set_that_training_has_not_has_no_probability():
+    random = np.random.default_rng(0)
+    X, Y = random.normal(size=(40, 3)), np.repeat([[0, 1], [1, 0]], 20, axis=0)
+    model = label_sets.LabelSetForest(10, random_state=0).fit(X, Y)
+    # Of the first one the last label set is probable.
+    values = model.log_prob(X[[30, 1]], np.array([[1, 1], [0, 1]]))
+    assert values[0] == -np.inf
+    assert values[1] == pytest.approx(np.log(model.label_set_proba(X[1:2])[0, 0]))

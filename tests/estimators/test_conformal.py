@@ -76,6 +76,33 @@ def test_of_n_held_out_the_rank_is_that_among_n_and_a_new_one(held, coverage, ra
     assert model.threshold_ == np.sort(held_out)[rank - 1]
 
 
+def of_threshold(threshold, constraints=None):
+    """A classifier whose threshold is given; its probabilities are the features."""
+    X = np.random.default_rng(0).uniform(size=(60, 3))
+    model = ConformalClassifier(Guess(), constraints=constraints, random_state=0)
+    model.fit(X, np.ones(X.shape, int))
+    model.threshold_ = threshold
+    return model
+
+
+def test_a_value_as_probable_as_the_threshold_is_possible():
+    certain, possible = of_threshold(0.5).predict_set(np.full((1, 3), 0.5))
+    assert possible.all()
+    assert not certain.any()
+
+
+def test_of_two_improbable_values_the_better_one_is_kept():
+    certain, possible = of_threshold(0.8).predict_set(np.array([[0.6, 0.5, 0.4]]))
+    assert certain.tolist() == possible.tolist() == [[True, True, False]]
+
+
+def test_sets_that_rules_contradict_stay_as_they_are():
+    model = of_threshold(0.3, ["label_0 -> label_1", "label_0 -> label_2"])
+    certain, possible = model.predict_set(np.array([[0.95, 0.05, 0.5], [0.95, 0.5, 0.5]]))
+    assert certain.tolist() == [[True, False, False], [True, True, True]]
+    assert possible.tolist() == [[True, False, True], [True, True, True]]
+
+
 def test_more_coverage_takes_larger_sets():
     X, Y = drawn(0, 400, 1.0)
     before = None

@@ -200,3 +200,14 @@ def _refusing_more_than_rows(most: int, dense):
         return dense(labels)
 
     return checked
+
+
+def test_labels_without_a_complete_row_break_no_rule():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(30, 3))
+    Y = (X > 0).astype(float)
+    Y[np.arange(30), np.arange(30) % 3] = np.nan
+    model = ConstrainedClassifier(LMSBNClassifier(random_state=0), "label_0 -> label_1").fit(X, Y)
+    assert model.num_violations_ == {}
+    labels = model.predict(X)
+    assert (labels[:, 0] <= labels[:, 1]).all()

@@ -13,7 +13,13 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import cross_val_score
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier, orderings
+from lmbm_torch.estimators import (
+    KernelLogisticRegression,
+    LMSBNClassifier,
+    LMSBNEnsembleClassifier,
+    MultiClassSVM,
+    orderings,
+)
 from lmbm_torch.inference import exact
 from lmbm_torch.solvers.gram import PrecomputedGram
 
@@ -162,3 +168,19 @@ def test_networks_of_triples_give_probabilities(kernel):
     network = LMSBNClassifier(kernel=kernel, degree=3, random_state=0)
     np.testing.assert_allclose(network.fit(X, list("abcd" * 3)).predict_proba(X).sum(1), 1)
     assert (network.fit(X, Y).log_prob(X, Y) <= 0).all()
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"gamma": 0.5}, {"kernel": "poly"}, {"kernel": "poly", "gamma": 0.5}]
+)
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.filterwarnings("error")
+def test_features_whose_squares_overflow_are_refused(settings, form):
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    Y = (X > 0).astype(float)
+    X[3, 1] = 1e200
+    message = r"X: expected features whose squares can be added, got one of 1e\+200"
+    for kind, target in ((LMSBNClassifier, Y), (KernelLogisticRegression, Y[:, 0]), (MultiClassSVM, Y[:, 0])):
+        model = kind(**{"kernel": "rbf", **settings})
+        with pytest.raises(ValueError, match=message):
+            model.fit(form(X), target)

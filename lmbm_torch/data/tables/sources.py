@@ -90,9 +90,10 @@ def _opened(file: Path) -> IO[str]:
 
 
 def _sniffed(file: Path, expected: str | None, usual: str) -> str:
-    """The delimiter that the first rows agree on."""
+    """The delimiter that the first rows agree on, or else most of them, so that the others are named."""
     with _opened(file) as stream:
         head = list(islice(LimitedLines(stream), ROWS_TO_SNIFF))
+    of_most: dict[str, int] = {usual: 0}
     for delimiter in dict.fromkeys([*filter(None, [expected]), usual, *DELIMITERS]):
         try:
             rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
@@ -102,7 +103,10 @@ def _sniffed(file: Path, expected: str | None, usual: str) -> str:
         widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
         if len(widths) == 1 and widths != {1}:
             return delimiter
-    return usual
+        same = [len(row) == len(rows[0]) > 1 for row in rows]
+        if 2 * sum(same) > len(same):
+            of_most[delimiter] = sum(same)
+    return max(of_most, key=lambda delimiter: of_most[delimiter])
 
 
 def _from_csv(file: Path, delimiter: str) -> Table:

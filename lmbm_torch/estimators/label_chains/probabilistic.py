@@ -29,6 +29,7 @@ from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_c
 from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.rows import checked_weights, num_instances
+from lmbm_torch.estimators.seeding import seeds_for
 from lmbm_torch.estimators.settings import (
     CLASS_WEIGHT,
     COUNT,
@@ -179,9 +180,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         self.members_ = []
         for member in range(self.num_members):
             order = self._ordering(len(columns.names), random, is_first=member == 0)
-            estimator = clone(self.estimator)
-            if self.random_state is not None:
-                _seed(estimator, random)
+            estimator: Any = clone(self.estimator)
+            estimator.set_params(**seeds_for(estimator, None if self.random_state is None else random))
             self.members_.append(Chain.fit(estimator, X, codes, order, columns.num_states, weights, self.cv))
         self.ordering_ = np.array(self.members_[0].ordering)
         return self
@@ -447,13 +447,3 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
     def _generator(self) -> torch.Generator:
         seed = int(check_random_state(self.random_state).randint(2**31))
         return torch.Generator().manual_seed(seed)
-
-
-def _seed(estimator: Any, random: np.random.RandomState) -> None:
-    """Seed an estimator, and those within it, that have no seed of their own."""
-    unseeded = [
-        name
-        for name, value in sorted(estimator.get_params(deep=True).items())
-        if (name == "random_state" or name.endswith("__random_state")) and value is None
-    ]
-    estimator.set_params(**{name: int(random.randint(2**31 - 1)) for name in unseeded})

@@ -1,0 +1,159 @@
+"""A seeded estimator gives the same answer twice: refitted, cloned, in another process, by more threads."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+
+from lmbm_torch import estimators
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, ThresholdTunedClassifier
+from lmbm_torch.estimators.seeding import seeds_for
+
+ROWS, FEATURES = 90, 5
+CLASSES = {"KernelLogisticRegression", "MultiClassSVM"}
+CHAINS = {"ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"}
+# What is fitted, where a constructor demands it: without a seed where the class has one to hand on.
+WITHIN: dict[str, Any] = {
+    "ConformalClassifier": LMSBNClassifier(),
+    "ConstrainedClassifier": LMBMClassifier(random_state=0),
+    "HierarchicalClassifier": ExtraTreesClassifier(10, random_state=0),
+    "IndependentLabelsClassifier": LogisticRegression(),
+    "ProbabilisticClassifierChain": ExtraTreesClassifier(10),
+}
+
+
+class Count:
+    """A clock that every look moves on by a second: it is the same whoever works besides."""
+
+    def __init__(self) -> None:
+        self.ticks = itertools.count()
+
+    def __call__(self) -> float:
+        return float(next(self.ticks))
+
+    def __deepcopy__(self, memo: Any) -> Count:
+        return Count()
+
+
+def unfitted(name: str) -> Any:
+    """The estimator at its defaults, with a seed where it takes one."""
+    kind = getattr(estimators, name)
+    model = kind(WITHIN[name]) if name in WITHIN else kind()
+    if "random_state" in model.get_params(deep=False):
+        model.set_params(random_state=0)
+    return model.set_params(clock=Count()) if name == "AutoLabelClassifier" else model
+
+
+def table(name: str) -> tuple[Any, Any]:
+    """Rows and what is to be learned of them, as the estimator takes it."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(ROWS, FEATURES))
+    scores = X @ random.normal(size=(FEATURES, 4)) + random.normal(size=(ROWS, 4))
+    Y = (scores + 0.5 * scores[:, :1] > 0).astype(int)
+    if name in CLASSES:
+        return X, scores.argmax(1)
+    if name in CHAINS:
+        starts = range(0, ROWS, 6)
+        return [X[start : start + 6] for start in starts], [
+            scores[start : start + 6].argmax(1) for start in starts
+        ]
+    return X, Y
+
+
+def answers(model: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities, or where there are none scores or labels, and the labels."""
+    ways = ("predict_proba", "decision_function", "predict")
+    found = getattr(model, next(way for way in ways if hasattr(model, way)))(X)
+    labels = model.predict(X)
+    return tuple(
+        np.concatenate(each) if isinstance(each, list) else np.asarray(each) for each in (found, labels)
+    )
+
+
+def fitted_answers(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Those of a new estimator, learned and asked here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        X, y = table(name)
+        return answers(unfitted(name).fit(X, y), X)
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The answers of all estimators in another process."""
+    path = tmp_path_factory.mktemp("answers") / "answers.pickle"
+    environment = os.environ | {"PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, __file__, str(path)], check=True, env=environment)
+    return pickle.loads(path.read_bytes())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_a_seeded_estimator_answers_alike(name, elsewhere):
+    X, y = table(name)
+    model = unfitted(name)
+    first = answers(model.fit(X, y), X)
+    if name == "AutoLabelClassifier":
+        model.set_params(clock=Count())
+    again = answers(model.fit(X, y), X)
+    of_clone = answers(clone(unfitted(name)).fit(X, y), X)
+    for other in (again, of_clone, elsewhere[name]):
+        for ours, theirs in zip(first, other, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_threads_and_workers_change_no_label(name):
+    found = []
+    threads = torch.get_num_threads()
+    try:
+        for number in (1, 4):
+            torch.set_num_threads(number)
+            with threadpool_limits(number), joblib.parallel_config("threading", n_jobs=number):
+                found.append(fitted_answers(name))
+    finally:
+        torch.set_num_threads(threads)
+    (alone, labels), (together, same) = found
+    np.testing.assert_allclose(together, alone, atol=1e-10, rtol=0)
+    np.testing.assert_array_equal(labels, same)
+
+
+def test_seeds_are_for_what_has_none():
+    pipeline = make_pipeline(StandardScaler(), LMSBNClassifier())
+    assert seeds_for(pipeline, None) == {}
+    (found,) = seeds_for(pipeline, 0).items()
+    assert found == next(iter(seeds_for(clone(pipeline), np.random.RandomState(0)).items()))
+    assert found[0] == "lmsbnclassifier__random_state"
+    assert seeds_for(pipeline.set_params(lmsbnclassifier__random_state=1), 0) == {}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_thresholds_of_a_seeded_network_draw_by_its_seed():
+    """Where probabilities are samples' shares, a classifier without a seed has its network's."""
+    X, Y = table("ThresholdTunedClassifier")
+    settings: dict[str, Any] = {"cv": 2, "max_cycles": 1, "num_steps": 2}
+    model = ThresholdTunedClassifier(LMSBNClassifier(random_state=3), **settings).fit(X, Y)
+    assert model._seed() == model.network_._seed()
+    assert model.set_params(random_state=4)._seed() != model.network_._seed()
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(pickle.dumps({name: fitted_answers(name) for name in estimators.__all__}))
