@@ -38,7 +38,6 @@ from lmbm_torch.estimators.protocol import Capabilities
 from lmbm_torch.estimators.seeding import seeds_for
 from lmbm_torch.estimators.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier, network_capabilities, unfitted_network
-from lmbm_torch.estimators.threshold_trials import decode_thresholds
 from lmbm_torch.estimators.under_rules import Rules
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Bool, Float, Int
