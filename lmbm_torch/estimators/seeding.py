@@ -6,8 +6,6 @@ from typing import Any
 
 from sklearn.utils import check_random_state
 
-__all__ = ["seeds_for"]
-
 
 def seeds_for(estimator: Any, random_state: Any) -> dict[str, int]:
     """Seeds for an estimator, and those within it, that have none of their own.
