@@ -11,7 +11,8 @@ import matplotlib.pyplot as plt
 import torch
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import exact, matrix_bp, mean_field
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, mean_field
 
 
 def machine(strength, instances=50, visible=16, hidden=12):

@@ -11,7 +11,8 @@ import matplotlib.pyplot as plt
 import torch
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, mean_field, pairwise_bp, tree_reweighted
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import mean_field, pairwise_bp, tree_reweighted
 
 
 def machine(coupling, labels=10, instances=20):

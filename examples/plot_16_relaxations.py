@@ -11,7 +11,8 @@ import matplotlib.pyplot as plt
 import torch
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import lp_relaxation, undirected_branch_and_bound
+from lmbm_torch.inference.relaxations import lp_relaxation
+from lmbm_torch.inference.search import undirected_branch_and_bound
 
 
 def machine(coupling, labels=12, instances=30):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from lmbm_torch.data import SevenSegment
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
 

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from lmbm_torch.energies import Clause, from_markov_logic
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 people = ["Anna", "Bob", "Cleo"]
 smokes, cancer = range(3), range(3, 6)

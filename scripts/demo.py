@@ -22,7 +22,7 @@ from lmbm_torch.data import SevenSegment, digit_codes
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import classifier_chain, independent_svm
 from lmbm_torch.files import write_figure
-from lmbm_torch.inference import beam_search
+from lmbm_torch.inference.search import beam_search
 from lmbm_torch.viz import segment_displays
 
 FIGURE_COLUMNS = 14

@@ -43,7 +43,7 @@ from torch import Tensor
 from lmbm_torch.compare.tables import table, write_csv
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.models import BoltzmannMachine
 
 HERE = Path(__file__).parent
@@ -218,7 +218,7 @@ SMALL = """
 import torch
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 energy = BipartiteEnergy(torch.randn(3, 70).cuda(), torch.randn(3, 40).cuda(), torch.randn(70, 40).cuda())
 for backend in ("streaming", "resident"):
     matrix_bp.marginals(energy, num_iters=5, backend=backend)

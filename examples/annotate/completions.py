@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.inference import marginals, mixture
+from lmbm_torch.inference import marginals
 from lmbm_torch.inference.routes import LIMITS, sums_are_compiled
+from lmbm_torch.inference.search import mixture
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.prediction.probabilities import is_dense_network, is_machine, mixture_log_prob

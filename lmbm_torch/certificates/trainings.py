@@ -10,7 +10,7 @@ import numpy as np
 
 from lmbm_torch.certificates.lines import field, joined, line, name
 from lmbm_torch.files import Mode, replacing
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.chains.exponentiated_gradient import ExponentiatedState
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import ChainOracle, padded_chains

@@ -16,7 +16,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import SequenceData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
-from lmbm_torch.estimators.under_rules import by_place
+from lmbm_torch.estimators.common.under_rules import by_place
 from lmbm_torch.files import METRICS
 from lmbm_torch.prediction import answers, chains
 from lmbm_torch.prediction.fitted import FittedEstimator, save_fitted

@@ -17,17 +17,13 @@ from lmbm_torch.backends.jit import num_compiled
 from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import (
-    ancestral,
-    bayes,
-    branch_and_bound,
-    chain_dp,
-    exact,
-    matrix_bp,
-    most_probable,
-    semidefinite,
-    undirected_branch_and_bound,
-)
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.expected import bayes
+from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.sampling import ancestral
+from lmbm_torch.inference.search import branch_and_bound, most_probable, undirected_branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem

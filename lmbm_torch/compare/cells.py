@@ -31,7 +31,7 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.compare.tables import write_csv, write_text
-from lmbm_torch.estimators.spreading import packed, spread, unpacked, workers
+from lmbm_torch.estimators.common.spreading import packed, spread, unpacked, workers
 
 Result = dict[str, Any]
 """A cell's result, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array for

@@ -65,7 +65,7 @@ class RestrictedEnergy:
             raise AttributeError(name)
         raise RestrictedEnergyError(
             f"energy: expected one without rules, for its {name}, got {type(self).__name__}; "
-            "take inference.exact, or the routines of inference with constraints"
+            "take inference.enumeration.exact, or the routines of inference with constraints"
         )
 
     def to(self, *where: torch.dtype | torch.device | str) -> RestrictedEnergy:

@@ -1,10 +1,11 @@
 """scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines.
 
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
-* ``orderings``: orderings of the labels of a sigmoid belief network;
-* ``protocol``, ``decoding``: what is around classifiers of label vectors asks of them;
-* ``settings``, ``targets``, ``base``, ``calls``, ``distributions``, ``kernels``, ``calibration``,
-  ``explanations``, ``measures``: what they share.
+* ``networks.orderings``: orderings of the labels of a sigmoid belief network;
+* ``common.protocol``, ``decoders.decoding``: what is around classifiers of label vectors asks of them;
+* ``common.settings``, ``common.targets``, ``common.base``, ``common.calls``, ``common.kernels``,
+  ``common.measures``, ``decoders.distributions``, ``decoders.calibration``, ``explain.explanations``: what
+  they share.
 """
 
 from lmbm_torch.backends.uncollected import uncollected
@@ -12,29 +13,29 @@ from lmbm_torch.extras import naming_extras
 
 with naming_extras(), uncollected():
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
-    from lmbm_torch.estimators.boltzmann import LMBMClassifier
     from lmbm_torch.estimators.chains.baselines import MaximumEntropyMarkovClassifier
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
     from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
-    from lmbm_torch.estimators.conditional_rbm import ConditionalRBMClassifier
-    from lmbm_torch.estimators.conformal import ConformalClassifier
-    from lmbm_torch.estimators.constrained import ConstrainedClassifier
-    from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
+    from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
+    from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+    from lmbm_torch.estimators.common.saving import load as load
+    from lmbm_torch.estimators.common.saving import save as save
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
-    from lmbm_torch.estimators.independent_labels import IndependentLabelsClassifier
-    from lmbm_torch.estimators.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-    from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
-    from lmbm_torch.estimators.penalty_path import (
+    from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
+    from lmbm_torch.estimators.machines.conditional_rbm import ConditionalRBMClassifier
+    from lmbm_torch.estimators.machines.structural_svm import StructuralSVMClassifier
+    from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
+    from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
+    from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
+    from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
+    from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
+    from lmbm_torch.estimators.wrappers.penalty_path import (
         LMBMClassifierCV,
         LMSBNClassifierCV,
         StructuralSVMClassifierCV,
     )
-    from lmbm_torch.estimators.saving import load as load
-    from lmbm_torch.estimators.saving import save as save
-    from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
-    from lmbm_torch.estimators.structural_svm import StructuralSVMClassifier
-    from lmbm_torch.estimators.threshold_tuning import ThresholdTunedClassifier
+    from lmbm_torch.estimators.wrappers.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [
     "AutoLabelClassifier",

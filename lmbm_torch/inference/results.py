@@ -145,9 +145,9 @@ class BipartiteMarginals:
 
         Equation 18 of belief_propagation_in_crbms_2017. The log-odds of the latter are those of v_i with the
         message from h_j replaced by coupling_ij. The sum over the batch is
-        :func:`lmbm_torch.inference.matrix_bp.expected_pairwise_sum`, converged or not. The belief of a pair
-        has P(h_j = 1) for its marginal, and P(v_i = 1) at a fixed point alone; there a P(v_i = 1) that has
-        rounded to 0 or 1 does no harm: the result is off by at most that rounding.
+        :func:`lmbm_torch.inference.messages.matrix_bp.expected_pairwise_sum`, converged or not. The belief of
+        a pair has P(h_j = 1) for its marginal, and P(v_i = 1) at a fixed point alone; there a P(v_i = 1) that
+        has rounded to 0 or 1 does no harm: the result is off by at most that rounding.
 
         Raises:
             ValueError: no messages were kept.

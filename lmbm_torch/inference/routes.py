@@ -60,7 +60,8 @@ NodeLimit = int | Literal["auto"] | None
 
 @runtime_checkable
 class Matched(Protocol):
-    """The inference of a training, such as :class:`~lmbm_torch.inference.matching.MatchedInference`."""
+    """The inference of a training, such as
+    :class:`~lmbm_torch.inference.messages.matching.MatchedInference`."""
 
     @property
     def is_mean_field(self) -> bool:
@@ -200,7 +201,7 @@ class Query:
     def is_narrow(self) -> bool:
         """Whether a junction tree, with the rules in it, is small: that of margins for a hinge loss."""
         name = "is_narrow_for_hinge" if self.quantity == "decode_hinge" else "is_narrow"
-        ask = _routine(f"junction_tree.{name}")
+        ask = _routine(f"trees.junction_tree.{name}")
         return ask(self.energy, LIMITS.treewidth, constraints=self.constraints)
 
     @property
@@ -272,11 +273,11 @@ def _enumerated(limit: int) -> int:
 
 
 def _has_kernel(query: Query) -> bool:
-    return query.known is None and _routine("parts.pairwise_enumeration.suits")(query.energy)
+    return query.known is None and _routine("enumeration.kernels.suits")(query.energy)
 
 
 def _is_summed(query: Query) -> bool:
-    are_shared = _routine("parts.label_halves.are_shared")(query.energy)
+    are_shared = _routine("enumeration.label_halves.are_shared")(query.energy)
     return query.units <= (LIMITS.shared if are_shared else LIMITS.marginals)
 
 
@@ -374,29 +375,29 @@ SMALL_CLIQUES = Route(
     "energy: expected cliques of two labels at most for more than {limits.enumerable} free labels, got "
     "{largest_clique} labels in one and {query.free} free ones",
 )
-PROGRAMMED = Route(MANY, "composed.programmed")
-AS_PAIRS = Route(OF_PAIRS, "composed.as_pairs")
-AROUND_RULES = Route(ALWAYS, "composed.around_rules")
+PROGRAMMED = Route(MANY, "composed.answers.programmed")
+AS_PAIRS = Route(OF_PAIRS, "composed.answers.as_pairs")
+AROUND_RULES = Route(ALWAYS, "composed.answers.around_rules")
 BEST, SUMS = ("decode", "decode_hinge"), ("marginals", "log_partition", "sample")
 QUANTITIES = (*BEST, *SUMS)
 # Sums of a sparse model that are exact, or refused by enumeration.
 SUMMED_UP = (
-    Route(NARROW_SUM, "junction_tree.{quantity}", BY_TREE),
-    Route(LARGE_SUM, "composed.sums_by_parts"),
-    Route(ALWAYS, "exact.{quantity}", BY_ENUMERATION),
+    Route(NARROW_SUM, "trees.junction_tree.{quantity}", BY_TREE),
+    Route(LARGE_SUM, "composed.answers.sums_by_parts"),
+    Route(ALWAYS, "enumeration.exact.{quantity}", BY_ENUMERATION),
 )
 
 
 ROUTES: tuple[Routes, ...] = (
-    Routes((RestrictedEnergy,), QUANTITIES, None, (Route(ALWAYS, "composed.under_own_rules"),)),
+    Routes((RestrictedEnergy,), QUANTITIES, None, (Route(ALWAYS, "composed.answers.under_own_rules"),)),
     Routes(
         (DirectedEnergy,),
         BEST,
         None,
         (
-            Route(FEW_OR_SEVERAL, "branch_and_bound.{quantity}"),
-            Route(IN_PARTS, "composed.best_by_parts"),
-            Route(ALWAYS, "composed.searched_then_tree"),
+            Route(FEW_OR_SEVERAL, "search.branch_and_bound.{quantity}"),
+            Route(IN_PARTS, "composed.answers.best_by_parts"),
+            Route(ALWAYS, "composed.answers.searched_then_tree"),
         ),
     ),
     Routes(
@@ -404,12 +405,12 @@ ROUTES: tuple[Routes, ...] = (
         ("decode",),
         False,
         (
-            Route(SEVERAL_OF_MANY, "composed.best_few"),
-            Route(HAS_TREE, "junction_tree.decode"),
-            Route(ENUMERATED_SCORES, "exact.decode"),
-            Route(IN_PARTS, "composed.best_by_parts"),
-            Route(UNLIMITED, "composed.searched_then_semidefinite"),
-            Route(ALWAYS, "undirected_branch_and_bound.decode"),
+            Route(SEVERAL_OF_MANY, "composed.answers.best_few"),
+            Route(HAS_TREE, "trees.junction_tree.decode"),
+            Route(ENUMERATED_SCORES, "enumeration.exact.decode"),
+            Route(IN_PARTS, "composed.answers.best_by_parts"),
+            Route(UNLIMITED, "composed.answers.searched_then_semidefinite"),
+            Route(ALWAYS, "search.undirected_branch_and_bound.decode"),
         ),
     ),
     Routes(
@@ -417,13 +418,13 @@ ROUTES: tuple[Routes, ...] = (
         ("decode",),
         True,
         (
-            Route(SEVERAL, "composed.around_rules"),
-            Route(HAS_TREE, "junction_tree.decode"),
-            Route(ALLOWED_BY_KERNEL, "parts.allowed.enumerated"),
-            Route(IN_PARTS, "composed.best_by_parts"),
-            Route(NARROW_WITHOUT_RULES, "composed.around_rules"),
-            Route(UNLIMITED, "composed.searched_then_semidefinite"),
-            Route(ALWAYS, "undirected_branch_and_bound.decode"),
+            Route(SEVERAL, "composed.answers.around_rules"),
+            Route(HAS_TREE, "trees.junction_tree.decode"),
+            Route(ALLOWED_BY_KERNEL, "under_rules.allowed.enumerated"),
+            Route(IN_PARTS, "composed.answers.best_by_parts"),
+            Route(NARROW_WITHOUT_RULES, "composed.answers.around_rules"),
+            Route(UNLIMITED, "composed.answers.searched_then_semidefinite"),
+            Route(ALWAYS, "search.undirected_branch_and_bound.decode"),
         ),
     ),
     Routes(
@@ -432,10 +433,10 @@ ROUTES: tuple[Routes, ...] = (
         False,
         (
             ONE_HINGE,
-            Route(ENUMERATED_LOSSES, "exact.decode_hinge"),
-            Route(HAS_TREE, "junction_tree.decode_hinge"),
-            Route(IN_PARTS, "composed.best_by_parts"),
-            Route(ALWAYS, "undirected_branch_and_bound.decode_hinge"),
+            Route(ENUMERATED_LOSSES, "enumeration.exact.decode_hinge"),
+            Route(HAS_TREE, "trees.junction_tree.decode_hinge"),
+            Route(IN_PARTS, "composed.answers.best_by_parts"),
+            Route(ALWAYS, "search.undirected_branch_and_bound.decode_hinge"),
         ),
     ),
     Routes(
@@ -443,9 +444,9 @@ ROUTES: tuple[Routes, ...] = (
         ("decode_hinge",),
         True,
         (
-            Route(SEVERAL, "composed.around_rules"),
-            Route(IN_PARTS, "composed.best_by_parts"),
-            Route(ALWAYS, "undirected_branch_and_bound.decode_hinge"),
+            Route(SEVERAL, "composed.answers.around_rules"),
+            Route(IN_PARTS, "composed.answers.best_by_parts"),
+            Route(ALWAYS, "search.undirected_branch_and_bound.decode_hinge"),
         ),
     ),
     Routes(
@@ -455,9 +456,9 @@ ROUTES: tuple[Routes, ...] = (
         (
             AS_PAIRS,
             ONE_HINGE,
-            Route(NARROW_BEST, "junction_tree.decode"),
+            Route(NARROW_BEST, "trees.junction_tree.decode"),
             PROGRAMMED,
-            Route(ALWAYS, "exact.decode"),
+            Route(ALWAYS, "enumeration.exact.decode"),
         ),
     ),
     Routes(
@@ -467,28 +468,28 @@ ROUTES: tuple[Routes, ...] = (
         (
             AS_PAIRS,
             ONE_HINGE,
-            Route(NARROW_BEST, "junction_tree.decode_hinge"),
+            Route(NARROW_BEST, "trees.junction_tree.decode_hinge"),
             PROGRAMMED,
-            Route(ALWAYS, "exact.decode_hinge"),
+            Route(ALWAYS, "enumeration.exact.decode_hinge"),
         ),
     ),
-    Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "junction_tree.decode"), AROUND_RULES)),
+    Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "trees.junction_tree.decode"), AROUND_RULES)),
     Routes(
         (BipartiteEnergy,),
         ("decode",),
         False,
         (
             Route(SEVERAL, None, "top_k: expected 1 for a model with hidden units, got {query.top_k}"),
-            Route(HIDDEN, "exact.marginal_map"),
-            Route(ALWAYS, "dual_decomposition.marginal_map"),
+            Route(HIDDEN, "enumeration.exact.marginal_map"),
+            Route(ALWAYS, "messages.dual_decomposition.marginal_map"),
         ),
     ),
-    Routes((SequentialEnergy,), ("decode",), False, (Route(ALWAYS, "best_first.decode"),)),
+    Routes((SequentialEnergy,), ("decode",), False, (Route(ALWAYS, "search.best_first.decode"),)),
     Routes(
         (ChainEnergy,),
         ("decode", *SUMS),
         False,
-        (NO_KNOWN, Route(ALWAYS, "chain_dp.{quantity}", BY_PROGRAMMING)),
+        (NO_KNOWN, Route(ALWAYS, "trees.chain_dp.{quantity}", BY_PROGRAMMING)),
     ),
     Routes(
         (TreeEnergy,),
@@ -497,7 +498,7 @@ ROUTES: tuple[Routes, ...] = (
         (
             NO_KNOWN,
             Route(SEVERAL, None, "top_k: expected 1 for a tree, got {query.top_k}"),
-            Route(ALWAYS, "tree_dp.{quantity}", BY_PROGRAMMING),
+            Route(ALWAYS, "trees.tree_dp.{quantity}", BY_PROGRAMMING),
         ),
     ),
     Routes(
@@ -505,16 +506,16 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "junction_tree.marginals", BY_TREE),
-            Route(LARGE_SUM, "composed.sums_by_parts"),
-            Route(SUMMED, "exact.marginals", BY_ENUMERATION),
+            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(LARGE_SUM, "composed.answers.sums_by_parts"),
+            Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
             Route(
                 GIVEN,
                 None,
                 "known: expected None for a directed model of more than {limits.marginals} free labels, "
                 "whose marginals are sampled, got some for {query.free} free ones",
             ),
-            Route(ALWAYS, "ancestral.marginals", f"means over {LIMITS.samples} samples"),
+            Route(ALWAYS, "sampling.ancestral.marginals", f"means over {LIMITS.samples} samples"),
         ),
     ),
     Routes(
@@ -522,10 +523,10 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "junction_tree.marginals", BY_TREE),
-            Route(LARGE_SUM, "composed.sums_by_parts"),
-            Route(SUMMED, "exact.marginals", BY_ENUMERATION),
-            Route(ALWAYS, "mean_field.marginals", "approximate, by mean field"),
+            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(LARGE_SUM, "composed.answers.sums_by_parts"),
+            Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
+            Route(ALWAYS, "messages.mean_field.marginals", "approximate, by mean field"),
         ),
     ),
     Routes(
@@ -533,9 +534,9 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
             SMALL_CLIQUES,
-            Route(ALWAYS, "exact.marginals", BY_ENUMERATION),
+            Route(ALWAYS, "enumeration.exact.marginals", BY_ENUMERATION),
         ),
     ),
     Routes(
@@ -543,10 +544,10 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(SUMMED, "exact.marginals", BY_ENUMERATION),
-            Route(MATCHED_FIELD, "composed.by_matched", "approximate, by mean field"),
-            Route(MATCHED, "composed.by_matched", "approximate, by belief propagation"),
-            Route(ALWAYS, "matrix_bp.marginals", "approximate, by belief propagation"),
+            Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
+            Route(MATCHED_FIELD, "composed.answers.by_matched", "approximate, by mean field"),
+            Route(MATCHED, "composed.answers.by_matched", "approximate, by belief propagation"),
+            Route(ALWAYS, "messages.matrix_bp.marginals", "approximate, by belief propagation"),
         ),
     ),
     Routes(
@@ -556,7 +557,7 @@ ROUTES: tuple[Routes, ...] = (
         (
             Route(
                 ALWAYS,
-                "most_probable.marginals",
+                "search.most_probable.marginals",
                 f"to within {LIMITS.mass_left:g}, or status.residual, by likely labellings",
             ),
         ),
@@ -567,33 +568,43 @@ ROUTES: tuple[Routes, ...] = (
         False,
         (
             Route(GIVEN, None, "known: expected None for samples label by label, got some"),
-            Route(ALWAYS, "ancestral.sample"),
+            Route(ALWAYS, "sampling.ancestral.sample"),
         ),
     ),
     Routes(
-        (DirectedEnergy,), ("log_partition",), False, (Route(NORMALISED, "composed.normalised"), *SUMMED_UP)
+        (DirectedEnergy,),
+        ("log_partition",),
+        False,
+        (Route(NORMALISED, "composed.answers.normalised"), *SUMMED_UP),
     ),
-    Routes((DirectedEnergy,), ("sample",), False, (Route(NORMALISED, "ancestral.sample"), *SUMMED_UP)),
+    Routes(
+        (DirectedEnergy,), ("sample",), False, (Route(NORMALISED, "sampling.ancestral.sample"), *SUMMED_UP)
+    ),
     Routes((PairwiseEnergy, CliqueEnergy), ("log_partition", "sample"), False, SUMMED_UP),
     Routes(
         (DirectedEnergy, PairwiseEnergy, CliqueEnergy),
         SUMS,
         True,
         (
-            Route(NARROW_SUM, "junction_tree.{quantity}", BY_TREE),
-            Route(LARGE_SUM, "composed.sums_by_parts"),
-            Route(MANY, "junction_tree.{quantity}", BY_TREE),
-            Route(ALWAYS, "composed.enumerated_under_rules", BY_ENUMERATION),
+            Route(NARROW_SUM, "trees.junction_tree.{quantity}", BY_TREE),
+            Route(LARGE_SUM, "composed.answers.sums_by_parts"),
+            Route(MANY, "trees.junction_tree.{quantity}", BY_TREE),
+            Route(ALWAYS, "composed.answers.enumerated_under_rules", BY_ENUMERATION),
         ),
     ),
-    Routes((BaseEnergy,), ("decode", *SUMS), False, (Route(ALWAYS, "exact.{quantity}", BY_ENUMERATION),)),
-    Routes((BaseEnergy,), ("decode_hinge",), False, (Route(HAS_MARGINS, "exact.decode_hinge"),)),
+    Routes(
+        (BaseEnergy,),
+        ("decode", *SUMS),
+        False,
+        (Route(ALWAYS, "enumeration.exact.{quantity}", BY_ENUMERATION),),
+    ),
+    Routes((BaseEnergy,), ("decode_hinge",), False, (Route(HAS_MARGINS, "enumeration.exact.decode_hinge"),)),
     Routes((BaseEnergy, SequentialEnergy), BEST, True, (AROUND_RULES,)),
     Routes(
         (BaseEnergy, SequentialEnergy),
         SUMS,
         True,
-        (Route(ALWAYS, "composed.enumerated_under_rules", BY_ENUMERATION),),
+        (Route(ALWAYS, "composed.answers.enumerated_under_rules", BY_ENUMERATION),),
     ),
 )
 
@@ -699,7 +710,7 @@ def is_narrow(energy: Any, quantity: str = "decode", constraints: Constraints | 
 
 def sums_are_compiled(energy: AnyEnergy) -> bool:
     """Return whether compiled code enumerates for the :func:`marginals` of such an energy."""
-    kernel_for = _routine("parts.pairwise_enumeration.kernel_for")
+    kernel_for = _routine("enumeration.kernels.kernel_for")
     return isinstance(energy, DirectedEnergy) and kernel_for(energy) is not None
 
 
@@ -729,7 +740,8 @@ def decode(
         node_limit: end an example's search after so many nodes; "auto" for the limit of its kind of energy
             (:data:`LIMITS`), None for never: dense Boltzmann machines of many labels then take the
             semidefinite search. Other routines have no nodes.
-        constraints: rules that the labellings must obey; see :mod:`lmbm_torch.inference.constrained`.
+        constraints: rules that the labellings must obey; see
+            :mod:`lmbm_torch.inference.under_rules.constrained`.
 
     Raises:
         TypeError: another energy.
@@ -820,7 +832,7 @@ def log_partition(
     Raises:
         TypeError: another energy; under rules one over labels of several values.
         ValueError: see :func:`decode`; an energy for which there is no exact way, whose log partition
-            :func:`lmbm_torch.inference.mini_buckets.bounds` has from both sides.
+            :func:`lmbm_torch.inference.messages.mini_buckets.bounds` has from both sides.
     """
     return answer(Query(quantity="log_partition", energy=energy, known=known, constraints=constraints))
 
@@ -845,7 +857,7 @@ def sample(
     Raises:
         TypeError: another energy; under rules one over labels of several values.
         ValueError: see :func:`log_partition`; fewer than 1 sample. Dependent draws of larger models are those
-            of :mod:`lmbm_torch.inference.gibbs`.
+            of :mod:`lmbm_torch.inference.sampling.gibbs`.
     """
     check_count("num_samples", num_samples)
     given: dict[str, Any] = {"known": known, "num_samples": num_samples, "generator": generator}

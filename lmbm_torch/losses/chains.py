@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.chain import ChainEnergy
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door
 

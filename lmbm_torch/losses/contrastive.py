@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import foresee_labels
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.inference import gibbs
+from lmbm_torch.inference.sampling import gibbs
 from lmbm_torch.losses.missing import any_missing
 from lmbm_torch.shapes import Float, Int, Shaped
 from lmbm_torch.verdicts import one_door
@@ -36,7 +36,8 @@ def contrastive_divergence(
         labels: v, {0, 1}, or NaN for a missing label, which is sampled given the others, by as many steps.
         num_steps: k.
         init: {0, 1}, where the chains start, any number of them in leading axes; by default one at the labels
-            (with :func:`gibbs.sample <lmbm_torch.inference.gibbs.sample>`'s own start for the missing ones).
+            (with :func:`gibbs.sample <lmbm_torch.inference.sampling.gibbs.sample>`'s own start for the
+            missing ones).
         generator: the source of randomness, on the energy's device; by default torch's own.
         inference: not used, since the chain takes its place; accepted because every loss of a model with
             hidden units is called with it.

@@ -18,7 +18,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.first_order import first_order
-from lmbm_torch.inference import matrix_bp, mean_field
+from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses.missing import any_missing, check_observed
 from lmbm_torch.losses.structured import loss_augment
@@ -39,9 +39,9 @@ def bethe_negative_log_likelihood(
         energy: a bipartite energy; gradients flow to its tensors.
         labels: v, {0, 1}, or NaN for a missing label, which is summed out like a hidden unit, by the same
             approximation.
-        inference: :func:`~lmbm_torch.inference.matrix_bp.marginals` with its settings, or another routine
-            whose ``log_partition`` is differentiable. Called as ``inference(energy)`` and, if labels are
-            missing, then as ``inference(energy, known=labels)``.
+        inference: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals` with its settings, or another
+            routine whose ``log_partition`` is differentiable. Called as ``inference(energy)`` and, if labels
+            are missing, then as ``inference(energy, known=labels)``.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; a gradient
@@ -75,8 +75,8 @@ def mean_field_negative_log_likelihood(
     Args:
         energy: a bipartite energy; gradients flow to its tensors, but not through the iterations.
         labels: v, {0, 1}, or NaN for a missing label, whose mean a second product distribution holds.
-        inference: :func:`~lmbm_torch.inference.mean_field.marginals` with its settings, called like that of
-            :func:`bethe_negative_log_likelihood`.
+        inference: :func:`~lmbm_torch.inference.messages.mean_field.marginals` with its settings, called like
+            that of :func:`bethe_negative_log_likelihood`.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy.
@@ -103,9 +103,9 @@ def joint_structured_hinge(
         labels: v, {0, 1}, or NaN for a missing label, which costs nothing and is what the model prefers given
             the others (latent completion: max over missing ones of score(v, h) in place of score(v, h)).
         slope: > 0, what each wrong label costs.
-        inference: :func:`~lmbm_torch.inference.matrix_bp.max_marginals` with its settings, another routine
-            for max-marginals, or a decoder of the best (v̂, h) such as the greedy search of section 2,
-            :func:`~lmbm_torch.inference.conditional_modes.decode`; called like that of
+        inference: :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals` with its settings, another
+            routine for max-marginals, or a decoder of the best (v̂, h) such as the greedy search of section
+            2, :func:`~lmbm_torch.inference.messages.conditional_modes.decode`; called like that of
             :func:`bethe_negative_log_likelihood`. If it misses the maximum, the loss is too small and may be
             negative.
 
@@ -133,10 +133,10 @@ def marginal_structured_hinge(
 
     Args:
         energy, labels, slope: the same as in :func:`joint_structured_hinge`.
-        inference: :func:`~lmbm_torch.inference.matrix_bp.marginal_map` with its settings, or another decoder
-            of the labelling of least free energy, such as
-            :func:`~lmbm_torch.inference.conditional_modes.marginal_map` or
-            :func:`~lmbm_torch.inference.dual_decomposition.marginal_map`; called like that of
+        inference: :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map` with its settings, or another
+            decoder of the labelling of least free energy, such as
+            :func:`~lmbm_torch.inference.messages.conditional_modes.marginal_map` or
+            :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`; called like that of
             :func:`bethe_negative_log_likelihood`. If it misses that, the loss is too small and may be
             negative.
 

@@ -9,7 +9,7 @@ from lmbm_torch.energies.base import Energy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses.missing import are_unreadable, check_complete, impute
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door

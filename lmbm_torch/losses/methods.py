@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from lmbm_torch.inference import matrix_bp, mean_field
-from lmbm_torch.inference.matching import Routine
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import Routine
 from lmbm_torch.losses import contrastive, latent
 
 
@@ -20,8 +20,8 @@ class Method:
     Args:
         loss: called as ``loss(energy, labels, inference=…)``, except for persistent contrastive divergence,
             whose caller keeps the chains.
-        routine: for :class:`~lmbm_torch.inference.matching.MatchedInference`; a loss that samples does not
-            use it, the trained model does.
+        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; a loss that samples
+            does not use it, the trained model does.
         num_steps: steps of Gibbs sampling unless told otherwise; None for a loss that does not sample.
     """
 

@@ -10,7 +10,8 @@ from lmbm_torch.energies.base import Energy, MarginEnergy, check_energy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import beam_search, decode
+from lmbm_torch.inference import decode
+from lmbm_torch.inference.search import beam_search
 from lmbm_torch.shapes import Bool, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number
 

@@ -2,8 +2,9 @@
 
 The structured hinge needs only the relaxed maximiser: by the envelope theorem its gradient is the statistics
 of the maximiser less those of the truth. Losses of the labels themselves need labels that are a
-differentiable function of the energy: those of :func:`lmbm_torch.inference.lp_layer.relaxed_labels`, of
-:func:`lmbm_torch.inference.sparse_map.marginals` or of your own differentiable routine.
+differentiable function of the energy: those of
+    :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`, of
+:func:`lmbm_torch.inference.relaxations.sparse_map.marginals` or of your own differentiable routine.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import exact, sparse_map
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import sparse_map
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.losses.structured import loss_augment
@@ -40,7 +42,7 @@ def relaxed_structured_hinge(
         energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
         labels: t, {0, 1}.
         inference: energy → the relaxed labels of largest score, such as
-            :func:`lmbm_torch.inference.lp_relaxation.decode`.
+            :func:`lmbm_torch.inference.relaxations.lp_relaxation.decode`.
         slope: > 0, what each wrong label costs, in units of the score.
 
     Raises:
@@ -84,7 +86,7 @@ def relaxed_hamming(
         energy: a Boltzmann machine.
         labels: t, {0, 1}.
         inference: energy → μ in [0, 1], differentiable in the energy's tensors, such as
-            :func:`lmbm_torch.inference.lp_layer.relaxed_labels`.
+            :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`.
 
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses.
@@ -122,7 +124,7 @@ def sparse_map_loss(
         labels: t, {0, 1}.
         temperature: > 0, in units of the score.
         inference: energy → the labelling of largest score, SparseMAP's ``decoder``, such as
-            :func:`lmbm_torch.inference.integer_program.decode`; enumeration by default.
+            :func:`lmbm_torch.inference.relaxations.integer_program.decode`; enumeration by default.
 
     Raises:
         ValueError: labels of another shape or with other values; what SparseMAP refuses.

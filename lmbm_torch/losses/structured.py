@@ -15,7 +15,7 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.shapes import Float, Shaped
@@ -60,8 +60,8 @@ def structured_hinge(
         labels: t, {0, 1}.
         slope: > 0, what each wrong label costs.
         inference: energy → the labelling of largest score, such as
-            :func:`lmbm_torch.inference.integer_program.decode`; by default enumeration, for few labels. If it
-            misses the maximum, the loss is a lower bound and may be negative.
+            :func:`lmbm_torch.inference.relaxations.integer_program.decode`; by default enumeration, for few
+            labels. If it misses the maximum, the loss is a lower bound and may be negative.
 
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; a

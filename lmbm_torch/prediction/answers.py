@@ -16,7 +16,7 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction.loading import Predictor
@@ -72,8 +72,8 @@ def answers(
     Args:
         features: dense, or sparse of any format.
         decoder: energy → decoding; by default the model's own, which is that of its training, or what an
-            estimator predicts. A :class:`~lmbm_torch.inference.matching.MatchedInference` that differs from
-            the training's warns.
+            estimator predicts. A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` that
+            differs from the training's warns.
 
     Raises:
         ValueError: another number of features than the model was trained with; a decoder for an ensemble.

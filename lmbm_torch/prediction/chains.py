@@ -18,8 +18,8 @@ from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, reading
-from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.models import archives
 from lmbm_torch.persistence.trusted import import_trusted
 from lmbm_torch.prediction.saved import MODEL
@@ -162,7 +162,7 @@ def save(saved: FittedChain, path: str | PathLike, mode: Mode = "x") -> None:
         OSError: it cannot be written.
         TypeError: see :func:`lmbm_torch.estimators.save`.
     """
-    from lmbm_torch.estimators.saving import kinds
+    from lmbm_torch.estimators.common.saving import kinds
 
     content = {"estimator": saved.estimator, "schema": saved.schema.state()}
     archives.write(path, HOLDS, content, kinds(), mode)
@@ -179,7 +179,7 @@ def load(path: str | PathLike, trust: Sequence[str] = ()) -> FittedChain:
         ValueError: a file that is truncated, corrupted, of another kind or of a newer version, or a name that
             cannot be imported.
     """
-    from lmbm_torch.estimators.saving import kinds
+    from lmbm_torch.estimators.common.saving import kinds
 
     import_trusted(trust)
     file = _file(path)

@@ -9,7 +9,7 @@ from importlib import import_module
 from inspect import signature
 from typing import Any
 
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 
 Decoder = Callable[[Any], Decoding]
@@ -42,8 +42,9 @@ class OwnDecoder:
 def description(decoder: Decoder) -> dict[str, Any]:
     """The routine of a decoder by its import path, and its settings by name, in plain values.
 
-    A :class:`~lmbm_torch.inference.matching.MatchedInference` has its own record. ``settings`` is None for a
-    decoder that no file can hold: a function outside :mod:`lmbm_torch.inference`, or settings that are no
+    A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` has its own record. ``settings`` is
+    None for a decoder that no file can hold: a function outside :mod:`lmbm_torch.inference`, or settings that
+        are no
     plain values.
     """
     matched = getattr(decoder, "__self__", None)

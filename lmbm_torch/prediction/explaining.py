@@ -66,8 +66,8 @@ def why(saved: SavedModel, row: Features) -> Any:
     if not isinstance(model, SigmoidBeliefNetwork | BoltzmannMachine) or model.has_encoder:
         return None
     # Of answers alone neither is needed.
-    from lmbm_torch.estimators.contributions import are_taken_apart, fields_of
-    from lmbm_torch.estimators.explanations import explanation
+    from lmbm_torch.estimators.explain.contributions import are_taken_apart, fields_of
+    from lmbm_torch.estimators.explain.explanations import explanation
 
     scaled = to_tensor(row) if saved.scaling is None else saved.scaling.transform(to_tensor(row))
     X = (scaled if scaled.layout == torch.strided else scaled.to_dense()).double().numpy()

@@ -20,7 +20,7 @@ from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.files import Mode, reading
 from lmbm_torch.inference import decode, decode_hinge
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import archives
 from lmbm_torch.prediction.decoders import Decoder
@@ -60,7 +60,7 @@ class FittedEstimator:
         if names is None:
             return cls(estimator)
         # Here, as of models alone it is not needed.
-        from lmbm_torch.estimators.explanations import without_names
+        from lmbm_torch.estimators.explain.explanations import without_names
 
         # A table's columns are matched by name when it is read, and come without.
         return cls(without_names(estimator), Schema(tuple(map(Column, names.tolist())), labels))
@@ -77,8 +77,8 @@ class FittedEstimator:
             ValueError: an estimator of classes or of sequences, or one that no file holds; what it refuses.
         """
         # Training and prediction never need them otherwise.
-        from lmbm_torch.estimators.penalty_path import PenaltyPathClassifier
-        from lmbm_torch.estimators.saving import StoredEstimator
+        from lmbm_torch.estimators.common.saving import StoredEstimator
+        from lmbm_torch.estimators.wrappers.penalty_path import PenaltyPathClassifier
 
         is_path = isinstance(estimator, PenaltyPathClassifier)
         if not isinstance(estimator, StoredEstimator) or not (
@@ -200,7 +200,7 @@ def save_fitted(saved: FittedEstimator, path: str | PathLike, mode: Mode = "x") 
         OSError: it cannot be written.
         TypeError: see :func:`lmbm_torch.estimators.save`.
     """
-    from lmbm_torch.estimators.saving import kinds
+    from lmbm_torch.estimators.common.saving import kinds
 
     parts = {"schema": saved.schema, "scaling": saved.scaling}
     states = {name: None if part is None else part.state() for name, part in parts.items()}
@@ -214,7 +214,7 @@ def load_fitted(path: str | PathLike) -> FittedEstimator:
         FileNotFoundError: there is no such file.
         ValueError: a file that is truncated, corrupted, of another kind or of a newer version.
     """
-    from lmbm_torch.estimators.saving import kinds
+    from lmbm_torch.estimators.common.saving import kinds
 
     content = archives.read(path, HOLDS, kinds())
     with reading(path, KeyError, TypeError):

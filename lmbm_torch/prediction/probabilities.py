@@ -13,7 +13,7 @@ from torch import Tensor
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import marginals
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.inference.routes import is_narrow
 from lmbm_torch.shapes import Float, Int
@@ -82,7 +82,7 @@ def mixture_probabilities(
 def allowed_probabilities(energies: Sequence[Any], rules: Constraints) -> Probabilities:
     """The same of the labellings that rules allow; NaN where no way to sum over these is exact."""
     # Of answers without rules nothing of it is needed.
-    from lmbm_torch.estimators.distributions import AllowedDistribution
+    from lmbm_torch.estimators.decoders.distributions import AllowedDistribution
 
     try:
         found = AllowedDistribution(energies, rules).marginals()

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features
@@ -31,9 +32,8 @@ from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.files import Mode, reading
-from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference import decode_hinge
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import Model, archives, saving
 from lmbm_torch.prediction.decoders import Decoder, decoder_of, description, with_settings

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmbm_torch.data.sequences.batches import SequenceBatch
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.metrics import SequenceAccuracy
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.training.gradient import GradientSteps

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmbm_torch.calibration.joint import fitted_scales
+from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.fitting import recipe
-from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.fitting.completion import completed_labels, learn_along, observed_weights
 from lmbm_torch.fitting.dual import DualProblem, dual_problem, fit_dual
-from lmbm_torch.fitting.joint_calibration import fitted_scales
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
@@ -63,8 +63,8 @@ class DualModule(StructuredModule):
         tol: the relative gap at which the problem, or a label's own one, is done.
         seed: of the order in which instances are visited, and of the folds of the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
-            times its work: ``"labels"`` label by label (:mod:`lmbm_torch.fitting.calibration`), ``True`` also
-            that of whole labellings (:mod:`lmbm_torch.fitting.joint_calibration`), where these can be summed:
+            times its work: ``"labels"`` label by label (:mod:`lmbm_torch.calibration.scales`), ``True`` also
+            that of whole labellings (:mod:`lmbm_torch.calibration.joint`), where these can be summed:
             of networks, and of machines of at most 22 labels, and some instance has no missing label. With
             ``"joint"`` the training ends with an error where they cannot; ``"scale"`` is one scale of all.
         kwargs: ``decoder`` and ``label_names`` of :class:`StructuredModule`.

@@ -11,7 +11,7 @@ from torch import Tensor, uint8
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Status
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.losses.methods import METHODS
@@ -194,7 +194,8 @@ def by_method(
     Args:
         model: the model to train.
         method: its name.
-        inference: settings of :class:`~lmbm_torch.inference.matching.MatchedInference` but its routine.
+        inference: settings of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` but its
+            routine.
         num_steps: steps of Gibbs sampling; by default the method's.
         loss: in the place of the method's loss, with the same inference.
         kwargs: see :class:`LatentModule`.

@@ -11,10 +11,10 @@ from lmbm_torch.checks import check_counts, check_labels
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
-from lmbm_torch.inference import mean_field
-from lmbm_torch.inference.gibbs import draw
-from lmbm_torch.inference.matching import MatchedInference
-from lmbm_torch.inference.tempering import Ladder, path_from_base
+from lmbm_torch.inference.messages import mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.sampling.gibbs import draw
+from lmbm_torch.inference.sampling.tempering import Ladder, path_from_base
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.shapes import Float
 from lmbm_torch.training.latent import PersistentModule

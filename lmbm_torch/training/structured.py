@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.fitting.calibration import Calibration
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import error_bound, least_threshold, local_hinge

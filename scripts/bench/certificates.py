@@ -31,7 +31,8 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch import certificates
 from lmbm_torch.data import load
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound, semidefinite
+from lmbm_torch.inference.search import branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
 CHECKER = Path(__file__).parents[1] / "check_certificate.py"
 # check_certificate.py finds the scripts beside it.

@@ -18,7 +18,7 @@ import torch
 from measuring import described, median_seconds, show, table, told, write_csv
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 
 
 def random_chains(chains: int, length: int, states: int) -> ChainEnergy:

@@ -27,7 +27,7 @@ from lmbm_torch.data.corruptions import Flip
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.images import first_images, mnist, restoration
 from lmbm_torch.data.scaling import unscaled
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.losses import bethe_negative_log_likelihood
 from lmbm_torch.models import ConditionalRBM
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from measuring import described, seconds, show, table, write_csv
 
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses import methods
 from reproduce.crbm_epochs import Images, Steps
 from reproduce.crbm_problems import METHODS, problem

@@ -19,16 +19,14 @@ from decoding_pairwise import processor_ms, random_boltzmann
 from measuring import described, show, table, write_csv
 
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
-from lmbm_torch.inference import (
-    Decoding,
-    dual_decomposition,
-    exact,
-    integer_program,
-    junction_tree,
-    semidefinite,
-    undirected_branch_and_bound,
-)
+from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import dual_decomposition
+from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.search import undirected_branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.trees import junction_tree
 
 TIME_LIMIT = 2.0
 FEW = 2

@@ -1,6 +1,7 @@
 """Exact hinge decoding by branch and bound, beside batched enumeration and a MILP solver.
 
-Peers: ``inference.exact`` on the whole batch, on the same cores; HiGHS on the same problem with the products
+Peers: ``inference.enumeration.exact`` on the whole batch, on the same cores; HiGHS on the same problem with
+    the products
 of labels linearised, one example after the other for a sample of them, and credited with perfect use of the
 cores and with models built beforehand. All three must find the same least losses. The models are linear SVMs,
 one a label on [x, spins of the labels before it], C = 0.1, standardised features.
@@ -33,10 +34,8 @@ from sklearn.svm import LinearSVC
 
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import (
-    branch_and_bound,
-    exact,
-)
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import branch_and_bound
 
 THREADS = 2
 NODE_LIMIT = 1_000_000

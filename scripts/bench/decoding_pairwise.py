@@ -33,12 +33,9 @@ from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.files import write_figure
-from lmbm_torch.inference import (
-    Decoding,
-    branch_and_bound,
-    integer_program,
-    lp_relaxation,
-)
+from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
+from lmbm_torch.inference.search import branch_and_bound
 
 
 def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]:

@@ -26,8 +26,11 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import Decoding, integer_program, semidefinite, undirected_branch_and_bound
+from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.search import undirected_branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
 CUTS = {"g05_60.0": 536, "g05_80.0": 929, "g05_100.4": 1440}
 SIZES = (30, 40, 50, 60, 80, 100, 120, 140)
@@ -54,7 +57,7 @@ def decoders(time_limit: float, peers_limit: float) -> dict[str, Decoder]:
         "highs": lambda energy: integer_program.decode(energy, time_limit=peers_limit),
     }
     if find_spec("pytoulbar2"):
-        from lmbm_torch.inference import cost_function_network
+        from lmbm_torch.inference.relaxations import cost_function_network
 
         limit = max(1, round(peers_limit))
         found["toulbar2"] = lambda energy: cost_function_network.decode(energy, time_limit=limit)

@@ -20,7 +20,7 @@ from measuring import described, show, table, told, write_csv
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import bayes
+from lmbm_torch.inference.expected import bayes
 
 TRAINED_ON = 2000
 SCALES = np.exp(np.linspace(0, np.log(8), 40))

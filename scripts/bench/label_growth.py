@@ -28,8 +28,9 @@ from rich.console import Console
 from scipy import sparse
 
 from lmbm_torch.compare.cells import Cell, compute
-from lmbm_torch.estimators import LMSBNClassifier, orderings
-from lmbm_torch.estimators.sigmoid_belief import MANY_LABELS
+from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators.networks import orderings
+from lmbm_torch.estimators.networks.sigmoid_belief import MANY_LABELS
 from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200

@@ -18,7 +18,7 @@ from measuring import described, seconds, show, table, told, write_csv
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 # Labellings of all examples beyond which nothing is enumerated.
 MOST_ENUMERATED = 2**27
@@ -53,7 +53,7 @@ def sizes(batch: int, labels: int) -> dict[str, Any]:
     ours = [milliseconds(work) for work in (marginals, gradient)]
     found, enumerated = marginals(), [None, None]
     if batch << labels <= MOST_ENUMERATED:
-        with mock.patch("lmbm_torch.inference.parts.label_halves._suited", return_value=None):
+        with mock.patch("lmbm_torch.inference.enumeration.label_halves._suited", return_value=None):
             enumerated = [milliseconds(work) for work in (marginals, gradient)]
             row["apart"] = float((marginals() - found).abs().max())
     for what, own, other in zip(("marginals", "gradient"), ours, enumerated, strict=True):

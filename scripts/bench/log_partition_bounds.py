@@ -19,7 +19,9 @@ from measuring import described, seconds, show, table, write_csv
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, junction_tree, mean_field, mini_buckets, tree_reweighted
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import mean_field, mini_buckets, tree_reweighted
+from lmbm_torch.inference.trees import junction_tree
 
 WIDTHS = (4, 8, 12)
 STRENGTHS = (0.3, 1.0, 3.0)

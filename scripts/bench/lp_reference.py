@@ -1,4 +1,5 @@
-"""The programmes of :mod:`lmbm_torch.inference.lp_relaxation` in cvxpy, for readers, tests and benchmarks.
+"""The programmes of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` in cvxpy, for readers, tests and
+benchmarks.
 
 An energy's weights are parameters, so that one problem, once it is compiled, serves all examples whose
 couplings have the same structure.
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.lp_layer import LocalPolytope
+from lmbm_torch.inference.relaxations.lp_layer import LocalPolytope
 from lmbm_torch.shapes import Float
 
 

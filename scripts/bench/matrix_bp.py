@@ -47,7 +47,7 @@ from torch import Tensor
 from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.files import write_figure
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 
 # Seconds after which threads of torch's that wait for work have stopped spinning.
 REST = 0.02

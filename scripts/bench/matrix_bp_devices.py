@@ -16,7 +16,7 @@ import torch
 from measuring import described, median_seconds, show, table, told, write_csv
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 
 # Visible and hidden units.
 SIZES = (

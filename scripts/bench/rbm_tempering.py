@@ -28,7 +28,8 @@ from lmbm_torch.data import images as readers
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import annealed_importance, exact, log_likelihood
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import annealed_importance, log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs

@@ -28,7 +28,8 @@ from measuring import described, show, table, write_csv
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.files import write_figure
-from lmbm_torch.inference import branch_and_bound, cost_function_network, undirected_branch_and_bound
+from lmbm_torch.inference.relaxations import cost_function_network
+from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
 
 
 def trained_boltzmann(name: str, num_labels: int) -> PairwiseEnergy:

@@ -34,8 +34,8 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.data import load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
-from lmbm_torch.estimators.predictors import NetworkPredictor
-from lmbm_torch.inference.branch_and_bound import HingeSearch
+from lmbm_torch.estimators.networks.predictors import NetworkPredictor
+from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 
 MANY = 100
 REPEATS = 9

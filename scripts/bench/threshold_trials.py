@@ -32,7 +32,7 @@ from lmbm_torch.inference.results import Decoding
 
 NUM_LABELS = (5, 10, 20, 50)
 WORDS, COLUMNS, FOLDS = 30, 2**16, 3
-TRIALS = "lmbm_torch.estimators.threshold_tuning.decode_thresholds"
+TRIALS = "lmbm_torch.estimators.wrappers.threshold_tuning.decode_thresholds"
 
 
 def main() -> None:

@@ -30,8 +30,10 @@ from lmbm_torch.data.formats.npz import read_npz
 from lmbm_torch.data.named import NAMED_SETS, data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier
-from lmbm_torch.inference import Decoding, integer_program, undirected_branch_and_bound
+from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.search import undirected_branch_and_bound
 
 MOST_INSTANCES = 2000
 CLOCK_SECONDS = 0.04
@@ -113,7 +115,7 @@ def compare(
         "integer": (lambda each: programme(each, time_limit=time_limit), part),
     }
     if not hinge and find_spec("pytoulbar2"):
-        from lmbm_torch.inference import cost_function_network
+        from lmbm_torch.inference.relaxations import cost_function_network
 
         seconds_at_most = max(1, round(time_limit))
         decoders["network"] = (

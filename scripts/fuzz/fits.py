@@ -47,7 +47,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.estimators.automatic.candidates import FAMILIES
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.conditional_rbm import OBJECTIVES
+from lmbm_torch.estimators.machines.conditional_rbm import OBJECTIVES
 
 Random = np.random.Generator
 # Seconds of processor time of a fit and its predictions.

@@ -35,7 +35,7 @@ from lmbm_torch.data import (
 )
 from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 DENSE_ARFF = """@relation 'toy: -C -2'
 @attribute size numeric

@@ -21,8 +21,9 @@ from lightning.pytorch import seed_everything
 
 from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.data.datamodule import MultilabelDataModule
-from lmbm_torch.inference import log_likelihood, matrix_bp, mean_field
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.sampling import log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import IterationSchedule

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.verdicts import supposing

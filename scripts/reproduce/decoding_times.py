@@ -25,7 +25,7 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.files import write_figure
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.viz.style import COLOURS, open_frame
 
 NUM_LABELS = (10, 20, 40, 60, 80, 101)

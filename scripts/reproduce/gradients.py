@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp, mean_field
-from lmbm_torch.inference.gibbs import draw
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Bool, Float, Shaped
 from lmbm_torch.verdicts import one_door
@@ -155,7 +155,8 @@ def _perceptron(
 
 
 def _walk(energy: BipartiteEnergy, visible: Tensor, num_steps: int) -> Tensor:
-    """The visible units after so many steps of :func:`~lmbm_torch.inference.gibbs.sample` from there."""
+    """The visible units after so many steps of :func:`~lmbm_torch.inference.sampling.gibbs.sample` from
+    there."""
     energy.check_values()
     check_count("num_steps", num_steps)
     for _ in range(num_steps):

@@ -33,8 +33,8 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    orderings,
 )
+from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz import bar_chart
 from reproduce.decoding_times import decoding_cells, draw_decoding

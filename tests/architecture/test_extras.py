@@ -20,11 +20,11 @@ DOORS = {
     "torchmetrics": ("metrics",),
     "matplotlib": ("viz",),
     "lightning": ("training.base", "data.datamodule"),
-    "clarabel": ("inference.lp_relaxation",),
+    "clarabel": ("inference.relaxations.lp_relaxation",),
     "pyarrow": ("prediction.parquet",),
-    "highspy": ("inference.integer_program",),
-    "cvxpy": ("inference.lp_layer",),
-    "pytoulbar2": ("inference.cost_function_network",),
+    "highspy": ("inference.relaxations.integer_program",),
+    "cvxpy": ("inference.relaxations.lp_layer",),
+    "pytoulbar2": ("inference.relaxations.cost_function_network",),
 }
 
 
@@ -77,7 +77,7 @@ missing, find_spec = set(sys.argv[1:]), importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in missing else find_spec(name, package)
 sys.meta_path.insert(0, Missing())
 rooms = pkgutil.walk_packages(lmbm_torch.__path__, "lmbm_torch.", onerror=lambda name: None)
-inner = ("backends.", "cli.", "compare.", "inference.parts.")
+inner = ("backends.", "cli.", "compare.", "inference.relaxations.toulbar2")
 for name in [each.name for each in rooms]:
     if name.removeprefix("lmbm_torch.").startswith(inner):
         continue
@@ -97,7 +97,7 @@ def test_every_module_names_what_it_lacks():
     # The libraries that a plain installation goes without.
     inference = {line.partition(":")[0] for line in lacking if line.startswith("lmbm_torch.inference.")}
     leaves = {"cost_function_network", "integer_program", "lp_layer", "lp_relaxation"}
-    assert inference == {f"lmbm_torch.inference.{name}" for name in leaves}
+    assert inference == {f"lmbm_torch.inference.relaxations.{name}" for name in leaves}
 
 
 def test_the_manual_lists_the_extras():

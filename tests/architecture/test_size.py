@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 462
+MOST_FILES = 480
 MOST_LINES = 69_900
 MOST_CODE = 43_100
 # In packages, and in modules besides.
 MOST_NAMES = 193
 MOST_NAMES_OF_MODULES = 392
 # Folder → rooms and arrows between them.
-MOST_ARROWS = {"estimators": (45, 209), "inference": (42, 111)}
+MOST_ARROWS = {"estimators": (13, 41), "inference": (14, 51)}
 FOUND = measure_size.sources()
 TOY = {
     "lmbm_torch": "",

@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 from lmbm_torch.backends.search.compiled import directed
 from lmbm_torch.backends.search.plain import directed as torch_branch_and_bound
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import Decoding, branch_and_bound
+from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.search import branch_and_bound
 
 ENERGIES = directed_energies(max_labels=8, max_batch=6, dtypes=(torch.float64,))
 # Many labellings of these tie, but for the round-off of their losses.

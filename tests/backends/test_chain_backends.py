@@ -16,8 +16,7 @@ from lmbm_torch.backends.dual.plain import chain_pairs as numpy_chain_smo
 from lmbm_torch.backends.search.compiled import chains
 from lmbm_torch.backends.search.plain import chains as numpy_chains
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.inference import chain_dp
-from lmbm_torch.inference.parts import chain_steps
+from lmbm_torch.inference.trees import chain_dp, chain_steps
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem

@@ -10,7 +10,7 @@ from torch import Tensor
 from lmbm_torch.backends.matrix_bp import choosing
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, propagate, select
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 
 cuda = pytest.importorskip("lmbm_torch.backends.matrix_bp.compiled.cuda", reason="Triton is for Linux")
 

@@ -10,8 +10,8 @@ from strategies.directed import directed_energies
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 from lmbm_torch.inference.results import Marginals
 
 WITHOUT_CLIQUES = directed_energies(max_labels=7, max_batch=20, dtypes=(torch.float64, torch.float32)).filter(

@@ -24,7 +24,7 @@ from lmbm_torch.backends.matrix_bp.compiled.rows import answer_odds, gains, hear
 from lmbm_torch.backends.matrix_bp.compiled.vectors import pointer
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, propagate
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 
 KERNELS: dict[str, Callable[[Problem], Beliefs]] = {"numba": groups.propagate}
 if find_spec("triton"):

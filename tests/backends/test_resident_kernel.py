@@ -20,7 +20,7 @@ from lmbm_torch.backends import nvrtc
 from lmbm_torch.backends.matrix_bp.compiled import resident
 from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, propagate
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which("g++")

@@ -27,7 +27,9 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import load
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound, exact, lp_relaxation, undirected_branch_and_bound
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import lp_relaxation
+from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 

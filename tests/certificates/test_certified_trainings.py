@@ -13,7 +13,7 @@ from scipy import sparse
 
 from lmbm_torch import certificates
 from lmbm_torch.certificates.lines import field
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.problem import SharedProblem

@@ -17,7 +17,8 @@ from lmbm_torch.certificates import decodings, dense
 from lmbm_torch.certificates.lines import field
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, semidefinite
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
 sys.path.insert(0, str(CHECKER.parent))
 CHECK = checker()

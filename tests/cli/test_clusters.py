@@ -13,7 +13,7 @@ import pytest
 
 from lmbm_torch.cli import clusters
 from lmbm_torch.compare import trials
-from lmbm_torch.estimators.spreading import spread, workers
+from lmbm_torch.estimators.common.spreading import spread, workers
 
 distributed = pytest.importorskip("distributed")
 

@@ -119,7 +119,7 @@ def test_predictions_are_those_of_the_class(runs, files, tmp_path):
     assert all(0 < probability <= 1 for probability in joint.values())
     energy = model.energy(test.features)
     best = model.decode(test.features)
-    from lmbm_torch.inference import chain_dp
+    from lmbm_torch.inference.trees import chain_dp
 
     log_prob = best.objective - chain_dp.log_partition(energy)
     np.testing.assert_allclose([*joint.values()], log_prob.exp(), rtol=1e-6)

@@ -17,7 +17,7 @@ from contracts.enumerations import Enumeration, Objective
 from contracts.kinds import Kind, members
 from contracts.results import Field, schema, tensors_of
 
-SOLVERS = {"cost_function_network": "pytoulbar2"}
+SOLVERS = {"relaxations.cost_function_network": "pytoulbar2"}
 """Modules, and what must be installed for them that not every platform has."""
 
 

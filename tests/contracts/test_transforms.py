@@ -42,7 +42,7 @@ def first_derivative(row, case, learnt):
 
 def is_first_order(row):
     """Whether the gradient takes for constants what depends on the energy."""
-    return row.stationary or row.name.startswith(("sparse_map.", "lp_layer."))
+    return row.stationary or row.name.startswith(("relaxations.sparse_map.", "relaxations.lp_layer."))
 
 
 @rows_that(is_first_order)

@@ -15,16 +15,15 @@ from strategies.bipartite import random_bipartite_energy
 from strategies.chain import random_chain_energy
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import (
-    annealed_importance,
-    chain_dp,
+from lmbm_torch.inference.messages import (
     dual_decomposition,
-    gibbs,
     matrix_bp,
     mean_field,
     pairwise_bp,
     tree_reweighted,
 )
+from lmbm_torch.inference.sampling import annealed_importance, gibbs
+from lmbm_torch.inference.trees import chain_dp
 
 
 class Cost(NamedTuple):

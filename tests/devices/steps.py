@@ -13,8 +13,8 @@ from torch import Tensor
 from lmbm_torch import losses, models
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.data.sequences.batches import SequenceBatch
-from lmbm_torch.inference import matrix_bp, mean_field
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.training import penalties
 from lmbm_torch.training.chains import ChainModule
 from lmbm_torch.training.gradient import GradientModule

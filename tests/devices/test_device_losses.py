@@ -15,7 +15,7 @@ from torch import Tensor
 
 from devices.accelerator import Accelerator, OnDevice, here
 from lmbm_torch import losses
-from lmbm_torch.inference import lp_layer, lp_relaxation
+from lmbm_torch.inference.relaxations import lp_layer, lp_relaxation
 
 
 class Loss(NamedTuple):

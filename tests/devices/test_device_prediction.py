@@ -25,8 +25,8 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.inference import matrix_bp
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.prediction.answers import evaluate, predict
 from lmbm_torch.prediction.chains import FittedChain

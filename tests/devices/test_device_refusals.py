@@ -10,7 +10,10 @@ from contracts.kinds import BIPARTITE, CHAIN, DIRECTED, PAIRWISE
 
 from devices.accelerator import Accelerator
 from lmbm_torch import losses
-from lmbm_torch.inference import ancestral, annealed_importance, chain_dp, exact, gibbs, matrix_bp
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.sampling import ancestral, annealed_importance, gibbs
+from lmbm_torch.inference.trees import chain_dp
 
 
 def spoiled(energy, name, value):

@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from lmbm_torch.energies import BaseEnergy, Energy, RestrictedEnergy, check_energy
-from lmbm_torch.inference import decode, decode_hinge, exact
+from lmbm_torch.inference import decode, decode_hinge
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import least_threshold, loss_augment, structured_hinge
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.prediction.probabilities import probabilities

@@ -19,7 +19,7 @@ from strategies.pairwise import (
 )
 
 from lmbm_torch.energies import CliqueEnergy, MarginEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -8,7 +8,7 @@ from strategies.pairwise import all_labellings
 from torch import Tensor
 
 from lmbm_torch.energies import Clause, from_markov_logic
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 
 def random_clauses(seed: int) -> tuple[list[Clause], Tensor, int]:

@@ -22,7 +22,7 @@ from lmbm_torch.estimators.automatic import beliefs, blend, classifier, label_se
 from lmbm_torch.estimators.automatic.blend import choose, chosen, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
-from lmbm_torch.estimators.measures import MEASURES, agreement, measure
+from lmbm_torch.estimators.common.measures import MEASURES, agreement, measure
 
 X, Y = random_inputs(0, 60, 4, 3)
 Y = Y.astype(np.int64)

@@ -23,7 +23,7 @@ from lmbm_torch.estimators.automatic.candidates import (
 )
 from lmbm_torch.estimators.automatic.rules import THRESHOLDS, best_thresholds
 from lmbm_torch.estimators.automatic.search import stratified_folds
-from lmbm_torch.estimators.measures import MEASURES, measure
+from lmbm_torch.estimators.common.measures import MEASURES, measure
 
 QUICK = ["label powerset", "forest of label sets", "chain of logistic regressions"]
 

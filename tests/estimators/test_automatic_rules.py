@@ -31,7 +31,7 @@ from lmbm_torch.estimators.automatic.rules import (
     rules_for,
 )
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.measures import agreement, measure
+from lmbm_torch.estimators.common.measures import agreement, measure
 
 LABELLINGS = np.array([*product([0, 1], repeat=4)])
 X, Y = random_inputs(0, 60, 4, 3)

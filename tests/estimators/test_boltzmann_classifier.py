@@ -12,7 +12,7 @@ from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import Clause, TiedCliques
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.metrics import functional as metrics
 

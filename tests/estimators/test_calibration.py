@@ -15,6 +15,9 @@ from strategies.label_problems import random_inputs
 from sweeps import slow
 from torch.nn.functional import softplus
 
+from lmbm_torch.calibration import scales as calibration
+from lmbm_torch.calibration.joint import joint_scales
+from lmbm_torch.calibration.scales import Calibration, common_scale, label_scales
 from lmbm_torch.data import load
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import (
@@ -24,10 +27,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.fitting import calibration
-from lmbm_torch.fitting.calibration import Calibration, common_scale, label_scales
-from lmbm_torch.fitting.joint_calibration import joint_scales
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import exact_negative_log_likelihood
 
 X, Y = random_inputs(0, 60, 4, 4)

@@ -23,8 +23,8 @@ from lmbm_torch.estimators.chains.baselines import (
 )
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
-from lmbm_torch.estimators.multi_class_svm import MultiClassSVM
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.chains import multi_class
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing

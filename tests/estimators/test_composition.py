@@ -13,8 +13,9 @@ import pytest
 
 import lmbm_torch
 from lmbm_torch import estimators
-from lmbm_torch.estimators import LMSBNClassifier, calls
-from lmbm_torch.estimators.base import TrainedEstimator
+from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators.common import calls
+from lmbm_torch.estimators.common.base import TrainedEstimator
 
 ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
 PUBLIC = [getattr(estimators, name) for name in estimators.__all__]
@@ -29,7 +30,7 @@ def own_classes(estimator: type) -> list[type]:
 
 
 def around(method: Any) -> set[str]:
-    """The wrappers of :mod:`lmbm_torch.estimators.calls` around a method."""
+    """The wrappers of :mod:`lmbm_torch.estimators.common.calls` around a method."""
     found = set()
     while method is not None:
         if getattr(method, "__code__", None) and method.__code__.co_filename == calls.__file__:

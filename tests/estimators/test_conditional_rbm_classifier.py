@@ -13,9 +13,10 @@ import torch
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sweeps import thorough
 
-from lmbm_torch.estimators import ConstrainedClassifier, conditional_rbm
-from lmbm_torch.estimators.conditional_rbm import OBJECTIVES, ConditionalRBMClassifier
-from lmbm_torch.inference import exact
+from lmbm_torch.estimators import ConstrainedClassifier
+from lmbm_torch.estimators.machines import conditional_rbm
+from lmbm_torch.estimators.machines.conditional_rbm import OBJECTIVES, ConditionalRBMClassifier
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.losses import exact_negative_log_likelihood
 

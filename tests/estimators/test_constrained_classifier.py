@@ -23,11 +23,11 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    constrained,
     load,
-    targets,
 )
-from lmbm_torch.estimators.protocol import Capabilities
+from lmbm_torch.estimators.common import targets
+from lmbm_torch.estimators.common.protocol import Capabilities
+from lmbm_torch.estimators.wrappers import constrained
 
 ESTIMATORS = [
     LMSBNClassifier(random_state=0),

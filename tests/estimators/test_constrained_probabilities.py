@@ -24,8 +24,8 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    distributions,
 )
+from lmbm_torch.estimators.decoders import distributions
 
 FRAME = pd.DataFrame(Y, columns=NAMES)
 EVERYTHING = np.array(list(product([0, 1], repeat=4)))

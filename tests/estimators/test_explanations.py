@@ -28,8 +28,8 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
-    contributions,
 )
+from lmbm_torch.estimators.explain import contributions
 
 X, Y = map(np.asarray, make_multilabel_classification(80, 6, n_classes=4, n_labels=2, random_state=0)[:2])
 NAMES = ["sun", "rain", "city", "field"]

@@ -12,8 +12,11 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier, few_parents, orderings, sigmoid_belief, targets
-from lmbm_torch.inference import branch_and_bound, exact
+from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators.common import targets
+from lmbm_torch.estimators.networks import few_parents, orderings, sigmoid_belief
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.solvers.networks import chosen_parents
 from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, held_out_losses, solve_block
 

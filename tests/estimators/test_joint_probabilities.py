@@ -24,7 +24,7 @@ from lmbm_torch.estimators import (
     load,
     save,
 )
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.fitted import FittedEstimator
 

@@ -10,7 +10,8 @@ import pytest
 from sklearn.base import clone
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier, network_training
+from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
+from lmbm_torch.estimators.networks import network_training
 from lmbm_torch.solvers.networks import kernel_splitting
 
 RBF: dict[str, Any] = {"kernel": "rbf", "gamma": 0.4}

@@ -18,9 +18,9 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     LMSBNEnsembleClassifier,
     MultiClassSVM,
-    orderings,
 )
-from lmbm_torch.inference import exact
+from lmbm_torch.estimators.networks import orderings
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.gram import PrecomputedGram
 
 X, Y = random_inputs(0, 120, 4, 3)

@@ -19,7 +19,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.fitting import completion
 from lmbm_torch.fitting.completion import completed_labels, observed_weights
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 # Instances with no missing label are one in six.
 SHARE = 0.3

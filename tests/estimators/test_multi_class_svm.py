@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
 from lmbm_torch import memory_budget
 from lmbm_torch.estimators import MultiClassSVM
 from lmbm_torch.estimators.chains import max_margin
-from lmbm_torch.estimators.kernels import Kernel
+from lmbm_torch.estimators.common.kernels import Kernel
 
 X, y = load_digits(return_X_y=True)
 X, y = X[:300] / 16, y[:300]

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy import sparse
 
-from lmbm_torch.estimators import LMSBNClassifier, orderings
+from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.solvers.gram import PrecomputedGram
 
 

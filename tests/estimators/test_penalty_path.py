@@ -21,9 +21,9 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     StructuralSVMClassifierCV,
     load,
-    orderings,
 )
 from lmbm_torch.estimators.automatic.search import stratified_folds
+from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.fitting.dual import Path
 
 X, Y = random_inputs(1, 60, 4, 3)

@@ -25,8 +25,8 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.data.seven_segment import SevenSegment
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier, load
-from lmbm_torch.estimators.predictors import TURNS
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.estimators.networks.predictors import TURNS
+from lmbm_torch.inference.search import branch_and_bound
 
 X, Y = random_inputs(0, 60, 4, 5)
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "serving.md").read_text(encoding="utf-8")
@@ -201,7 +201,7 @@ def test_plain_arrays_are_checked_once_and_all_others_by_scikit_learn(make, monk
         asked.append(options)
         return validate_data(*arguments, **options)
 
-    monkeypatch.setattr("lmbm_torch.estimators.base.validate_data", counted)
+    monkeypatch.setattr("lmbm_torch.estimators.common.base.validate_data", counted)
     expected = fitted.predict(X)
     assert not asked
     for form in (X.tolist(), np.asfortranarray(X)[:, :], X.astype(np.longdouble), sparse.csr_array(X)):

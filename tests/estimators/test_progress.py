@@ -27,8 +27,8 @@ from lmbm_torch.estimators import (
     MultiClassSVM,
     StructuralSVMClassifier,
 )
-from lmbm_torch.estimators import calls as module
-from lmbm_torch.estimators.calls import progress, watched
+from lmbm_torch.estimators.common import calls as module
+from lmbm_torch.estimators.common.calls import progress, watched
 
 ESTIMATORS = (
     LMSBNClassifier(random_state=0),

@@ -32,7 +32,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.label_chains import members
-from lmbm_torch.inference.bayes_under_rules import MASS_LEFT
+from lmbm_torch.inference.expected.bayes_under_rules import MASS_LEFT
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.fitted import FittedEstimator
 

@@ -26,7 +26,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 X, Y = random_inputs(0, 40, 3, 4)
 CLASSIFIERS: dict[str, Any] = {

@@ -14,8 +14,10 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.distributions import EXPECTED
-from lmbm_torch.inference import ancestral, exact, mixture
+from lmbm_torch.estimators.decoders.distributions import EXPECTED
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import ancestral
+from lmbm_torch.inference.search import mixture
 
 X, Y = random_inputs(0, 60, 4, 5)
 BASE = LMSBNClassifier(2.0, ordering="index", margin=1.5, tol=1e-6)

@@ -25,7 +25,7 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
-from lmbm_torch.estimators.spreading import keep, num_bytes, packed, spread, unpacked, workers
+from lmbm_torch.estimators.common.spreading import keep, num_bytes, packed, spread, unpacked, workers
 from lmbm_torch.fitting import dual
 from lmbm_torch.memory import memory_budget, part_bytes
 
@@ -61,7 +61,7 @@ def sent_sizes(monkeypatch) -> list[int]:
         sizes.append(num_bytes(sent.value))
         return object.__reduce_ex__(sent, protocol)
 
-    monkeypatch.setattr("lmbm_torch.estimators.spreading._SentOnce.__reduce_ex__", noted)
+    monkeypatch.setattr("lmbm_torch.estimators.common.spreading._SentOnce.__reduce_ex__", noted)
     return sizes
 
 
@@ -123,7 +123,7 @@ def test_kernel_values_are_sent_once_for_the_ordering_and_once_for_the_network(m
         sent.append([task.tolist() for task in tasks])
         return spread(work, common, tasks)
 
-    monkeypatch.setattr("lmbm_torch.estimators.kernel_blocks.spread", noted)
+    monkeypatch.setattr("lmbm_torch.estimators.networks.kernel_blocks.spread", noted)
     X, Y = drawn(5)
     with joblib.parallel_config(backend="threading", n_jobs=2):
         LMSBNClassifier(kernel="rbf", random_state=0).fit(X, Y)
@@ -162,7 +162,7 @@ def test_only_stages_of_several_labels_are_sent_and_without_features(monkeypatch
         features.append(common.problems.features.size)
         return spread(work, common, tasks, *kept)
 
-    monkeypatch.setattr("lmbm_torch.estimators.label_blocks.spread", noted)
+    monkeypatch.setattr("lmbm_torch.estimators.networks.label_blocks.spread", noted)
     X, Y = drawn()
     Y[:9, [2, 3]] = np.nan
     with joblib.parallel_config(backend="threading", n_jobs=2):
@@ -282,7 +282,8 @@ def _total(data: MultilabelData, split: int) -> Result:
 def test_cells_that_share_a_set_have_it_sent_once(monkeypatch, tmp_path, form):
     sizes = []
     monkeypatch.setattr(
-        "lmbm_torch.estimators.spreading.keep", lambda value: sizes.append(num_bytes(value)) or keep(value)
+        "lmbm_torch.estimators.common.spreading.keep",
+        lambda value: sizes.append(num_bytes(value)) or keep(value),
     )
     X, Y = np.ones((1000, 20)), np.ones((1000, 3))
     data = without_split("tiny", form(X), Y, numbered("label", 3), numbered("feature", 20))
@@ -396,8 +397,8 @@ def test_what_several_calls_share_is_sent_once(client):
 @pytest.mark.parametrize("settings", [{"max_parents": None}, {"max_parents": "auto"}])
 def test_a_whole_fit_sends_its_features_once(client, monkeypatch, sent_sizes, settings):
     """That of the ordering or of the choice of the number of parents, and that of the blocks of labels."""
-    monkeypatch.setattr("lmbm_torch.estimators.sigmoid_belief.MANY_LABELS", 6)
-    monkeypatch.setattr("lmbm_torch.estimators.few_parents.COUNTS", (1, 2))
+    monkeypatch.setattr("lmbm_torch.estimators.networks.sigmoid_belief.MANY_LABELS", 6)
+    monkeypatch.setattr("lmbm_torch.estimators.networks.few_parents.COUNTS", (1, 2))
     X, Y = np.random.default_rng(1).normal(size=(150, 60)), drawn()[1]
     with joblib.parallel_config(backend="dask"):
         LMSBNClassifier(random_state=0, **settings).fit(X, Y)

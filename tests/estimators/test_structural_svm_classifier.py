@@ -15,9 +15,10 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.estimators import StructuralSVMClassifier, structural_svm
+from lmbm_torch.estimators import StructuralSVMClassifier
+from lmbm_torch.estimators.machines import structural_svm
 from lmbm_torch.fitting.dual import Path
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.metrics import functional as metrics

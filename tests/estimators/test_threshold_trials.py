@@ -8,8 +8,8 @@ import pytest
 import torch
 from strategies.directed import random_directed_energy
 
-from lmbm_torch.estimators.threshold_tuning import decode_thresholds
-from lmbm_torch.inference import exact
+from lmbm_torch.estimators.wrappers.threshold_tuning import decode_thresholds
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import local_hinge
 
 MARGIN = 0.7

@@ -17,17 +17,13 @@ from lmbm_torch.backends.threads import interruptible, leavable
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.inference import (
-    ancestral,
-    bayes,
-    branch_and_bound,
-    exact,
-    integer_program,
-    lp_relaxation,
-    matrix_bp,
-    semidefinite,
-    undirected_branch_and_bound,
-)
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.expected import bayes
+from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
+from lmbm_torch.inference.sampling import ancestral
+from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.solvers.machines import dual_coordinate
 from lmbm_torch.solvers.structural import frank_wolfe
 
@@ -99,7 +95,7 @@ def test_a_semidefinite_search(interrupted):
 @pytest.mark.parametrize("after", [0.1, 1.0])
 def test_a_cost_function_network(interrupted, after):
     pytest.importorskip("pytoulbar2", reason="the optional extra wcsp is not installed")
-    from lmbm_torch.inference import cost_function_network
+    from lmbm_torch.inference.relaxations import cost_function_network
 
     interrupted(lambda: cost_function_network.decode(undirected(120)), after=after)
     assert cost_function_network.decode(undirected(5)).status.exact.all()
@@ -255,7 +251,7 @@ def test_in_a_worker_process(work):
 CELL = """
 import torch
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.search import branch_and_bound
 
 couplings = torch.randn(600, 600, dtype=torch.float64).tril(-1)
 energy = DirectedEnergy(torch.zeros(1, 600, dtype=torch.float64), couplings, torch.arange(600))

@@ -23,7 +23,8 @@ from problems.small import (
 )
 
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy
-from lmbm_torch.inference import branch_and_bound, matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.saved import SavedModel
 

@@ -20,7 +20,7 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork

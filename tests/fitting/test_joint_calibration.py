@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
+from lmbm_torch.calibration.joint import FACTORS, Right, best_scales, joint_scales, two_factors
+from lmbm_torch.calibration.scales import AnEnergy, Calibration, label_scales
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.fitting.calibration import AnEnergy, Calibration, label_scales
-from lmbm_torch.fitting.joint_calibration import FACTORS, Right, best_scales, joint_scales, two_factors
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 
 def drawn(instances: int, easy: float, hard: float, seed: int = 0) -> tuple[DirectedEnergy, torch.Tensor]:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies.directed import directed_energies, random_directed_energy, random_labels
 
-from lmbm_torch.inference import ancestral, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import ancestral
 
 FORMS = {
     "shared parents": {},

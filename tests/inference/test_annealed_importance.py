@@ -8,7 +8,8 @@ from hypothesis import given
 from strategies.bipartite import bipartite_energies, bipartite_with_known, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import annealed_importance, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import annealed_importance
 
 
 def seeded(seed: int) -> torch.Generator:

@@ -14,10 +14,12 @@ from strategies.directed import directed_energies
 from strategies.sequential import random_chains, random_known_values
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import bayes, exact, mixture
-from lmbm_torch.inference.parts.measures import F1
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.expected import bayes
+from lmbm_torch.inference.expected.measures import F1
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.search import mixture
 
 
 def networks(seed: int, count: int, batch: int, labels: int, scale: float = 1.0) -> list[DirectedEnergy]:

@@ -11,7 +11,8 @@ from strategies.sequential import random_sequential_energy
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import bayes_under_rules, mixture
+from lmbm_torch.inference.expected import bayes_under_rules
+from lmbm_torch.inference.search import mixture
 
 LABELS = 5
 EVERYTHING = torch.tensor([*product([0, 1], repeat=LABELS)])

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from strategies.directed import directed_energies, energies_with_known, random_directed_energy
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import beam_search, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import beam_search
 
 DOUBLE = directed_energies(max_labels=6, dtypes=(torch.float64,))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strategies.sequential import random_known_values, random_sequential_energy
 
 from lmbm_torch.energies import SequentialEnergy
-from lmbm_torch.inference import beam_search, best_first
+from lmbm_torch.inference.search import beam_search, best_first
 
 SEARCHES = {"best first": best_first.decode, "depth first": best_first.decode_depth_first}
 searches = pytest.mark.parametrize("decode", SEARCHES.values(), ids=SEARCHES.keys())

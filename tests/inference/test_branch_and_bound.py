@@ -21,7 +21,8 @@ from sweeps import thorough
 
 from lmbm_torch.backends import installed
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import beam_search, branch_and_bound, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import beam_search, branch_and_bound
 
 DOUBLE = directed_energies(max_labels=7, dtypes=(torch.float64,))
 # The decoders with the sign that makes their objective a loss, and the least loss of a right branch.

@@ -19,8 +19,8 @@ from strategies.chain import (
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
-from lmbm_torch.inference import chain_dp, exact
-from lmbm_torch.inference.parts import chain_steps
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.trees import chain_dp, chain_steps
 
 FORMS = [
     (scale, per_step, forbidden) for scale in SCALES for per_step in (False, True) for forbidden in (0, 0.4)

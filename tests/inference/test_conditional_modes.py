@@ -15,7 +15,8 @@ from strategies.bipartite import (
 )
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import conditional_modes, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import conditional_modes
 
 SEEDS = st.integers(0, 2**32 - 1)
 # With a resolution every score is exact, ties are frequent and comparisons need no tolerance.

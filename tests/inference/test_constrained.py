@@ -21,7 +21,8 @@ from lmbm_torch.energies import (
     PairwiseEnergy,
     RestrictedEnergy,
 )
-from lmbm_torch.inference import constrained, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.under_rules import constrained
 
 BATCH = 3
 NAMES = ("a", "b", "c", "d")

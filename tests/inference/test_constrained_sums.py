@@ -14,7 +14,9 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy
-from lmbm_torch.inference import constrained, exact, junction_tree
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.trees import junction_tree
+from lmbm_torch.inference.under_rules import constrained
 
 TREE, ENUMERATION = "exact, by a junction tree", "exact, by enumeration"
 

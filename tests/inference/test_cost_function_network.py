@@ -19,11 +19,12 @@ from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, integer_program
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import integer_program
 
 pytest.importorskip("pytoulbar2", reason="the optional extra wcsp is not installed")
 
-from lmbm_torch.inference import cost_function_network
+from lmbm_torch.inference.relaxations import cost_function_network
 
 FORMS = (
     {"coupling": 0.3},
@@ -148,7 +149,7 @@ def test_a_solver_ends_with_those_who_asked(tmp_path):
 import sys, threading, time
 sys.path.insert(0, "tests")
 from strategies.pairwise import random_pairwise_energy
-from lmbm_torch.inference import cost_function_network as routine
+from lmbm_torch.inference.relaxations import cost_function_network as routine
 routine.decode(random_pairwise_energy(0, 2, 1))
 print(routine._waiting(routine.os.getpid())[0]._process.pid, flush=True)
 routine.decode(random_pairwise_energy(0, 100, 1, coupling=0.3))

@@ -10,8 +10,9 @@ from scipy.optimize import linprog
 from strategies.bipartite import all_states, bipartite_energies, bipartite_with_known, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import dual_decomposition, exact
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import dual_decomposition
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses import marginal_structured_hinge
 
 
@@ -90,4 +91,4 @@ def test_the_marginal_hinge_learns_and_predicts_by_it():
     by_enumeration = marginal_structured_hinge(energy, labels, inference=exact.marginal_map)
     torch.testing.assert_close(marginal_structured_hinge(energy, labels, inference=inference), by_enumeration)
     assert torch.equal(inference.decode(energy).labels, exact.marginal_map(energy).labels)
-    assert inference.record()["routine"] == "lmbm_torch.inference.dual_decomposition.marginal_map"
+    assert inference.record()["routine"] == "lmbm_torch.inference.messages.dual_decomposition.marginal_map"

@@ -17,7 +17,7 @@ from strategies.directed import directed_energies, energies_with_known, random_d
 from strategies.tree import random_tree_energy
 
 from lmbm_torch.energies import BaseEnergy, DirectedEnergy, to_spins
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 DOUBLE = directed_energies(max_labels=5, max_batch=3, dtypes=(torch.float64,))
 # Sums of these are exact, so that ties are ties in any order of summation.
@@ -204,7 +204,7 @@ def test_labels_of_several_states_are_refused(no_shape_checks, energy, routine):
 def test_a_gradient_of_one_chunk_needs_no_compiler_of_torch():
     code = (
         "import sys, torch; from lmbm_torch.energies import PairwiseEnergy;"
-        "from lmbm_torch.inference import exact;"
+        "from lmbm_torch.inference.enumeration import exact;"
         "unary = torch.zeros(1, 3, requires_grad=True);"
         "exact.log_partition(PairwiseEnergy(unary, torch.zeros(3, 3))).sum().backward();"
         "print('torch._dynamo' in sys.modules)"

@@ -13,7 +13,8 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import constrained, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.under_rules import constrained
 
 NUM_SAMPLES = 4000
 ENERGIES = [

@@ -9,21 +9,12 @@ import torch
 
 from lmbm_torch.checks import check_finite
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
-from lmbm_torch.inference import (
-    ancestral,
-    beam_search,
-    branch_and_bound,
-    chain_dp,
-    exact,
-    integer_program,
-    junction_tree,
-    lp_relaxation,
-    matrix_bp,
-    mean_field,
-    pairwise_bp,
-    tree_dp,
-    tree_reweighted,
-)
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, mean_field, pairwise_bp, tree_reweighted
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
+from lmbm_torch.inference.sampling import ancestral
+from lmbm_torch.inference.search import beam_search, branch_and_bound
+from lmbm_torch.inference.trees import chain_dp, junction_tree, tree_dp
 
 LENGTHS = torch.tensor([4])
 ORDERING = torch.arange(4)

@@ -12,8 +12,9 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch.backends.search.compiled import undirected as compiled
 from lmbm_torch.backends.search.plain import undirected as plain
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, flips
-from lmbm_torch.inference.undirected_branch_and_bound import undirected_problem
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import flips
+from lmbm_torch.inference.search.undirected_branch_and_bound import undirected_problem
 
 drawn = partial(random_pairwise_energy, per_example=True)
 

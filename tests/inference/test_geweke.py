@@ -15,8 +15,8 @@ from strategies.bipartite import all_states, score_table
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import ancestral, gibbs, tempering
-from lmbm_torch.inference.tempering import Ladder
+from lmbm_torch.inference.sampling import ancestral, gibbs, tempering
+from lmbm_torch.inference.sampling.tempering import Ladder
 
 VISIBLE, HIDDEN = 4, 3
 COUPLING = 3.0 * torch.randn(VISIBLE, HIDDEN, generator=torch.Generator().manual_seed(7)).double()

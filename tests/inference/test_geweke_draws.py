@@ -34,8 +34,10 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.energies.sequential import SequentialEnergy
-from lmbm_torch.inference import ancestral, chain_dp, exact, gibbs, junction_tree
-from lmbm_torch.inference.tempering import path_from_base
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import ancestral, gibbs
+from lmbm_torch.inference.sampling.tempering import path_from_base
+from lmbm_torch.inference.trees import chain_dp, junction_tree
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
 from reproduce.gradients import gradient

@@ -13,15 +13,13 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import (
-    composed,
-    constrained,
-    exact,
-    routes,
-    semidefinite,
-    undirected_branch_and_bound,
-)
-from lmbm_torch.inference.parts import independent
+from lmbm_torch.inference import routes
+from lmbm_torch.inference.composed import answers as composed
+from lmbm_torch.inference.composed import independent
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import undirected_branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.under_rules import constrained
 
 LABELS, BATCH = 14, 5
 # Labels of two blocks, one by one, and a label that stands alone.

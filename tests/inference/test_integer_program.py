@@ -13,7 +13,8 @@ from strategies.pairwise import clique_energies, pairwise_energies, random_pairw
 from sweeps import thorough
 
 from lmbm_torch.energies import CliqueEnergy
-from lmbm_torch.inference import exact, integer_program
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import integer_program
 
 DECODERS = ((integer_program.decode, exact.decode), (integer_program.decode_hinge, exact.decode_hinge))
 FORMS = (

@@ -20,7 +20,8 @@ from strategies.pairwise import (
 from torch import Tensor
 
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy, PairwiseEnergy
-from lmbm_torch.inference import chain_dp, exact, junction_tree
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.trees import chain_dp, junction_tree
 
 ENERGIES = st.one_of(pairwise_energies(max_labels=8), clique_energies(max_labels=8))
 

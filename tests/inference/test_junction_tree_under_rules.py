@@ -16,8 +16,8 @@ from strategies.pairwise import random_clique_energy, random_pairwise_energy
 
 from lmbm_torch.constraints import Constraints, Rule, at_least, at_most, exactly, hierarchy, implies
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import junction_tree
-from lmbm_torch.inference.parts.rule_tables import rule_tables
+from lmbm_torch.inference.trees import junction_tree
+from lmbm_torch.inference.trees.rule_tables import rule_tables
 
 # No coupling, what is usual, and so much that some labellings have no mass within rounding.
 COUPLINGS = (0.0, 1.0, 40.0)

@@ -9,10 +9,10 @@ import torch
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference import undirected_branch_and_bound
-from lmbm_torch.inference.parts import allowed
-from lmbm_torch.inference.parts.local_polytope import hinge_loss
+from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.search import undirected_branch_and_bound
+from lmbm_torch.inference.under_rules import allowed
 
 LABELS = 16
 NAMES = [f"l{label}" for label in range(LABELS)]

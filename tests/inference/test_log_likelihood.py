@@ -10,8 +10,10 @@ import torch
 from strategies.bipartite import random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import Estimate, LogLikelihoodBounds, exact, gibbs, log_likelihood
+from lmbm_torch.inference import Estimate, LogLikelihoodBounds
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.sampling import gibbs, log_likelihood
 
 
 def seeded(seed: int) -> torch.Generator:

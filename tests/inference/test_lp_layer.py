@@ -13,8 +13,8 @@ from strategies.pairwise import random_pairwise_energy
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import lp_layer, lp_relaxation
-from lmbm_torch.inference.lp_layer import LocalPolytope
+from lmbm_torch.inference.relaxations import lp_layer, lp_relaxation
+from lmbm_torch.inference.relaxations.lp_layer import LocalPolytope
 
 # cvxpylayers reads tensors as NumPy 1 did.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
 import lp_reference
 
-from lmbm_torch.inference import exact, lp_relaxation
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import lp_relaxation
 
 
 def all_pairs(num_labels):

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from strategies.directed import random_known
 from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
-from lmbm_torch.inference import exact, integer_program, lp_relaxation
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 
 FORMS = (
     {"coupling": 0.3},

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 
 # Made by the script of the same name.
 PGMAX = Path(__file__).parent / "data" / "pgmax_beliefs.npz"

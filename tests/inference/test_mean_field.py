@@ -16,7 +16,8 @@ from strategies.bipartite import (
 )
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import exact, mean_field
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import mean_field
 
 SEEDS = st.integers(0, 2**32 - 1)
 

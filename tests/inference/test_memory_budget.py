@@ -17,16 +17,12 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import ChainCRF, ChainSVM, LMSBNClassifier
-from lmbm_torch.inference import (
-    ancestral,
-    bayes,
-    best_first,
-    exact,
-    junction_tree,
-    matrix_bp,
-    mini_buckets,
-    most_probable,
-)
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.expected import bayes
+from lmbm_torch.inference.messages import matrix_bp, mini_buckets
+from lmbm_torch.inference.sampling import ancestral
+from lmbm_torch.inference.search import best_first, most_probable
+from lmbm_torch.inference.trees import junction_tree
 from lmbm_torch.memory import memory_budget
 from lmbm_torch.models import SigmoidBeliefNetwork
 

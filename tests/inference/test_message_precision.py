@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import matrix_bp
+from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.results import Decoding
 
 VISIBLE, HIDDEN = 30, 20

@@ -9,8 +9,10 @@ from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from sweeps import slow, thorough
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, junction_tree, mean_field, mini_buckets, tree_reweighted
-from lmbm_torch.inference.mini_buckets import buckets_of
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import mean_field, mini_buckets, tree_reweighted
+from lmbm_torch.inference.messages.mini_buckets import buckets_of
+from lmbm_torch.inference.trees import junction_tree
 
 WEAK, ORDINARY, STRONG = 0.1, 1.0, 30.0
 

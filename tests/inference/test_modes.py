@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from strategies.bipartite import bipartite_energies, random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import exact, matrix_bp, mean_field
-from lmbm_torch.inference.modes import joint_modes, marginal_modes
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.modes import joint_modes, marginal_modes
 
 
 def path(seed: int) -> BipartiteEnergy:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from strategies.directed import random_directed_energy
 from strategies.sequential import random_chains, random_known_values, random_sequential_energy
 
-from lmbm_torch.inference import ancestral, bayes, mixture, most_probable
+from lmbm_torch.inference.expected import bayes
+from lmbm_torch.inference.sampling import ancestral
+from lmbm_torch.inference.search import mixture, most_probable
 
 MEASURES = {
     "hamming": bayes.decode_hamming,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference import modes
+from lmbm_torch.inference.messages import modes
 from lmbm_torch.inference.results import Marginals, Status
 
 LABELS, BATCH = 5, 6

@@ -9,8 +9,9 @@ from strategies.directed import random_known
 from strategies.pairwise import all_labellings, pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, gibbs
-from lmbm_torch.inference.parts.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import gibbs
+from lmbm_torch.inference.sampling.label_blocks import uncoupled_blocks
 
 CHAINS = 20_000
 FORMS = ({}, {"density": 0.5}, {"per_example": True})

@@ -13,7 +13,8 @@ from strategies.pairwise import pairwise_energies, random_pairwise_energy
 from sweeps import thorough
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, mean_field, tree_reweighted
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import mean_field, tree_reweighted
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -12,7 +12,7 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import integer_program, lp_relaxation
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 
 BATCH = 3
 

@@ -17,7 +17,8 @@ from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.inference import constrained, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.under_rules import constrained
 
 LABELS, MARGIN = 6, 0.7
 NAMES = [f"label_{label}" for label in range(LABELS)]

@@ -10,7 +10,8 @@ import torch
 from strategies.bipartite import all_states, random_bipartite_energy, score_table
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import annealed_importance, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.sampling import annealed_importance
 
 REPEATS = 4000
 BASE = torch.tensor([[0.5, -1.0, 1.5]], dtype=torch.float64)

@@ -28,8 +28,9 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.inference import constrained, routes
+from lmbm_torch.inference import routes
 from lmbm_torch.inference.routes import LIMITS, QUANTITIES, ROUTES, Query
+from lmbm_torch.inference.under_rules import constrained
 
 ROOT = Path(lmbm_torch.__file__).parent
 LABELS = 4

@@ -15,17 +15,12 @@ from strategies.tree import random_tree_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import (
-    branch_and_bound,
-    chain_dp,
-    exact,
-    matrix_bp,
-    mean_field,
-    routes,
-    tree_dp,
-    undirected_branch_and_bound,
-)
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference import routes
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
+from lmbm_torch.inference.trees import chain_dp, tree_dp
 
 LABELS = 6
 

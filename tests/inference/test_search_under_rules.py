@@ -12,8 +12,8 @@ from problems.rules import random_rules
 
 from lmbm_torch.constraints import Constraints, hierarchy
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import branch_and_bound, constrained, undirected_branch_and_bound
-from lmbm_torch.inference.parts import allowed
+from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
+from lmbm_torch.inference.under_rules import allowed, constrained
 
 BATCH = 3
 DIRECTED, UNDIRECTED = branch_and_bound, undirected_branch_and_bound

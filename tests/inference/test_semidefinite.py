@@ -12,8 +12,9 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, semidefinite
-from lmbm_torch.inference.parts import spin_search
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.semidefinite import spin_search
 
 DECODERS = pytest.mark.parametrize(
     ("decode", "enumerate_all", "sign"),

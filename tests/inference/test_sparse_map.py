@@ -20,7 +20,8 @@ from strategies.pairwise import (
 from sweeps import slow
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, integer_program, lp_layer, lp_relaxation, sparse_map
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import integer_program, lp_layer, lp_relaxation, sparse_map
 
 
 def programme(energy: PairwiseEnergy, temperature: float, example: int) -> tuple[float, np.ndarray]:

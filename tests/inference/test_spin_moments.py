@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import spin_moments
-from lmbm_torch.inference.parts import half_products
+from lmbm_torch.inference.enumeration import half_products, spin_moments
 
 
 def machine(labels: int, scale: float, dtype: torch.dtype = torch.float64) -> PairwiseEnergy:

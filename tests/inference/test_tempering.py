@@ -7,8 +7,8 @@ import torch
 from strategies.bipartite import all_states, random_bipartite_energy, score_table
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import gibbs, tempering
-from lmbm_torch.inference.tempering import Ladder
+from lmbm_torch.inference.sampling import gibbs, tempering
+from lmbm_torch.inference.sampling.tempering import Ladder
 
 CHAINS = 10_000
 STATES = all_states(3)

@@ -6,7 +6,7 @@ from hypothesis import given
 from strategies.tree import every_labelling, random_tree_energy, tree_energies
 
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, TreeEnergy
-from lmbm_torch.inference import chain_dp, junction_tree, tree_dp
+from lmbm_torch.inference.trees import chain_dp, junction_tree, tree_dp
 
 
 @given(tree_energies())

@@ -19,7 +19,9 @@ from strategies.pairwise import (
 )
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import PairwiseMessages, exact, pairwise_bp, tree_reweighted
+from lmbm_torch.inference import PairwiseMessages
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import pairwise_bp, tree_reweighted
 
 SEEDS = st.integers(0, 2**32 - 1)
 # Each quantity with what it bounds.

@@ -14,7 +14,8 @@ from strategies.pairwise import random_pairwise_energy, renamed
 from lmbm_torch.backends import installed
 from lmbm_torch.backends.search.plain import undirected
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, undirected_branch_and_bound
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import undirected_branch_and_bound
 
 DECODERS = (
     (undirected_branch_and_bound.decode, exact.decode, 1),

@@ -10,7 +10,7 @@ from strategies.directed import directed_energies, random_directed_energy, rando
 from strategies.pairwise import clique_energies, labels_of, pairwise_energies
 
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import (
     directed_threshold,
     error_bound,

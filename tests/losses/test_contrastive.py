@@ -9,7 +9,7 @@ import torch
 from strategies.bipartite import random_bipartite_energy, random_known_visible, random_units
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import gibbs
+from lmbm_torch.inference.sampling import gibbs
 from lmbm_torch.losses import (
     contrastive_divergence,
     contrastive_perceptron,

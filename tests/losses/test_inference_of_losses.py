@@ -12,7 +12,8 @@ from strategies.bipartite import random_bipartite_energy
 from strategies.pairwise import labels_of, random_pairwise_energy
 
 from lmbm_torch import losses
-from lmbm_torch.inference import exact, mean_field
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import mean_field
 
 INFERRING = {
     name: getattr(losses, name)
@@ -83,7 +84,7 @@ def test_the_joint_hinge_of_a_greedy_search_is_that_of_the_labels_it_finds(seed)
     torch.testing.assert_close(greedy, found.objective - observed)
 
 
-GREEDY = "lmbm_torch.inference.conditional_modes.decode"
+GREEDY = "lmbm_torch.inference.messages.conditional_modes.decode"
 
 
 @pytest.mark.parametrize("routine", [mean_field.marginals, exact.marginals])

@@ -17,7 +17,8 @@ from strategies.directed import (
 )
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference import beam_search, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import beam_search
 from lmbm_torch.losses import local_hinge, negative_log_likelihood
 
 DOUBLE = directed_energies(dtypes=(torch.float64,))

@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 import lp_reference
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, lp_layer, lp_relaxation, sparse_map
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import lp_layer, lp_relaxation, sparse_map
 from lmbm_torch.losses.relaxed import (
     relaxed_hamming,
     relaxed_score,

@@ -19,7 +19,9 @@ from strategies.pairwise import (
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import decode, exact, integer_program
+from lmbm_torch.inference import decode
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.losses import loss_augment, structured_hinge
 
 UNDIRECTED = st.one_of(pairwise_energies(), clique_energies())

@@ -10,7 +10,7 @@ from strategies.directed import random_directed_energy
 from strategies.pairwise import clique_energies, labels_of, pairwise_energies, random_clique_energy
 
 from lmbm_torch.energies import CliqueEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import least_threshold, local_hinge
 
 MARGINS = st.sampled_from((1.0, 4.0, 20.0))

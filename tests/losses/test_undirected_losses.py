@@ -20,7 +20,7 @@ from strategies.pairwise import (
 )
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import (
     exact_negative_log_likelihood,
     local_hinge,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import Clause, CliqueEnergy, PairwiseEnergy, TiedCliques, from_markov_logic
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import negative_pseudo_likelihood
 from lmbm_torch.models import BoltzmannMachine
 

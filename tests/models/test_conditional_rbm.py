@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.losses import local_hinge, negative_log_likelihood
 from lmbm_torch.models import ConditionalRBM, SigmoidBeliefNetwork
 from lmbm_torch.models.encoders import ConvolutionalEncoder, PixelwiseEncoder

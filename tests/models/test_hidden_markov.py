@@ -9,7 +9,7 @@ import torch
 from torch import distributions
 
 from lmbm_torch.energies import PADDING
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")

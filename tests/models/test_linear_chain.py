@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import one_hot
 
 from lmbm_torch.energies import PADDING
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 
 LENGTHS = torch.tensor([4, 1, 3])

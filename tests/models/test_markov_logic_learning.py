@@ -6,7 +6,7 @@ import torch
 from strategies.pairwise import all_labellings
 
 from lmbm_torch.energies import Clause, CliqueEnergy, TiedCliques
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.models import BoltzmannMachine
 

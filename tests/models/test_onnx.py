@@ -12,7 +12,7 @@ from torch import nn
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.models import BoltzmannMachine, ConditionalRBM, SigmoidBeliefNetwork, export_onnx
 
 pytest.importorskip("onnxscript")

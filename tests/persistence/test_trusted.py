@@ -25,7 +25,7 @@ from lmbm_torch.persistence.trusted import OTHERS, SavedConfiguration, import_tr
 from lmbm_torch.prediction import chains, loading
 
 OWN = """
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 
 def decode(energy):
@@ -248,8 +248,8 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         "lmbm_torch.data.batches.DataLoader",
         "lmbm_torch.models.save",
         "lmbm_torch.models.saving.archives.write",
-        "lmbm_torch.inference.parts.toulbar2.solve",
-        "lmbm_torch.inference.cost_function_network.SolverProcess",
+        "lmbm_torch.inference.relaxations.toulbar2.solve",
+        "lmbm_torch.inference.relaxations.cost_function_network.SolverProcess",
         "lmbm_torch.training.configured.build",
         "lmbm_torch.training.configured.instantiate",
         "lmbm_torch.training.runs.fit_and_measure",

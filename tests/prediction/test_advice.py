@@ -10,8 +10,8 @@ import torch
 from problems.small import NAMES, network
 
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, LMSBNClassifierCV
-from lmbm_torch.inference import mean_field
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages import mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.fitted import FittedEstimator

@@ -16,7 +16,8 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.scaling import standardise, unit_norm
-from lmbm_torch.inference import decode, exact
+from lmbm_torch.inference import decode
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers, reading, tables
 from lmbm_torch.prediction.probabilities import allowed_probabilities
 from lmbm_torch.prediction.saved import SavedModel

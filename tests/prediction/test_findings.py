@@ -12,8 +12,10 @@ from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import exact, matrix_bp, mean_field, routes
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference import routes
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.findings import Calibration, Findings, findings
 from lmbm_torch.prediction.probabilities import mixture_log_prob, probabilities

@@ -119,7 +119,7 @@ def test_files_of_other_things_are_refused(tmp_path):
         ({"margin": 0.0}, "margin: expected a finite number above 0"),
         ({"label_names": None}, "NoneType"),
     ):
-        decoder = {"routine": "lmbm_torch.inference.exact.decode", "settings": {}}
+        decoder = {"routine": "lmbm_torch.inference.enumeration.exact.decode", "settings": {}}
         parts = {"label_names": NAMES, "margin": 1.0, "decoder": decoder, **changes}
         none = dict.fromkeys(("scaling", "inference", "schema"))
         content = {"model": network(), **parts, **none}

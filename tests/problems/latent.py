@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from lmbm_torch.inference import mean_field
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.messages import mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.training.latent import LatentModule, PersistentModule, by_method

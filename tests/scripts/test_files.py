@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 from sweeps import slow
 
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction.saved import load_model
 
 LABELS = ("sun", "sea", "sand")

@@ -21,7 +21,7 @@ OWN = (
     OWN_MODEL
     + """
 
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 
 def opposite(energy, flip=True):

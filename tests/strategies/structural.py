@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
 from strategies.label_problems import random_inputs

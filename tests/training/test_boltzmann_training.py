@@ -33,7 +33,8 @@ from problems.small import (
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import decode, exact
+from lmbm_torch.inference import decode
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import (
     exact_negative_log_likelihood,
     local_hinge,

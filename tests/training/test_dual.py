@@ -28,7 +28,7 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.energies import cliques_up_to
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import branch_and_bound
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems

@@ -26,8 +26,9 @@ from problems.small import (
 from sweeps import thorough
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import exact, matrix_bp, mean_field
-from lmbm_torch.inference.matching import MatchedInference
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, mean_field
+from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses import bethe_negative_log_likelihood, exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
@@ -168,7 +169,7 @@ def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
     saved = load_model(tmp_path / "last.ckpt")
     assert saved.inference is not None
     assert saved.inference.record() == {
-        "routine": "lmbm_torch.inference.matrix_bp.marginal_map",
+        "routine": "lmbm_torch.inference.messages.matrix_bp.marginal_map",
         "num_iters": 6,
         "settings": {"tol": 1e-3},
     }

@@ -12,7 +12,7 @@ from strategies.pairwise import all_labellings
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.inference import conditional_modes
+from lmbm_torch.inference.messages import conditional_modes
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,
     contrastive_divergence,

@@ -22,7 +22,7 @@ from problems.small import (
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.images import BinaryImages, alone
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.centring import CentredGradients
 from lmbm_torch.training.callbacks.display import SeededEpochs

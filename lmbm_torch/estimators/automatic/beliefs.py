@@ -14,9 +14,9 @@ import torch
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.automatic.label_sets import LabelSetClassifier
-from lmbm_torch.estimators.decoding import DecodingClassifier
+from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.inference import ancestral
+from lmbm_torch.inference.sampling import ancestral
 
 Beliefs = np.ndarray
 """(instances, labels, sizes), float32."""

@@ -12,7 +12,7 @@ from lmbm_torch.estimators.automatic.beliefs import Beliefs, marginals
 from lmbm_torch.estimators.automatic.candidates import with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_out_thresholds, rules_for
 from lmbm_torch.estimators.automatic.search import Search, Trial
-from lmbm_torch.estimators.measures import agreement, measure
+from lmbm_torch.estimators.common.measures import agreement, measure
 
 # Members are added so often; one may be added again.
 MAX_ADDED = 8

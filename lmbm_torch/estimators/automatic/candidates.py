@@ -22,10 +22,10 @@ from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.boltzmann import LMBMClassifier
-from lmbm_torch.estimators.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.estimators.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
+from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
+from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting.feature_units import root_mean_square
 
 # Undirected models of more labels are decoded within limits, and trained long.

@@ -27,13 +27,13 @@ from lmbm_torch.estimators.automatic.search import (
     Trial,
     stratified_folds,
 )
-from lmbm_torch.estimators.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.calls import all_or_nothing, bar, of_label_columns, watched
-from lmbm_torch.estimators.explanations import Explanation, explanation, without_names
-from lmbm_torch.estimators.measures import MEASURES
-from lmbm_torch.estimators.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
-from lmbm_torch.estimators.spreading import spread
-from lmbm_torch.estimators.under_rules import Rules
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.measures import MEASURES
+from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.common.spreading import spread
+from lmbm_torch.estimators.common.under_rules import Rules
+from lmbm_torch.estimators.explain.explanations import Explanation, explanation, without_names
 from lmbm_torch.solvers.networks.problems import Features
 
 # Instances whose beliefs are held at once.
@@ -199,7 +199,7 @@ class AutoLabelClassifier(StructuredClassifier):
             The fields of the heaviest member, of scaled features, where it is a network, a machine or a chain
             of linear classifiers or trees, which need not agree with the answer of all; else each label's
             probability, where all members have one. What changes with a feature or a label is told of the
-            answer of all. See :class:`~lmbm_torch.estimators.explanations.Explanation`.
+            answer of all. See :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: chains of trees, without ``shap``.

@@ -11,19 +11,19 @@ from numpy.typing import ArrayLike
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.data.features import numbered
+from lmbm_torch.data.rows import num_instances
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.blend import pooled
-from lmbm_torch.estimators.contributions import (
+from lmbm_torch.estimators.explain.chains import ChainFields
+from lmbm_torch.estimators.explain.contributions import (
     AnswerFields,
     Contributions,
     Fields,
     are_taken_apart,
     fields_of,
 )
-from lmbm_torch.estimators.explanations import Answer, Decode
-from lmbm_torch.estimators.label_chains.contributions import ChainFields
+from lmbm_torch.estimators.explain.explanations import Answer, Decode
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.estimators.rows import num_instances
 
 Restricted = Callable[[tuple[Rule, ...]], Constraints | None]
 

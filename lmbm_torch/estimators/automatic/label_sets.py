@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state, gen_batches
 
 from lmbm_torch.estimators.baselines import many_classes
-from lmbm_torch.estimators.measures import measure
+from lmbm_torch.estimators.common.measures import measure
 
 # Penalties to choose from: what is added to the diagonal of kernel values, which is 1.
 PENALTIES = (0.01, 0.1, 1.0)

@@ -18,8 +18,8 @@ from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
-from lmbm_torch.estimators.measures import measure
-from lmbm_torch.estimators.spreading import Kept, keep, spread, workers
+from lmbm_torch.estimators.common.measures import measure
+from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, and held out at most, where there are more; each round takes four

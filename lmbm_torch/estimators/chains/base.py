@@ -14,10 +14,10 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.base import ACCEPTED, TrainedEstimator
-from lmbm_torch.estimators.calls import of_label_columns, watched
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
+from lmbm_torch.estimators.common.calls import of_label_columns, watched
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem

@@ -11,7 +11,6 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.baselines import linear_svm
-from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import (
     ProbabilisticSequenceClassifier,
     Rows,
@@ -19,7 +18,8 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
     train_likelihood,
 )
-from lmbm_torch.estimators.settings import RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.fitting.feature_units import merged
 
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import (
     ProbabilisticSequenceClassifier,
     Rows,
@@ -16,8 +15,9 @@ from lmbm_torch.estimators.chains.base import (
     train_likelihood,
 )
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
-from lmbm_torch.estimators.kernels import Kernel
-from lmbm_torch.estimators.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.kernels import Kernel
+from lmbm_torch.estimators.common.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.fitting.feature_units import merged
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.calls import all_or_nothing, watched
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows
-from lmbm_torch.estimators.settings import POSITIVE, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 from lmbm_torch.models.sequences import spread
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from lmbm_torch.estimators.chains.base import by_position
-from lmbm_torch.estimators.kernels import Kernel, KernelSettings, relative_penalty
+from lmbm_torch.estimators.common.kernels import Kernel, KernelSettings, relative_penalty
 from lmbm_torch.fitting.feature_units import are_steep, have_like_units, merged
 from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.solvers.base import run

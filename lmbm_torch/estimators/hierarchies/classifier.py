@@ -17,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
-from lmbm_torch.estimators import targets
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.explanations import Answer, Explanation, explanation
-from lmbm_torch.estimators.hierarchies.contributions import HierarchyFields, means_of
+from lmbm_torch.data.rows import num_instances, some_instances
+from lmbm_torch.estimators.common import targets
+from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.settings import Constraints, HasMethods, StrOptions, check_parameters
+from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation
+from lmbm_torch.estimators.explain.hierarchies import HierarchyFields, means_of
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.estimators.rows import num_instances, some_instances
-from lmbm_torch.estimators.settings import Constraints, HasMethods, StrOptions, check_parameters
 from lmbm_torch.solvers.networks.problems import canonical
 
 
@@ -162,9 +162,9 @@ class HierarchicalClassifier(ClassifierOfLabels):
         Returns:
             Each label's probability: of trees and linear classifiers, one for each label
             (``MultiOutputClassifier``), by themselves or in a pipeline, a sum of contributions, see
-            :class:`~lmbm_torch.estimators.hierarchies.contributions.HierarchyFields`. And what else would
+            :class:`~lmbm_torch.estimators.explain.hierarchies.HierarchyFields`. And what else would
             change if that label were otherwise, the hierarchy obeyed. See
-            :class:`~lmbm_torch.estimators.explanations.Explanation`.
+            :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: trees, without ``shap``.

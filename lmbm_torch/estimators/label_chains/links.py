@@ -14,9 +14,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
-from lmbm_torch.estimators.calls import of_label_columns
+from lmbm_torch.data.rows import some_instances
+from lmbm_torch.estimators.common.calls import of_label_columns
 from lmbm_torch.estimators.label_chains.columns import MISSING
-from lmbm_torch.estimators.rows import some_instances
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):

@@ -13,11 +13,11 @@ from sklearn.model_selection import check_cv
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
+from lmbm_torch.data.rows import some_instances
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.label_chains.columns import MISSING
 from lmbm_torch.estimators.label_chains.links import Link
-from lmbm_torch.estimators.rows import some_instances
-from lmbm_torch.inference import ancestral
+from lmbm_torch.inference.sampling import ancestral
 
 
 @dataclass(frozen=True, eq=False)

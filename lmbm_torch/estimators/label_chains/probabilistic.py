@@ -19,18 +19,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
+from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.energies import SequentialEnergy
-from lmbm_torch.estimators.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.class_weights import label_weights
-from lmbm_torch.estimators.explanations import Explanation
-from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
-from lmbm_torch.estimators.label_chains.contributions import ChainFields
-from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
-from lmbm_torch.estimators.protocol import Capabilities
-from lmbm_torch.estimators.rows import checked_weights, num_instances
-from lmbm_torch.estimators.seeding import seeds_for
-from lmbm_torch.estimators.settings import (
+from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.class_weights import label_weights
+from lmbm_torch.estimators.common.protocol import Capabilities
+from lmbm_torch.estimators.common.seeding import seeds_for
+from lmbm_torch.estimators.common.settings import (
     CLASS_WEIGHT,
     COUNT,
     NOT_NEGATIVE,
@@ -41,15 +36,15 @@ from lmbm_torch.estimators.settings import (
     StrOptions,
     check_parameters,
 )
-from lmbm_torch.estimators.under_rules import Rules, decode_around, explained, rules_of_fit
-from lmbm_torch.inference import (
-    bayes,
-    bayes_under_rules,
-    beam_search,
-    best_first,
-    mixture,
-)
+from lmbm_torch.estimators.common.under_rules import Rules, decode_around, explained, rules_of_fit
+from lmbm_torch.estimators.explain.chains import ChainFields
+from lmbm_torch.estimators.explain.explanations import Explanation
+from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
+from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
+from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
+from lmbm_torch.inference.expected import bayes, bayes_under_rules
 from lmbm_torch.inference.results import Decoding, StateMarginals
+from lmbm_torch.inference.search import beam_search, best_first, mixture
 from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
@@ -188,7 +183,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         return Capabilities(
             objective=self.decoder,
             minimises=False,
@@ -359,9 +354,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             Of linear classifiers half the log-odds, a sum over their inputs (of a pipeline over the features
             that it makes); of forests the probability, and of boosted trees half the log-odds, by TreeSHAP's
             values, relative to the training instances' mean; of others the probability alone. Of several
-            chains the mean, see :class:`~lmbm_torch.estimators.label_chains.contributions.ChainFields`. And
+            chains the mean, see :class:`~lmbm_torch.estimators.explain.chains.ChainFields`. And
             what else would change with each label. See
-            :class:`~lmbm_torch.estimators.explanations.Explanation`.
+            :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: trees, without ``shap``.

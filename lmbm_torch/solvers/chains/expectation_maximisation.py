@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.base import SolverState
 
 Maximise = Callable[[Tensor, Tensor], None]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.energies.tree import TreeEnergy, check_parents
-from lmbm_torch.inference import tree_dp
+from lmbm_torch.inference.trees import tree_dp
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import Gram

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.energies import PairwiseEnergy, to_spins
-from lmbm_torch.inference import spin_moments
+from lmbm_torch.inference.enumeration import spin_moments
 from lmbm_torch.solvers.base import TINY
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle, decode_with

@@ -11,8 +11,8 @@ import torch
 
 from lmbm_torch.checks import check_finite, check_known, check_labels, check_shape
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
-from lmbm_torch.inference import chain_dp
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.losses import loss_augment
 from lmbm_torch.solvers.networks.problems import Features, label_matrix
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
@@ -86,9 +86,9 @@ def label_vector_problem(
 ) -> StructuralProblem:
     """score(x, y) = Σ_i s_i (⟨w_i, x⟩ + b_i) + Σ_{(i, j)} v_ij s_i s_j with spins s = 2y − 1, Δ Hamming's.
 
-    With a decoder that relaxes (:mod:`~lmbm_torch.inference.lp_relaxation`) a labelling may be fractional.
-    What is solved is then the outer relaxation of the SVM, an upper bound on its objective (Finley and
-    Joachims 2008), and the duality gap refers to that.
+    With a decoder that relaxes (:mod:`~lmbm_torch.inference.relaxations.lp_relaxation`) a labelling may be
+    fractional. What is solved is then the outer relaxation of the SVM, an upper bound on its objective
+    (Finley and Joachims 2008), and the duality gap refers to that.
 
     Args:
         features: (instances, features), float32 or float64, dense or CSR.

@@ -8,9 +8,9 @@ import torch
 
 from lmbm_torch.checks import check_counts
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.inference import log_likelihood
-from lmbm_torch.inference.gibbs import draw
 from lmbm_torch.inference.results import LogLikelihoodBounds
+from lmbm_torch.inference.sampling import log_likelihood
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.display import log_figure
 from lmbm_torch.training.callbacks.latent import ImageFigure
@@ -33,7 +33,8 @@ class LogLikelihood(Callback):
     Args:
         every: so many epochs.
         seed: of the estimates.
-        settings: of :func:`~lmbm_torch.inference.log_likelihood.bounds`, such as ``num_temperatures``.
+        settings: of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, such as
+            ``num_temperatures``.
 
     Raises:
         ValueError: ``every`` below 1; when training, a machine with input.

@@ -11,7 +11,7 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.data import read_evidence, read_uai, write_evidence, write_uai
 from lmbm_torch.energies import CliqueEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 
 # The competition's own example, but for its variable of three values.
 EXAMPLE = """MARKOV

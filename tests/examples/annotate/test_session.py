@@ -14,8 +14,8 @@ from annotate.completions import Completer
 from annotate.session import Rows, Session, continued
 from lmbm_torch.data import read_table
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
-from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 from lmbm_torch.prediction.fitted import FittedEstimator
 
 

@@ -9,8 +9,9 @@ from strategies.pairwise import all_labellings, random_pairwise_energy
 
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference import undirected_branch_and_bound
-from lmbm_torch.inference.parts import allowed, pairwise_enumeration
+from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
+from lmbm_torch.inference.search import undirected_branch_and_bound
+from lmbm_torch.inference.under_rules import allowed
 
 pytest.importorskip("numba")
 

@@ -8,7 +8,9 @@ import torch
 from sweeps import slow, thorough
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, junction_tree, pairwise_bp
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import pairwise_bp
+from lmbm_torch.inference.trees import junction_tree
 
 
 def grid(side, largest, seed=0, dtype=torch.float64):

@@ -7,8 +7,7 @@ import torch
 from contracts.results import assert_same, tensors_of
 from strategies.chain import random_chain_energy
 
-from lmbm_torch.inference import chain_dp
-from lmbm_torch.inference.parts import chain_scans, chain_steps
+from lmbm_torch.inference.trees import chain_dp, chain_scans, chain_steps
 
 FORMS = {
     "shared": {"max_length": 6, "num_states": 3},

@@ -10,8 +10,8 @@ from hypothesis import given
 from strategies.pairwise import all_labellings, pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference.integer_program import FACTORS, UPPER, CycleInequalities
-from lmbm_torch.inference.parts.local_polytope import LocalPolytope
+from lmbm_torch.inference.relaxations.integer_program import FACTORS, UPPER, CycleInequalities
+from lmbm_torch.inference.relaxations.local_polytope import LocalPolytope
 
 
 def solution(polytope, labels):

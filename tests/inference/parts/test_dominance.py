@@ -8,8 +8,9 @@ from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, integer_program, lp_relaxation
-from lmbm_torch.inference.parts.persistency import settle_hinges, settle_scores
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
+from lmbm_torch.inference.relaxations.persistency import settle_hinges, settle_scores
 
 HUGE = 1e6
 
@@ -126,7 +127,7 @@ def test_losses_of_ordinary_weights_beside_a_huge_field_are_solved_exactly():
 
 def test_toulbar2_sees_ordinary_weights_beside_huge_ones():
     pytest.importorskip("pytoulbar2", reason="the optional extra wcsp is not installed")
-    from lmbm_torch.inference import cost_function_network
+    from lmbm_torch.inference.relaxations import cost_function_network
 
     energy = dominated(0, "coupling")
     found, best = cost_function_network.decode(energy), exact.decode(energy)

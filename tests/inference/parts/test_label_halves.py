@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact, marginals
-from lmbm_torch.inference.parts import half_products, label_halves
+from lmbm_torch.inference import marginals
+from lmbm_torch.inference.enumeration import exact, half_products, label_halves
 
 
 def machine(

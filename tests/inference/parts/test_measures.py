@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmbm_torch.inference.parts import measures
+from lmbm_torch.inference.expected import measures
 
 
 def f1(one: frozenset, two: frozenset) -> float:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from strategies.directed import random_known
 from strategies.pairwise import clique_energies, labels_of, pairwise_energies, random_pairwise_energy
 
-from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import objectives
-from lmbm_torch.inference.parts.objectives import Hinge, Score, Task
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations import objectives
+from lmbm_torch.inference.relaxations.objectives import Hinge, Score, Task
 
 RULES = (Score(), Hinge(0.7))
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from strategies.pairwise import pairwise_energies, random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import Decoding, exact
-from lmbm_torch.inference.parts import pairwise_enumeration
+from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 
 
 def plainly(energy: PairwiseEnergy) -> Decoding:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference.parts.rule_tables import RuleTables, rule_tables
+from lmbm_torch.inference.trees.rule_tables import RuleTables, rule_tables
 
 LABELS = 6
 # A chain, no bucket of which holds a rule over all labels.

@@ -8,9 +8,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from lmbm_torch.inference.parts import semidefinite_bound
-from lmbm_torch.inference.parts.semidefinite_bound import Relaxation
-from lmbm_torch.inference.parts.spin_problems import HingeTerms, SpinProblem
+from lmbm_torch.inference.semidefinite import bound as semidefinite_bound
+from lmbm_torch.inference.semidefinite.bound import Relaxation
+from lmbm_torch.inference.semidefinite.spin_problems import HingeTerms, SpinProblem
 
 SIZE = 8
 

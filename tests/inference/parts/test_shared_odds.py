@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference import exact
-from lmbm_torch.inference.parts import one_side
-from lmbm_torch.inference.parts.one_side import OneSide
+from lmbm_torch.inference.enumeration import exact, one_side
+from lmbm_torch.inference.enumeration.one_side import OneSide
 from lmbm_torch.memory import memory_budget
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference.parts.spin_problems import SpinProblem, climbed, tabu
+from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, climbed, tabu
 
 NAMES = ("a", "b", "c", "d")
 EVERYWHERE = np.ones(5)

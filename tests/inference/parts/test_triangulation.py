@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmbm_torch.inference.parts.triangulation import Triangulation, by_index, degeneracy, min_fill
+from lmbm_torch.inference.trees.triangulation import Triangulation, by_index, degeneracy, min_fill
 
 Cliques = tuple[tuple[int, ...], ...]
 

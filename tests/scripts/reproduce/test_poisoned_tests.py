@@ -12,7 +12,7 @@ from problems.small import small_data
 
 from lmbm_torch.compare import trials
 from lmbm_torch.compare.methods import METHODS, Tuned
-from lmbm_torch.estimators import orderings
+from lmbm_torch.estimators.networks import orderings
 from reproduce import linear_networks, lmsbn_2010
 
 SETTINGS = trials.Settings(splits=2, test_fraction=0.25, budget=4, folds=2, seed=0)

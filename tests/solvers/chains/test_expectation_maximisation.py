@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.inference import chain_dp
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import expectation_maximisation

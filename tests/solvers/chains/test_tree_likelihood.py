@@ -10,7 +10,7 @@ from strategies.tree import random_parents
 from sweeps import slow
 
 from lmbm_torch.energies import TreeEnergy
-from lmbm_torch.inference import tree_dp
+from lmbm_torch.inference.trees import tree_dp
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import tree_likelihood
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem

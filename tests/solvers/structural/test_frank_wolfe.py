@@ -12,7 +12,7 @@ from references import cutting_plane
 from references.structural import enumerated_planes, solve_planes
 from strategies.structural import label_problems, random_label_problem, random_words
 
-from lmbm_torch.inference import integer_program, lp_relaxation
+from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import viterbi

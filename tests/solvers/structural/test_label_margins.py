@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from references.slopes import relative_error
 
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing

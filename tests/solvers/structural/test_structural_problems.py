@@ -11,7 +11,7 @@ from references.structural import enumerated_planes, statistics
 from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import exact
+from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem, viterbi
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, StructuralProblem, StructuralWeights

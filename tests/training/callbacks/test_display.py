@@ -8,7 +8,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from problems.small import dual_module, network, quiet_trainer, served, small_data, stop_at
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lmbm_torch.inference import beam_search, exact
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.search import beam_search
 from lmbm_torch.training.callbacks.display import DependencyHeatmap, ProgressBar, VisitedNodes
 
 

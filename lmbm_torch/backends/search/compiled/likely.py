@@ -1,8 +1,9 @@
 """The most probable labellings of networks, one pass through the labels for each threshold, compiled.
 
-Example by example it finds what :mod:`lmbm_torch.inference.most_probable` finds by passes over tensors, which
-are its reference. Probabilities are held relative to one that follows the best prefix, so that a node takes
-one exponential and no logarithm; labels are bits, and a field is the sum of what each four of them say.
+Example by example it finds what :mod:`lmbm_torch.inference.search.most_probable` finds by passes over
+tensors, which are its reference. Probabilities are held relative to one that follows the best prefix, so that
+a node takes one exponential and no logarithm; labels are bits, and a field is the sum of what each four of
+them say.
 """
 
 from __future__ import annotations

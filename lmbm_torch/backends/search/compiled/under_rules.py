@@ -7,7 +7,8 @@ spin exceeds by some δ_t. Where the spins that are least break a rule, some mus
 least that suffices for this rule alone is added to the bound, and taken off the δ that it is paid with, so
 that the next rule may count on the rest (dual ascent of the covering problem).
 
-Where numba is missing :mod:`lmbm_torch.inference.constrained` does without, and is what this is held to.
+Where numba is missing :mod:`lmbm_torch.inference.under_rules.constrained` does without, and is what this is
+held to.
 """
 
 from __future__ import annotations

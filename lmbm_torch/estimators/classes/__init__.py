@@ -1,0 +1,1 @@
+"""Classifiers of one label of many classes."""

@@ -1,0 +1,133 @@
+"""Kernel multinomial logistic regression as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from lmbm_torch.estimators.common.base import MultiClassClassifier
+from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
+from lmbm_torch.estimators.common.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.gram import Gram
+from lmbm_torch.solvers.logistic import smo
+from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+
+
+class KernelLogisticRegression(MultiClassClassifier):
+    """Multinomial logistic regression with a kernel, in the dual (dual_optimization_conditional_models_2006).
+
+    Training minimises ½‖w‖² + C Σ_i s_i (−log p(y_i | x_i)), p(y | x) ∝ exp⟨w_y, φ(x)⟩, without an intercept
+    (a polynomial kernel's ``coef0`` holds one); C = 1/λ of the paper. Kernel values are evaluated as they are
+    needed, so memory grows with the number of instances, not its square.
+
+    Args:
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
+            the mean of k(x, x), where one with a name sees features in those units.
+        kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
+            that returns their matrix of values.
+        gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
+            all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
+        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+        tol: relative duality gap at which training ends.
+        max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
+        cache_size: MiB of kernel values that are kept.
+        device: where dense features' kernels are evaluated and multiplied by the duals; what a pass does with
+            a block of 64 instances, and numbers depend on each other, is done on the CPU.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
+        random_state: of the order of visits.
+
+    Attributes:
+        classes_: the classes.
+        dual_coef_: (classes, instances), C_ s_i (δ_iy − α_iy).
+        X_fit_: the training instances with any weight; None for ``precomputed``.
+        C_, gamma_: as resolved.
+        objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes made.
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        **SHARED,
+        "C": RELATIVE_PENALTY,
+        "cache_size": [NOT_NEGATIVE],
+    }
+
+    def __init__(
+        self,
+        C: float | str = 1.0,
+        *,
+        kernel="rbf",
+        gamma="scale",
+        kernel_degree=3,
+        coef0=1.0,
+        tol=1e-4,
+        max_iter=10_000,
+        cache_size=512,
+        device="cpu",
+        verbose=0,
+        random_state=None,
+    ):
+        self.C = C
+        self.kernel = kernel
+        self.gamma = gamma
+        self.kernel_degree = kernel_degree
+        self.coef0 = coef0
+        self.tol = tol
+        self.max_iter = max_iter
+        self.cache_size = cache_size
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    @watched
+    @all_or_nothing
+    def fit(self, X, y, sample_weight=None):
+        """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
+
+        Raises:
+            ValueError: settings out of range, a single class, sample weights that are all zero.
+        """
+        X, codes, weight = self._validate_fit(X, y, sample_weight)
+        weight = np.ones(len(codes)) if weight is None else weight
+        # Instances of no weight have no dual variables.
+        used = np.flatnonzero(weight)
+        self.kernel_ = Kernel.of(self, X, weight, self.device)
+        self.gamma_ = self.kernel_.gamma
+        self.feature_shift_, self.feature_scale_ = self.kernel_.shift, self.kernel_.scale
+        rows = X[np.ix_(used, used)] if self.kernel_.is_precomputed else X[used]
+        self.C_ = relative_penalty(self.C, self.kernel_, rows, weight[used])
+        gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))
+        state = self._solve(gram, codes[used], weight[used])
+        coef = state.coef.mT.cpu().numpy()
+        self.X_fit_, self.dual_coef_ = rows, coef
+        if self.kernel_.is_precomputed:
+            self.X_fit_, self.dual_coef_ = None, np.zeros((len(self.classes_), len(codes)))
+            self.dual_coef_[:, used] = coef
+        self._report(state)
+        return self
+
+    def predict_log_proba(self, X):
+        """log P(class | x), (instances, classes)."""
+        return torch.from_numpy(self._scores(X)).log_softmax(1).numpy()
+
+    @watched
+    @of_label_columns
+    def predict_proba(self, X):
+        """P(class | x), (instances, classes)."""
+        return np.exp(self.predict_log_proba(X))
+
+    def _solve(self, gram: Gram, codes: np.ndarray, weight: np.ndarray) -> Any:
+        """The solver's last state for instances that all have some weight."""
+        targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
+        weights = torch.from_numpy(self.C_ * weight).to(self._device)
+        problem = MulticlassProblem(gram, targets.to(self._device), weights)
+        with self._progress() as progress:
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
+            return run(smo, problem, seed=self._seed(), **limits)
+
+    def _scores(self, X) -> np.ndarray:
+        X = self._validate_predict(X)
+        return self.kernel_.expand(X, self.X_fit_, self.dual_coef_)

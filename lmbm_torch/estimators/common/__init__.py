@@ -1,0 +1,1 @@
+"""What all estimators share: settings, checks of calls, targets, files."""

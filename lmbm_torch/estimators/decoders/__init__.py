@@ -1,0 +1,1 @@
+"""Decoding, calibration and completion of classifiers of label vectors."""

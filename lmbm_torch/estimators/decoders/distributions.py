@@ -1,0 +1,217 @@
+"""Distributions of label vectors, from the energies of models: of networks, of machines, and under rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from lmbm_torch import inference
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.inference.expected import bayes, bayes_under_rules
+from lmbm_torch.inference.results import Decoding, Marginals, Status, joined
+from lmbm_torch.inference.search import mixture
+from lmbm_torch.shapes import Float, Int, Labels
+
+NUM_SAMPLES = 1000
+# Enumerated for an expected measure, of each member and instance, of 15 to 100 labels; flat distributions,
+# such as hinge training gives where labels are many, would not be covered by many more either.
+MAX_LABELLINGS = 1000
+# The labelling of largest expected measure, by the measure's name.
+EXPECTED = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
+DECODERS = ("hinge", "exact_match", *EXPECTED)
+
+
+def max_labellings(num_labels: int) -> int:
+    """Return how many labellings to enumerate for an expected measure."""
+    return bayes.affordable_labellings(num_labels, MAX_LABELLINGS)
+
+
+def hinge_losses(energies: Sequence[Any], codes: Tensor, margin: float) -> Tensor:
+    """Return the mean hinge loss over the members, (classes, instances), of vectors (classes, 1, labels)."""
+    margins = torch.stack([energy.local_margins(codes) for energy in energies])
+    return (margin - margins).clamp(min=0).sum(-1).mean(0)
+
+
+@dataclass(frozen=True)
+class NetworkMixture:
+    """P(y | x) of an equal mixture of sigmoid belief networks, which may be a single one.
+
+    Args:
+        energies: of the members, calibrated where they are.
+        draw_seed: draws the seed of the samples, where there are any.
+    """
+
+    energies: Sequence[DirectedEnergy]
+    draw_seed: Callable[[], int]
+
+    def decode(
+        self,
+        measure: str,
+        known: Tensor | None,
+        rules: Constraints | None,
+        limits: Mapping[str, Any],
+    ) -> Decoding:
+        """Return the labellings of largest expected measure, ``"exact_match"`` or one in ``EXPECTED``.
+
+        Args:
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            limits: of :func:`~lmbm_torch.inference.search.mixture.decode`.
+        """
+        energies, most = self.energies, max_labellings(self.energies[0].num_labels)
+        if rules is not None and measure == "exact_match" and len(energies) == 1:
+            return inference.decode(energies[0], known=known, constraints=rules)
+        if rules is not None and measure == "exact_match":
+            return bayes_under_rules.decode_most_probable(energies, rules, known=known, max_labellings=most)
+        if rules is not None:
+            return bayes_under_rules.decode(energies, measure, rules, known=known, max_labellings=most)
+        if measure == "exact_match":
+            return mixture.decode(energies, known=known, **limits)
+        settings: dict[str, Any] = {"num_samples": NUM_SAMPLES, "generator": self._generator()}
+        return EXPECTED[measure](energies, known=known, max_labellings=most, **settings)
+
+    def marginals(self) -> Marginals:
+        """Return P(y_i = 1), exact for up to 20 labels or of few parents, else with its standard error.
+
+        Of more labels with many parents it is the mean over 1,000 ancestral samples of each member.
+        """
+        generator = self._generator()
+        found = [inference.marginals(energy, generator=generator) for energy in self.energies]
+        return _mixed(cast(list[Marginals], found))
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), (instances,)."""
+        return mixture.log_prob(self.energies, labels)
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return log P(codes), (classes, instances), of label vectors (classes, 1, labels)."""
+        return mixture.log_prob(self.energies, codes)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator(self.energies[0].device).manual_seed(self.draw_seed())
+
+
+def _mixed(members: Sequence[Marginals]) -> Marginals:
+    """The marginals of the members' equal mixture, from independent estimates of theirs."""
+    if len(members) == 1:
+        return members[0]
+    every = [member.status for member in members]
+    errors = [member.standard_error for member in members if member.standard_error is not None]
+    error = torch.stack(errors).square().sum(0).sqrt() / len(members) if errors else None
+    status = Status(
+        exact=torch.stack([each.exact for each in every]).all(0),
+        converged=torch.stack([each.converged for each in every]).all(0),
+        num_iters=torch.stack([each.num_iters for each in every]).sum(0),
+        residual=torch.zeros_like(every[0].residual) if error is None else error.amax(-1),
+    )
+    labels = torch.stack([member.labels for member in members]).mean(0)
+    return Marginals(labels, members[0].log_partition, status, error)
+
+
+@dataclass(frozen=True)
+class MachineMixture:
+    """P(y | x) ∝ exp(score) of a Boltzmann machine, or the equal mixture of two of a joint calibration.
+
+    Args:
+        energies: calibrated where they are.
+    """
+
+    energies: Sequence[PairwiseEnergy | CliqueEnergy]
+
+    def marginals(self) -> Marginals:
+        """Return P(y_i = 1): exact for up to 22 labels or a sparse graph, else those of the mean field.
+
+        Raises:
+            ValueError: more than 22 labels in cliques of three or more.
+        """
+        members = [cast(Marginals, inference.marginals(each)) for each in self.energies]
+        return replace(members[0], labels=torch.stack([each.labels for each in members]).mean(0))
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), (instances,), exactly.
+
+        Raises:
+            ValueError: more than 22 labels, unless their graph is sparse.
+        """
+        members = [energy.score(labels) - inference.log_partition(energy) for energy in self.energies]
+        return torch.stack(members).logsumexp(0) - math.log(len(members))
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return the scores of label vectors (classes, 1, labels), (classes, instances)."""
+        return torch.stack([energy.score(codes) for energy in self.energies]).logsumexp(0)
+
+
+# Instances whose tables are held in memory at a time.
+ROWS = 128
+
+
+@dataclass(frozen=True)
+class AllowedDistribution:
+    """p(y | y is allowed), of one model or of an equal mixture of sigmoid belief networks.
+
+    Of a mixture, members that give more probability to what is allowed count for more:
+    p(y | allowed) = Σ_e P_e(allowed) p_e(y | allowed) / Σ_e P_e(allowed).
+
+    Args:
+        energies: of the model, or of the members.
+        rules: over their labels.
+    """
+
+    energies: Sequence[Any]
+    rules: Constraints
+
+    @torch.no_grad()
+    def marginals(self) -> Marginals:
+        """P(y_i = 1 | allowed), and the log of the probability, or sum, of all that is allowed."""
+        return joined([part._marginals() for part in self._parts()])
+
+    @torch.no_grad()
+    def log_prob(self, labels: Labels) -> Float[Tensor, " batch"]:
+        """log P(y | allowed); −∞ for labels that break a rule."""
+        scores = torch.stack([_score(energy, labels) for energy in self.energies]).logsumexp(0)
+        parts = [torch.stack(part._log_partitions()).logsumexp(0) for part in self._parts()]
+        is_broken = torch.from_numpy(self.rules.violated(labels.cpu().numpy()).any(1)).to(scores.device)
+        return (scores - torch.cat(parts)).masked_fill(is_broken, -torch.inf)
+
+    def sample(self, num_samples: int, generator: torch.Generator) -> Int[Tensor, "num_samples batch labels"]:
+        """Independent draws."""
+        return torch.cat([part._sample(num_samples, generator) for part in self._parts()], 1)
+
+    def _parts(self) -> Iterator[AllowedDistribution]:
+        """The same of some instances after others."""
+        for start in range(0, self.energies[0].batch_size, ROWS):
+            rows = slice(start, start + ROWS)
+            yield AllowedDistribution([energy.select(rows) for energy in self.energies], self.rules)
+
+    def _log_partitions(self) -> list[Tensor]:
+        return [inference.log_partition(energy, constraints=self.rules) for energy in self.energies]
+
+    def _marginals(self) -> Marginals:
+        members = [inference.marginals(energy, constraints=self.rules) for energy in self.energies]
+        if len(members) == 1:
+            return members[0]
+        masses = torch.stack([member.log_partition for member in members])
+        labels = (masses.softmax(0)[..., None] * torch.stack([member.labels for member in members])).sum(0)
+        log_partition = masses.logsumexp(0) - torch.tensor(len(members)).log()
+        return Marginals(labels, log_partition, members[0].status, method=members[0].method)
+
+    def _sample(self, num_samples: int, generator: torch.Generator) -> Tensor:
+        drawn = [
+            inference.sample(energy, num_samples, constraints=self.rules, generator=generator)
+            for energy in self.energies
+        ]
+        if len(drawn) == 1:
+            return drawn[0]
+        shares = torch.stack(self._log_partitions(), 1).softmax(1)
+        which = torch.multinomial(shares, num_samples, replacement=True, generator=generator).mT
+        return torch.stack(drawn).gather(0, which[None, ..., None].expand(1, *drawn[0].shape))[0]
+
+
+def _score(energy: Any, labels: Tensor) -> Tensor:
+    """log-potentials of labels, the hidden units summed out."""
+    return -energy.free_energy(labels) if isinstance(energy, BipartiteEnergy) else energy.score(labels)

@@ -1,0 +1,1 @@
+"""Explanations of answers: contributions of features and of labels."""

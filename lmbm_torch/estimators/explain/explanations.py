@@ -1,0 +1,260 @@
+"""Why a model answers as it does: fields taken apart, and answers that would differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.data.rows import num_instances
+from lmbm_torch.estimators.explain.contributions import Fields, largest_first
+from lmbm_torch.inference.results import Decoding
+
+__all__ = [
+    "Answer",
+    "Explanation",
+    "LabelExplanation",
+    "check_one_instance",
+    "explanation",
+    "without_names",
+]
+
+
+class Answer(NamedTuple):
+    """Labels (1, labels) in {0, 1} of one instance, and their objective (1,), NaN where there is none."""
+
+    labels: Tensor
+    objective: Tensor
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> Answer:
+        """Labels without an objective."""
+        return cls(torch.from_numpy(labels), torch.full((1,), torch.nan))
+
+
+Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]
+
+# Of features and of labels, each, in a text.
+NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class LabelExplanation:
+    """Why a label has its value: ``field`` = ``intercept`` + Σ ``features`` + Σ ``labels``.
+
+    Args:
+        name: of the label.
+        value: its answer, 0 or 1.
+        field: half the log-odds of the label, given the input and the labels that it depends on; or its
+            probability, see ``unit``.
+        intercept: the field where all features are at their reference, without the labels.
+        features: name → contribution, the largest first; of a kernel, of training instances by their rows.
+        labels: name → contribution of each label that it depends on, the largest first: of a network its
+            parents, of a machine all neighbours.
+        otherwise: other label → its value, where that changes if this label is held at its other value and
+            all others are decoded again; None if no labelling that obeys the rules is left, or if the
+            classifier takes no known labels.
+        cost: by how much the objective of decoding suffers from that; infinite if none is left, NaN where
+            the classifier tells no objective.
+        unit: "field", "probability" where the parts of that are known (forests), or "unknown" where no parts
+            are, and ``field`` is the probability, NaN without one.
+    """
+
+    name: str
+    value: int
+    field: float
+    intercept: float
+    features: Mapping[str, float]
+    labels: Mapping[str, float]
+    otherwise: Mapping[str, int] | None
+    cost: float
+    unit: str = "field"
+
+
+@dataclass(frozen=True)
+class Explanation(Mapping[str, LabelExplanation]):
+    """Why an instance has its labels: label → :class:`LabelExplanation`; a text, or HTML in a notebook.
+
+    Args:
+        by_label: in the order of the labels.
+        by_feature: feature → the labels, with their values, that change if it alone is at its reference; the
+            features of largest contributions.
+        rules: those that the answer would break without them.
+        fields_of: whose fields these are, where several classifiers answer together.
+    """
+
+    by_label: tuple[LabelExplanation, ...]
+    by_feature: Mapping[str, Mapping[str, int]]
+    rules: tuple[str, ...] = ()
+    fields_of: str = ""
+
+    def __getitem__(self, name: str) -> LabelExplanation:
+        for label in self.by_label:
+            if label.name == name:
+                return label
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (label.name for label in self.by_label)
+
+    def __len__(self) -> int:
+        return len(self.by_label)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Of names, numbers and dicts of these alone."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [f"{name}: {because}; {otherwise}" for name, because, otherwise in self.rows()]
+        return "\n".join(lines + self.remarks())
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self.rows()
+        )
+        remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
+        head = "<tr><th>label</th><th>because of</th><th>otherwise</th></tr>"
+        return f"<table><thead>{head}</thead><tbody>{cells}</tbody></table>{remarks}"
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """Of each label its value, the largest contributions, and what changes if it is otherwise."""
+        for label in self.by_label:
+            yield f"{label.name} = {label.value}", _because(label), _told_otherwise(label)
+
+    def remarks(self) -> list[str]:
+        """Which features change the answer, and the rules that hold it."""
+        changing = [
+            f"{name} at its reference: {_changes(changes)}"
+            for name, changes in self.by_feature.items()
+            if changes
+        ]
+        of = [f"fields are those of {self.fields_of}"] if self.fields_of else []
+        return [*changing, *(f"held by the rule {rule}" for rule in self.rules), *of]
+
+
+def explanation(
+    fields: Fields,
+    decode: Decode,
+    X: Any,
+    num_features: int,
+    rules: tuple[str, ...] = (),
+    *,
+    takes_known: bool = True,
+) -> Explanation:
+    """Take a decoded instance apart.
+
+    Args:
+        fields: the model's.
+        decode: (instances, known) → the labels to explain, which need not be the model's own choice; None
+            where rules leave none.
+        X: one validated instance, an array or whatever ``fields`` and ``decode`` take.
+        num_features: how many are set to their reference, one at a time.
+        rules: told in the explanation.
+        takes_known: whether ``decode`` does; else it is given None.
+
+    Raises:
+        ValueError: more or fewer instances than one, cliques of three labels.
+    """
+    check_one_instance(X)
+    names, best = fields.names, decode(X, None)
+    assert best is not None
+    labels = best.labels[0].cpu().numpy()
+    parts = fields.contributions(X, labels)
+    by_label = tuple(
+        LabelExplanation(
+            name,
+            int(labels[label]),
+            float(parts.fields[label]),
+            float(parts.intercepts[label]),
+            _largest(parts.sources, parts.from_sources[label]),
+            _largest(names, parts.from_labels[label]),
+            *(_otherwise(decode, X, best, names, label) if takes_known else (None, np.nan)),
+            unit=parts.units[label],
+        )
+        for label, name in enumerate(names)
+    )
+    by_feature = {
+        name: _differing(names, labels, _labels(decode, changed))
+        for name, changed in fields.without(X, labels, num_features)
+    }
+    return Explanation(by_label, by_feature, rules, parts.whose)
+
+
+def check_one_instance(X: Any) -> None:
+    """Refuse more or fewer instances than one, of any kind."""
+    if (came := num_instances(X)) != 1:
+        raise ValueError(f"X: expected one instance, got {came}")
+
+
+def without_names(model: Any) -> Any:
+    """The classifier for arrays; where it was fitted to a data frame, with ``names_of_features_``."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        return model
+    model = copy(model)
+    model.names_of_features_ = tuple(map(str, names))
+    del model.feature_names_in_
+    return model
+
+
+def _otherwise(
+    decode: Decode, X: Any, best: Decoding | Answer, names: Sequence[str], label: int
+) -> tuple[dict[str, int] | None, float]:
+    """What else changes where a label is held at its other value, and at which cost."""
+    labels = best.labels[0].cpu().numpy()
+    held = np.full((1, len(names)), np.nan)
+    held[0, label] = 1 - labels[label]
+    other = decode(X, held)
+    if other is None:
+        return None, np.inf
+    changes = _differing(names, labels, other.labels[0].cpu().numpy())
+    del changes[names[label]]
+    return changes, abs(float(other.objective[0] - best.objective[0]))
+
+
+def _labels(decode: Decode, X: Any) -> np.ndarray:
+    found: Any = decode(X, None)
+    return found.labels[0].cpu().numpy()
+
+
+def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> dict[str, int]:
+    """The labels with other values, and these."""
+    places = np.flatnonzero(before != after).tolist()
+    return {names[place]: int(after[place]) for place in places}
+
+
+def _largest(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
+    """By size; what contributes nothing is left out."""
+    return {names[place]: float(values[place]) for place in largest_first(values) if values[place]}
+
+
+def _because(label: LabelExplanation) -> str:
+    if label.unit == "unknown":
+        if np.isnan(label.field):
+            return "neither probability nor parts are known"
+        return f"probability {label.field:+.2f}, of which no parts are known"
+    parts = [f"{label.intercept:+.2f}", *_shown(label.features), *_shown(label.labels)]
+    return f"{label.unit} {label.field:+.2f} = {', '.join(parts)}"
+
+
+def _told_otherwise(label: LabelExplanation) -> str:
+    other = 1 - label.value
+    if label.otherwise is None:
+        return f"{other} cannot be held" if np.isnan(label.cost) else f"{other} is ruled out"
+    cost = "" if np.isnan(label.cost) else f" for {label.cost:.2f}"
+    return f"at {other}{cost} changes {_changes(label.otherwise) or 'nothing else'}"
+
+
+def _shown(contributions: Mapping[str, float]) -> list[str]:
+    parts = [f"{name} {value:+.2f}" for name, value in contributions.items()]
+    return parts if len(parts) <= NUM_SHOWN else [*parts[:NUM_SHOWN], "…"]
+
+
+def _changes(labels: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in labels.items())

@@ -1,0 +1,165 @@
+"""What the probabilities of labels in a hierarchy are sums of."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+from scipy.special import expit
+
+from lmbm_torch.constraints import Constraints, hierarchy
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators.explain.contributions import Contributions, checked, most_effective, with_value
+from lmbm_torch.estimators.explain.parts import Parts, array, like, parts_of_each, union
+
+__all__ = ["HierarchyFields", "means_of"]
+
+
+class _Share(NamedTuple):
+    """A probability = ``rest`` + Σ ``of_sources``."""
+
+    rest: float
+    of_sources: np.ndarray
+
+    @property
+    def total(self) -> float:
+        return self.rest + float(self.of_sources.sum())
+
+    def times(self, other: _Share) -> _Share:
+        """The product: what changes one factor counts by the mean of the other before and after.
+
+        This is the Shapley value of two players, pq − p₀q₀ = (p − p₀)(q + q₀)/2 + (q − q₀)(p + p₀)/2.
+        """
+        by_own, by_other = (other.total + other.rest) / 2, (self.total + self.rest) / 2
+        return _Share(self.rest * other.rest, self.of_sources * by_own + other.of_sources * by_other)
+
+
+class HierarchyFields:
+    """The probabilities of labels in a forest, taken apart as they are computed.
+
+    Where one estimator knows all labels, the parts are its own: a label that is raised to the probability of
+    a descendant has that one's. Where probabilities are multiplied along the path, the parts of a product are
+    the Shapley values of its factors, shared out in proportion to the parts of each. The parts of trees are
+    TreeSHAP's; those of linear classifiers, which are parts of log-odds, are scaled to sum to the change of
+    the probability (the rescale rule of Shrikumar et al. 2017).
+
+    Args:
+        model: a fitted :class:`~lmbm_torch.estimators.HierarchicalClassifier`.
+        reference: (features,), where a feature is left out and relative to which linear classifiers'
+            contribute; by default the training means.
+
+    Raises:
+        ValueError: a reference of another shape, or of instances that are not of numbers alone.
+    """
+
+    def __init__(self, model: Any, reference: ArrayLike | None) -> None:
+        self.model, self.names = model, model.label_names_
+        self.reference: np.ndarray | None = model.feature_means_
+        self.features: Sequence[str] | None = None
+        if self.reference is None and reference is not None:
+            raise ValueError("reference: expected none for instances that are not of numbers alone")
+        if self.reference is not None:
+            width = len(self.reference)
+            named = getattr(model, "feature_names_in_", None)
+            self.features = numbered("feature", width) if named is None else list(map(str, named))
+            self.reference = self.reference if reference is None else checked(reference, width)
+
+    def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
+        found = self._parts(X)
+        places = union(parts.names for parts in found)
+        shares = self._combined([_share(parts, places) for parts in found], X)
+        fields, count = self.model.predict_proba(X)[0], len(found)
+        intercepts, from_sources = fields.copy(), np.zeros((count, len(places)))
+        for label, share in enumerate(shares):
+            if share is not None:
+                intercepts[label], from_sources[label] = share
+        units = ["unknown" if share is None else "probability" for share in shares]
+        return Contributions(fields, intercepts, [*places], from_sources, np.zeros((count, count)), units)
+
+    def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
+        if self.features is None or self.reference is None:
+            return
+        row, reference = array(X), self.reference
+
+        def probability(rows: np.ndarray) -> np.ndarray:
+            return self.model.predict_proba(like(X, rows))
+
+        for place in most_effective(row, reference, probability)[:count]:
+            yield self.features[place], like(X, with_value(row, place, reference[place]))
+
+    def binding(self, X: Any) -> tuple[str, ...]:
+        """Where labels are raised: "child -> parent" of what would be predicted without its parent else."""
+        if self.model.scope != "all":
+            return ()
+        parents = self.model.forest_.parents
+        above = {
+            name: self.names[parent] for name, parent in zip(self.names, parents, strict=True) if parent >= 0
+        }
+        rules = Constraints.of(hierarchy(above), self.names)
+        return tuple(rules.broken((self.model.uncorrected(X)[:1] > 0.5).astype(np.int64))[0])
+
+    def _parts(self, X: Any) -> list[Parts]:
+        """Those of what the estimators say of each label."""
+        found: list[Any] = [None] * len(self.names)
+        for member in self.model.members_:
+            said = member.probability(X)[0]
+            of_varying = iter(
+                parts_of_each(member.estimator, X, said[member.is_varying], self.reference, self.features)
+                if member.estimator is not None
+                else ()
+            )
+            for label, value, is_varying in zip(member.labels, said, member.is_varying, strict=True):
+                constant = Parts("probability", float(value), float(value), np.zeros(0))
+                found[label] = next(of_varying) if is_varying else constant
+        return found
+
+    def _combined(self, shares: list[_Share | None], X: Any) -> list[_Share | None]:
+        """Those of the probabilities that are reported; None where parts are not known."""
+        forest = self.model.forest_
+        if self.model.scope == "all":
+            return [shares[source] for source in forest.raised_from(self.model.uncorrected(X)[0])]
+        shares = shares.copy()
+        for label in forest.order:
+            parent, own = forest.parents[label], shares[label]
+            # Roots have none, −1.
+            if parent >= 0:
+                above = shares[parent]
+                shares[label] = None if above is None or own is None else above.times(own)
+        return shares
+
+
+def means_of(X: Any) -> np.ndarray | None:
+    """The mean of each feature (features,), of what is not missing; None of instances of other things."""
+    if sparse.issparse(X):
+        return np.nan_to_num(np.asarray(X.mean(0), np.float64).ravel())
+    try:
+        rows = np.asarray(X, np.float64)
+    except (TypeError, ValueError):
+        return None
+    if rows.ndim != 2:
+        return None
+    with warnings.catch_warnings():
+        # Of features that are missing everywhere.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.nan_to_num(np.nanmean(rows, 0))
+
+
+def _share(parts: Parts, places: dict[str, int]) -> _Share | None:
+    """The parts of the probability, by the places of all sources."""
+    if parts.unit == "unknown":
+        return None
+    rest, values = parts.rest, parts.of_inputs
+    if parts.unit == "field":
+        change = values.sum()
+        start, end = expit(2 * rest), expit(2 * (rest + change))
+        # Where nothing changes, the slope.
+        slope = (end - start) / change if change else 2 * start * (1 - start)
+        rest, values = float(start), values * slope
+    of_sources = np.zeros(len(places))
+    # A pipeline may have a name twice.
+    np.add.at(of_sources, [places[name] for name in parts.names], values)
+    return _Share(rest, of_sources)

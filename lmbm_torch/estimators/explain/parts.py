@@ -1,0 +1,198 @@
+"""What the probabilities of anyone's classifiers are sums of: weights, and TreeSHAP's values of trees.
+
+The values of trees are those of Lundberg et al. (2020), computed by ``shap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import expit
+from sklearn.dummy import DummyClassifier
+from sklearn.pipeline import Pipeline
+
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators.explain.contributions import dense
+from lmbm_torch.extras import naming_extras
+
+__all__ = ["Parts", "array", "like", "made_names", "parts_of", "parts_of_each", "union"]
+
+# By how much the parts of a probability, which are added in another order, may miss it.
+ROUND_OFF = 1e-6
+
+
+class Parts(NamedTuple):
+    """Those of one classifier's field or probability, of class 1.
+
+    Args:
+        unit: see :class:`~lmbm_torch.estimators.explain.explanations.LabelExplanation`.
+        probability: of class 1.
+        rest: what no input contributes.
+        of_inputs: (inputs,); none where they are not known.
+        names: of the inputs, or of the first of them.
+    """
+
+    unit: str
+    probability: float
+    rest: float
+    of_inputs: np.ndarray
+    names: Sequence[str] = ()
+
+
+def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.ndarray) -> Parts:
+    """Those of a classifier of two classes.
+
+    Args:
+        seen: (inputs,), as the classifier sees them.
+        probability: what it says of them.
+        centre: (inputs,), relative to which the inputs of linear classifiers contribute.
+
+    Raises:
+        ModuleNotFoundError: trees, without ``shap``.
+    """
+    if isinstance(classifier, DummyClassifier):
+        return Parts("probability", probability, probability, np.zeros(0))
+    if _is_tree(classifier) or _is_boosted(classifier):
+        unit, rest, of_inputs = _of_trees(classifier, seen)
+    elif np.shape(getattr(classifier, "coef_", ())) == (1, len(seen)):
+        unit, rest, of_inputs = _of_weights(classifier, seen, centre)
+    else:
+        return _unknown(probability)
+    total = rest + of_inputs.sum()
+    found = total if unit == "probability" else expit(2 * total)
+    # Other links, weights that are changed by a calibration, …: not the parts of this probability.
+    if abs(found - probability) > ROUND_OFF:
+        return _unknown(probability)
+    return Parts(unit, probability, rest, of_inputs)
+
+
+def parts_of_each(
+    estimator: Any, X: Any, probability: np.ndarray, centre: np.ndarray | None, names: Sequence[str] | None
+) -> list[Parts]:
+    """Those of every label of an estimator of label matrices, with the names of its inputs.
+
+    Args:
+        X: one instance, as the estimator takes it.
+        probability: (labels,), what the estimator says of it.
+        centre: (features,), see :func:`parts_of`; zeros for None.
+        names: of the features; None to number them.
+
+    Raises:
+        ModuleNotFoundError: trees, without ``shap``.
+    """
+    # Nothing but an explanation needs them.
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.multioutput import MultiOutputClassifier
+
+    if isinstance(estimator, Pipeline) and len(estimator) > 1:
+        steps = estimator[:-1]
+        inputs = steps.transform(X)
+        return parts_of_each(estimator[-1], inputs, probability, None, made_names(steps, inputs))
+    if isinstance(estimator, Pipeline):
+        return parts_of_each(estimator[-1], X, probability, centre, names)
+    if isinstance(estimator, MultiOutputClassifier | OneVsRestClassifier):
+        alone: Any = estimator.estimators_
+        if len(alone) != len(probability):
+            return [_unknown(each) for each in probability]
+        return [
+            parts_of_each(own, X, probability[[label]], centre, names)[0] for label, own in enumerate(alone)
+        ]
+    if not _is_explained(estimator):
+        return [_unknown(each) for each in probability]
+    seen = array(X)[0]
+    centre = np.zeros(len(seen)) if centre is None else centre
+    if len(probability) == 1:
+        found = [parts_of(estimator, seen, float(probability[0]), centre)]
+    else:
+        found = _of_outputs(estimator, seen, probability)
+    names = numbered("feature", len(seen)) if names is None else names
+    return [each._replace(names=names) if len(each.of_inputs) else each for each in found]
+
+
+def union(names: Iterable[Sequence[str]]) -> dict[str, int]:
+    """Each name, once, and its place."""
+    return {name: place for place, name in enumerate(dict.fromkeys(name for each in names for name in each))}
+
+
+def made_names(steps: Any, inputs: Any) -> Sequence[str]:
+    """Names of the features ``inputs`` that a pipeline's steps make, if it has any."""
+    if steps is not None and hasattr(steps[-1], "get_feature_names_out"):
+        return [str(name) for name in steps.get_feature_names_out()]
+    return numbered("feature", array(inputs).shape[1])
+
+
+def array(inputs: Any) -> np.ndarray:
+    """Instances (instances, features) of an array, a sparse matrix or a data frame."""
+    return dense(inputs.to_numpy() if hasattr(inputs, "to_numpy") else inputs)
+
+
+def like(X: Any, rows: np.ndarray) -> Any:
+    """Rows (instances, features), as a data frame of the same kind where X is one."""
+    return type(X)(dict(zip(X.columns, rows.T, strict=True))) if hasattr(X, "columns") else rows
+
+
+def _unknown(probability: float) -> Parts:
+    return Parts("unknown", float(probability), float(probability), np.zeros(0))
+
+
+def _is_explained(classifier: Any) -> bool:
+    return _is_tree(classifier) or _is_boosted(classifier) or hasattr(classifier, "coef_")
+
+
+def _is_tree(classifier: Any) -> bool:
+    """Whether a classifier is a tree or a forest of them, whose probabilities ``shap`` knows."""
+    # Nothing but an explanation needs them.
+    from sklearn import ensemble, tree
+
+    kinds = (ensemble.ExtraTreesClassifier, ensemble.RandomForestClassifier, tree.DecisionTreeClassifier)
+    return isinstance(classifier, kinds)
+
+
+def _is_boosted(classifier: Any) -> bool:
+    from sklearn import ensemble
+
+    kinds = (ensemble.GradientBoostingClassifier, ensemble.HistGradientBoostingClassifier)
+    return isinstance(classifier, kinds)
+
+
+def _of_weights(classifier: Any, seen: np.ndarray, centre: np.ndarray) -> tuple[str, float, np.ndarray]:
+    """Of half the log-odds."""
+    weights = classifier.coef_[0] / 2
+    return "field", float(classifier.intercept_[0] / 2 + weights @ centre), weights * (seen - centre)
+
+
+def _of_trees(classifier: Any, seen: np.ndarray) -> tuple[str, float, np.ndarray]:
+    """Of the probability that a forest says, or of half the log-odds of boosted trees."""
+    with naming_extras():
+        import shap
+    explainer: Any = shap.TreeExplainer(classifier)
+    values, rest = np.asarray(explainer.shap_values(seen[None])), np.ravel(explainer.expected_value)
+    if values.ndim == 3:
+        return "probability", float(rest[1]), values[0, :, 1]
+    return "field", float(rest[0]) / 2, values[0] / 2
+
+
+def _of_outputs(trees: Any, seen: np.ndarray, probability: np.ndarray) -> list[Parts]:
+    """Of a tree or forest of several labels of two classes, whose trees have all of them in their leaves."""
+    count = len(probability)
+    if not _is_tree(trees) or len(getattr(trees, "n_classes_", ())) != count:
+        return [_unknown(each) for each in probability]
+    with naming_extras():
+        import shap
+    rest, values = np.zeros(count), np.zeros((len(seen), count))
+    # One by one, for of all trees together the tables of some hundred labels outgrow memory.
+    alone = getattr(trees, "estimators_", [trees])
+    for tree in alone:
+        explainer: Any = shap.TreeExplainer(tree)
+        # Both classes of every label, which together count as one distribution.
+        values += np.asarray(explainer.shap_values(seen[None]))[0, :, 1::2] * count / len(alone)
+        rest += np.ravel(explainer.expected_value)[1::2] * count / len(alone)
+    misses = np.abs(rest + values.sum(0) - probability) > ROUND_OFF
+    return [
+        _unknown(probability[label])
+        if misses[label]
+        else Parts("probability", float(probability[label]), float(rest[label]), values[:, label])
+        for label in range(count)
+    ]

@@ -1,0 +1,1 @@
+"""Boltzmann machines: large margin, structural SVM, conditional RBM."""

@@ -1,0 +1,452 @@
+"""Conditional restricted Boltzmann machines as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from lmbm_torch.backends.blas import single_threaded
+from lmbm_torch.checks import check_count
+from lmbm_torch.constraints import Constraints as LabelRules
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.estimators.common.base import Rows
+from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.protocol import Capabilities
+from lmbm_torch.estimators.common.settings import (
+    NOT_NEGATIVE,
+    RELATIVE_PENALTY,
+    SHARED,
+    Constraints,
+    StrOptions,
+)
+from lmbm_torch.estimators.common.targets import known_tensor
+from lmbm_torch.estimators.common.under_rules import Rules, decode_around, rules_over
+from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
+from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.inference import marginals
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, modes
+from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.messages.modes import marginal_modes
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
+from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.losses import exact_negative_log_likelihood
+from lmbm_torch.losses.methods import METHODS
+from lmbm_torch.models import ConditionalRBM
+from lmbm_torch.solvers.networks.problems import Features
+
+# The chains of persistent contrastive divergence belong to a training module.
+OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+# Instances whose exact likelihood is computed together; larger sets are summed piece by piece.
+INSTANCES_AT_ONCE = 1000
+
+Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
+Batches = Callable[[np.ndarray, int], Iterator[tuple[Tensor, ...]]]
+"""Rows, and how many of them a batch has → each batch's features, labels and weights."""
+
+
+@dataclass
+class _Curve:
+    """The mean loss after each of at most ``max_iter`` iterations, shown by ``tell`` where there is a bar."""
+
+    max_iter: int
+    tell: Callable[[float, str], None] | None
+    losses: list[float] = field(default_factory=list)
+
+    def note(self, loss: float) -> None:
+        self.losses.append(float(loss))
+        if self.tell is not None:
+            done = len(self.losses)
+            self.tell(done / self.max_iter, f"loss {loss:.4g}, {done} of at most {self.max_iter} iterations")
+
+
+@dataclass(frozen=True)
+class HiddenUnitDistribution:
+    """P(y | x) of a conditional restricted Boltzmann machine, its hidden units summed out.
+
+    Args:
+        energy: of the model.
+        inference: of an approximate objective, by which marginals are found; None for exact sums.
+        num_iters, tol: of Bethe's approximation of the constant, beside an approximate objective.
+    """
+
+    energy: BipartiteEnergy
+    inference: MatchedInference | None
+    num_iters: int
+    tol: float
+
+    def marginals(self, known: Tensor | None = None) -> BipartiteMarginals:
+        """Return P(y_i = 1) and the hidden units', given what is ``known``.
+
+        Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
+        """
+        if self.inference is None:
+            return exact.marginals(self.energy, known=known)
+        return self.inference.marginals(self.energy, known)
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), exact after exact maximum likelihood, else by Bethe's approximation."""
+        if self.inference is None:
+            log_partition = exact.log_partition(self.energy)
+        else:
+            found = matrix_bp.marginals(self.energy, num_iters=self.num_iters, tol=self.tol)
+            log_partition = found.log_partition
+        return -self.energy.free_energy(labels) - log_partition
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return minus the free energies of label vectors (classes, 1, labels), (classes, instances)."""
+        return -self.energy.free_energy(codes)
+
+
+class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
+    """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
+
+    Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
+    and another seed ends elsewhere. Features should be of like scale, best in rows of unit norm.
+
+    The exact likelihood sums over the states of the smaller side, labels or hidden units, and is minimised by
+    L-BFGS over all instances; the other objectives by Adam over batches, with a step that falls to zero.
+
+    Args:
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
+        num_hidden: units.
+        objective: ``"mle"``, exact maximum likelihood; a name in
+            :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
+            propagation, ``"mle_mf"``, by mean field, ``"lssvm"``, the latent structural SVM, ``"mssvm"``, the
+            marginal one, ``"cd"``, contrastive divergence of one step, or ``"cd_percloss"``, CD-PercLoss of
+            ten; or ``"auto"``, ``"mle"`` if the smaller side has at most 10 units, else ``"mle_bp"``.
+        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, with which
+            ``"mssvm"`` is then trained, too; ``"matched"``, the inference and iterations of the training, as
+            in belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
+            most single labels right, or the joint or marginal MAP for the structural SVMs, which finds one
+            label vector; or ``"auto"``, ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for
+            ``"lssvm"``, else ``"matched"``.
+        num_iters: of approximate inference, at most.
+        tol: change of messages or means at which an instance's inference ends.
+        max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
+        batch_size: instances in each of Adam's batches.
+        learning_rate: of Adam in the first epoch.
+        init_std: standard deviation of couplings and hidden weights at the start.
+        device: where training and prediction are computed, such as ``"cpu"`` or ``"cuda"``.
+        dtype: of training and prediction, ``"float64"``, ``"float32"``, or ``"auto"``: float64 on the CPU,
+            float32 elsewhere, where float64 takes several times as long, and on most cards tens of times.
+        verbose: 1 for a bar with the loss so far (needs rich), 0 for silence.
+        random_state: of the start, the order of the instances and of Gibbs sampling.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``; training looks at none.
+
+    Attributes:
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
+        model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
+        objective_: the objective that was taken.
+        inference_: the :class:`~lmbm_torch.inference.messages.matching.MatchedInference` of an approximate
+            objective; None for the exact one.
+        loss_curve_: the mean loss of the instances in each epoch, while learning, or after each iteration.
+        n_iter_: epochs or iterations.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        **SHARED,
+        "C": RELATIVE_PENALTY,
+        "objective": [StrOptions({"auto", *OBJECTIVES})],
+        "decoder": [StrOptions({"auto", "exact", "matched"})],
+        "tol": [NOT_NEGATIVE],
+        "init_std": [NOT_NEGATIVE],
+        "dtype": [StrOptions({"auto", *DTYPES})],
+    }
+
+    def __init__(
+        self,
+        C: float | str = recipe.C,
+        *,
+        num_hidden=8,
+        objective="auto",
+        decoder="auto",
+        num_iters=10,
+        tol=1e-3,
+        max_iter=100,
+        batch_size=50,
+        learning_rate=0.02,
+        init_std=0.1,
+        device="cpu",
+        dtype="auto",
+        verbose=0,
+        random_state=None,
+        constraints=None,
+    ):
+        self.C = C
+        self.num_hidden = num_hidden
+        self.objective = objective
+        self.decoder = decoder
+        self.num_iters = num_iters
+        self.tol = tol
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.init_std = init_std
+        self.device = device
+        self.dtype = dtype
+        self.verbose = verbose
+        self.random_state = random_state
+        self.constraints = constraints
+
+    @watched
+    @all_or_nothing
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+
+        Args:
+            X: finite features.
+            y: {0, 1}, and NaN for a missing label, which counts as hidden, with the hinges as what the model
+                prefers given the others; or one class per instance.
+            sample_weight: (instances,), multiplies C.
+
+        Raises:
+            ValueError: a setting or an input that is not as described; the message names it.
+        """
+        X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        weights = np.ones(len(labels)) if weights is None else weights
+        seed = self._seed()
+        start = torch.Generator().manual_seed(seed)
+        inputs, back = merged(self._scaled(X, weights))
+        width: int = inputs.shape[1]  # pyright: ignore[reportOptionalSubscript]
+        model = ConditionalRBM(
+            width, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
+        )
+        self.model_ = model.to(self._device, self._dtype)
+        self.objective_ = self._objective()
+        batches = partial(self._batches, inputs, labels, weights)
+        with bar(type(self).__name__, self.verbose) as tell:
+            curve = _Curve(self.max_iter, tell)
+            if self.objective_ == "mle":
+                self.inference_ = None
+                self._maximise_likelihood(batches, weights, curve)
+            else:
+                self._descend(batches, weights, self._approximate_loss(seed), seed, curve)
+        self.model_ = self._of_all_columns(back)
+        self._undo_scaling(self.model_)
+        self.loss_curve_ = np.array(curve.losses)
+        self.model_.zero_grad()
+        self.model_.requires_grad_(False)
+        self.n_iter_ = len(self.loss_curve_)
+        return self
+
+    @watched
+    @of_label_columns
+    def decode(
+        self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
+    ) -> Decoding:
+        """The label vector that ``decoder`` finds, with its objective and certificate.
+
+        The objective of marginals' modes is the expected number of right labels given what is known; with
+        rules of at most 22 labels also given that these are obeyed, exactly. With rules of more labels an
+        allowed vector is best by the marginals that disregard the rules, which is not called exact.
+
+        Args:
+            X: (instances, features), dense or CSR.
+            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            top_k: how many labellings, best first.
+            constraints: further rules, for this call, as text or objects.
+
+        Raises:
+            ValueError: several labellings of the joint or marginal MAP by messages, which has no bound.
+        """
+        check_count("top_k", top_k)
+        rules = self._rules(constraints)
+        if self._decodes_modes and (rules is not None or top_k > 1):
+            energy = self.energy(X)
+            known = known_tensor(known, energy)
+            found = self._label_marginals(energy, rules, known)
+            return modes.decode(found, known=known, top_k=top_k, constraints=rules)
+        is_exact = self._decodes_exactly(self.model_.num_labels)
+        if top_k > 1 and not is_exact:
+            raise ValueError(
+                f"top_k: expected 1 for the MAP of {self.objective_!r} by messages, which has no bound "
+                f"(decoder='exact' finds several, of at most {LIMITS.enumerable} labels), got {top_k}"
+            )
+        if rules is not None or top_k > 1:
+            # Without a rule, too, labellings but the best are found by holding labels.
+            rules = rules_over(self.label_names_) if rules is None else rules
+            return decode_around(self.with_rules(None), X, rules, known, top_k)
+        energy = self.energy(X)
+        return self._decode_energy(energy, known_tensor(known, energy))
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        is_fitted = hasattr(self, "model_")
+        return Capabilities(
+            objective="own",
+            minimises=False,
+            searches_under_rules=is_fitted and self._decodes_modes,
+            has_probabilities=True,
+            restricts_probabilities=True,
+            inference=self.inference_ if is_fitted else None,
+        )
+
+    def _decode_energy(
+        self,
+        energy: BipartiteEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        rules: LabelRules | None = None,
+    ) -> Decoding:
+        """The best labelling of an energy, which no rules hold."""
+        if self._decodes_exactly(self.model_.num_labels):
+            return exact.marginal_map(energy, known=known)
+        if self.inference_ is None:
+            return marginal_modes(energy, marginals=partial(exact.marginals, known=known))
+        return self.inference_.decode(energy, known)
+
+    @property
+    def _decodes_modes(self) -> bool:
+        """Whether the answer is that of the labels' marginals."""
+        by_modes = self.inference_ is None or self.inference_.decodes_modes
+        return by_modes and not self._decodes_exactly(self.model_.num_labels)
+
+    def _distribution(self, energies: Sequence[BipartiteEnergy]) -> HiddenUnitDistribution:
+        return HiddenUnitDistribution(energies[0], self.inference_, self.num_iters, self.tol)
+
+    def _label_marginals(
+        self, energy: BipartiteEnergy, rules: LabelRules | None, known: Tensor | None = None
+    ) -> Marginals:
+        """The marginals whose modes :meth:`decode` gives, given the rules as far as these are summed over."""
+        is_ruled = rules is not None and len(rules.bounds) > 0
+        # The labels of the model, not those that are free, lest an answer depend on the others of its batch.
+        if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
+            return marginals(energy, constraints=rules, known=known)
+        found = self._distribution([energy]).marginals(known)
+        status = replace(found.status, exact=found.status.exact & (not is_ruled))
+        return Marginals(found.labels, found.log_partition, status)
+
+    def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        if not self._decodes_modes:
+            return super()._objective_of_held(X)
+        energy, rules = self.energy(X), self._rules()
+        # A label that is held is no more certain for that: all answers are compared by the same marginals.
+        found = self._label_marginals(energy, rules)
+
+        def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
+            some = rows_of(found, torch.from_numpy(rows).to(energy.device))
+            labels = torch.from_numpy(held).to(energy.device, energy.dtype)
+            return modes.decode(some, known=labels, constraints=rules).objective.cpu().numpy()
+
+        return objective_of
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        if self.dtype == "auto":
+            return torch.float64 if self._device.type == "cpu" else torch.float32
+        return DTYPES[self.dtype]
+
+    def _objective(self) -> str:
+        """The objective that is minimised: ``objective``, or the choice of ``"auto"``."""
+        if self.objective != "auto":
+            return self.objective
+        smaller = min(self.model_.num_labels, self.model_.num_hidden)
+        return "mle" if smaller <= LIMITS.likelihood else "mle_bp"
+
+    def _decodes_exactly(self, num_labels: int) -> bool:
+        """Whether all label vectors are enumerated."""
+        if self.decoder != "auto":
+            return self.decoder == "exact"
+        most = {"lssvm": 0, "mssvm": LIMITS.likelihood}
+        return num_labels <= most.get(self.objective_, LIMITS.hidden)
+
+    def _approximate_loss(self, seed: int) -> Loss:
+        """The loss of an approximate objective, by the inference that is noted for prediction."""
+        method = METHODS[self.objective_]
+        self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
+        by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(self.model_.num_labels)
+        loss: Any = partial(method.loss, inference=exact.marginal_map if by_enumeration else self.inference_)
+        if method.num_steps is None:
+            return loss
+        generator = torch.Generator(self._device).manual_seed(seed)
+        return partial(loss, num_steps=method.num_steps, generator=generator)
+
+    def _maximise_likelihood(self, batches: Batches, weights: np.ndarray, curve: _Curve) -> None:
+        """Set the model's weights to where L-BFGS ends; note the mean loss after each of its iterations."""
+        parameters, total = list(self.model_.parameters()), weights.sum()
+        pieces = list(batches(np.arange(len(weights)), INSTANCES_AT_ONCE))
+
+        def set_weights(flat: np.ndarray) -> None:
+            vector_to_parameters(torch.tensor(flat, dtype=self._dtype, device=self._device), parameters)
+
+        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            set_weights(flat)
+            self.model_.zero_grad()
+            value = 0.5 * float(flat @ flat)
+            for features, labels, weight in pieces:
+                loss = self.C_ * weight @ exact_negative_log_likelihood(self.model_(features), labels)
+                loss.backward()
+                value += loss.item()
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            return value, flat + parameters_to_vector(gradients).double().cpu().numpy()
+
+        def note(intermediate_result) -> None:
+            flat = intermediate_result.x
+            curve.note((intermediate_result.fun - 0.5 * flat @ flat) / (self.C_ * total))
+
+        start = parameters_to_vector(parameters).detach().double().cpu().numpy()
+        limits = {"maxiter": self.max_iter}
+        # SciPy's few products of weights; torch keeps its threads.
+        with single_threaded():
+            found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
+        set_weights(found.x)
+
+    @torch.no_grad()
+    def _of_all_columns(self, back: Any) -> ConditionalRBM:
+        """The model of ``merged`` features as one of all of them."""
+        learnt = self.model_
+        whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)
+        whole = whole.to(self._device, self._dtype)
+        for name, weight in whole.named_parameters():
+            value: Any = self._array(learnt.get_parameter(name))
+            weight.copy_(torch.as_tensor(value @ back if name in learnt.OF_FEATURES else value))
+        return whole
+
+    def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int, curve: _Curve) -> None:
+        """Change the model's weights by Adam; note the mean loss in each epoch."""
+        order, total = np.random.default_rng(seed), weights.sum()
+        optimizer = torch.optim.Adam(self.model_.parameters(), lr=self.learning_rate)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
+        for _ in range(self.max_iter):
+            summed = 0.0
+            for features, labels, weight in batches(order.permutation(len(weights)), self.batch_size):
+                losses = weight * loss(self.model_(features), labels)
+                flat, share = self.model_.weights(), len(weight) / len(weights)
+                objective = (share * 0.5 * flat @ flat + self.C_ * losses.sum()) / (share * total)
+                optimizer.zero_grad()
+                objective.backward()
+                optimizer.step()
+                summed += losses.sum().item()
+            scheduler.step()
+            curve.note(summed / total)
+
+    def _batches(
+        self, X: Features, labels: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int
+    ) -> Iterator[tuple[Tensor, ...]]:
+        """Features, labels and weights of the instances ``rows``, ``size`` instances at a time."""
+        for first in range(0, len(rows), size):
+            some = rows[first : first + size]
+            parts = to_tensor(X[some]), torch.from_numpy(labels[some]), torch.from_numpy(weights[some])
+            yield tuple(part.to(self._device, self._dtype) for part in parts)
+
+    def _code_losses(self, X, codes: Tensor) -> Tensor:
+        return self.energy(X).free_energy(codes)

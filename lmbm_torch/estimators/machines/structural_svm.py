@@ -1,0 +1,421 @@
+"""Structural support vector machines over label vectors as a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, pairwise
+from operator import attrgetter
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.metaestimators import available_if
+from torch import Tensor
+
+from lmbm_torch import constraints as rules_of
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.estimators.common.base import Rows
+from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.protocol import Capabilities
+from lmbm_torch.estimators.common.settings import (
+    CALIBRATE,
+    CLASS_WEIGHT,
+    RELATIVE_PENALTY,
+    SHARED,
+    Constraints,
+    StrOptions,
+)
+from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.completion import learn_along
+from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
+from lmbm_torch.estimators.decoders.distributions import MachineMixture
+from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.completion import observed_weights
+from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
+from lmbm_torch.fitting.feature_units import are_steep, have_like_units
+from lmbm_torch.inference import decode
+from lmbm_torch.inference.results import Decoding, replaced
+from lmbm_torch.inference.routes import LIMITS, is_narrow
+from lmbm_torch.inference.search import flips
+from lmbm_torch.inference.under_rules import constrained
+from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks.problems import Features
+from lmbm_torch.solvers.structural import frank_wolfe, smoothing
+from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
+from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
+from lmbm_torch.solvers.structural.smoothing import SmoothedState
+
+# Decoders to which rules are rows of the programme.
+WITH_ROWS = ("integer_program", "lp_relaxation")
+# In training, until the last passes: good labellings, of which some may not be the best.
+FEW_NODES = 300
+# They take so little that more of them are asked for while much of the gap is left among the known ones.
+CLAIMED_SHARE = 0.6
+# Decoders that relax nothing; so many labels are summed at once where columns are in unlike units, or losses
+# steep and rows so many a column, and so many iterations of L-BFGS count as one pass, since each so many end
+# with a certificate.
+EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
+ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
+# Where smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples where more,
+# by which its gap must fall below a share of theirs for it to go on.
+TRIED, VISITS, NEARER = 20, 30_000, 0.95
+# Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
+# for further ones, which would not close what searches leave open.
+PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
+# Of a smaller share that is proven, the gap is what searches leave open: one pass more, and no further.
+MOSTLY_PROVEN = 0.5
+# Of one pass, for the examples whose searches met their limit, together; some seconds.
+NODES_FOR_OPEN = 10**8
+
+
+@dataclass(eq=False)
+class _Searches:
+    """The best labellings, each by more nodes the fewer are left open: one that is leaves the gap open.
+
+    Args:
+        proven: the share of them of the last call.
+    """
+
+    rules: rules_of.Constraints | None
+    proven: float = 1.0
+
+    def __call__(self, energy: PairwiseEnergy) -> Decoding:
+        found = decode(energy, constraints=self.rules)
+        (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+        limit = NODES_FOR_OPEN // max(len(rows), 1)
+        if len(rows) and limit > LIMITS.machine_nodes:
+            again = decode(energy.select(rows), node_limit=limit, constraints=self.rules)
+            found = replaced(found, rows, again)
+        self.proven = float(found.status.exact.double().mean())
+        return found
+
+
+def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
+    """Labellings found soon, as if none were better: no certificate, but planes to begin with."""
+    if rules is not None or (energy.num_labels > LIMITS.narrow and is_narrow(energy)):
+        found = decode(energy, node_limit=FEW_NODES, constraints=rules)
+    else:
+        found = flips.decode(energy)
+    return replace(found, bound=found.objective)
+
+
+def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
+    """Raise AttributeError, as scikit-learn's estimators without probabilities do, unless there are some."""
+    if not estimator.calibrate:
+        raise AttributeError("StructuralSVMClassifier has probabilities only with calibrate=True")
+    return True
+
+
+class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
+    """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
+
+    Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
+    scores, intercepts regularised like other weights; prediction is the labelling of largest score. This is
+    the peer of large_margin_boltzmann_machines_2009, section 7. Training is by block-coordinate Frank–Wolfe,
+    or of few labels, where columns are in unlike units or C large, by L-BFGS on smoothed hinges, unless these
+    end above ``tol`` and Frank–Wolfe gets nearer. Under ``constraints`` both maxima are over the labellings
+    that they allow, and y_l itself where it is not one of them.
+
+    Args:
+        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
+        graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
+            of pairs.
+        decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
+            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else
+            :func:`lmbm_torch.inference.decode`, which proves what it finds but where a search of many labels
+            meets its limit of nodes: ``duality_gap_`` then tells what its bounds leave open. With the
+            relaxation training solves an outer relaxation of the problem, to whose objective ``duality_gap_``
+            refers, and predictions are rounded. Or a function of your own; see
+            :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
+        coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
+        tol: relative duality gap at which training ends.
+        max_iter: passes, or five iterations of L-BFGS each, at which training ends even above ``tol``, with a
+            ConvergenceWarning.
+        class_weight: what a wrong label counts in the Hamming loss, by its true value: ``"balanced"``
+            (instances / (2 · instances with that value), label by label), weights by value {0: …, 1: …}, or a
+            sequence of these, one a label. Where ``y`` are classes it multiplies C for a class's instances.
+        calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.decoders.calibration`;
+            without it there are none.
+        device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
+            It serves prediction alone: the dual solver trains on the CPU.
+        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
+        random_state: of the solver's order of visits.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
+            columns of ``y``. Training has no labelling compete that they forbid.
+
+    Attributes:
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
+            (X − shift) / scale; 0 and 1 for a number C.
+        coef_: (labels, features); intercept_: (labels,).
+        pair_coef_: (labels, labels), symmetric: the couplings.
+        objective_: the value of the training objective; duality_gap_: relative to it.
+        n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS; of the one that ended nearest, since its last
+            start.
+        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
+        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        **SHARED,
+        "C": RELATIVE_PENALTY,
+        "calibrate": CALIBRATE,
+        "class_weight": CLASS_WEIGHT,
+        "graph": [StrOptions({"full", "chain"}), "array-like"],
+        "decoder": [StrOptions({"auto", "exact", "viterbi", "integer_program", "lp_relaxation"}), callable],
+    }
+
+    graph: str | Sequence[tuple[int, int]]
+    decoder: str | Decoder
+
+    def __init__(
+        self,
+        C: float | str = recipe.C,
+        *,
+        graph="full",
+        decoder="auto",
+        coupling_penalty=1.0,
+        tol=1e-3,
+        max_iter=200,
+        class_weight=None,
+        calibrate=False,
+        device="cpu",
+        verbose=0,
+        random_state=None,
+        constraints=None,
+    ):
+        self.C = C
+        self.graph = graph
+        self.decoder = decoder
+        self.coupling_penalty = coupling_penalty
+        self.tol = tol
+        self.max_iter = max_iter
+        self.class_weight = class_weight
+        self.calibrate = calibrate
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+        self.constraints = constraints
+
+    @watched
+    @all_or_nothing
+    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+
+        Args:
+            X: finite features.
+            y: {0, 1} and NaN (missing: costs nothing, and counts as the machine itself predicts it, see
+                :mod:`~lmbm_torch.estimators.decoders.completion`; of decoders that take known labels); or one
+                class per instance.
+            sample_weight: (instances,), multiplies C.
+
+        Raises:
+            ValueError: a setting or an input that is not as described, a decoder's answer among them; the
+                message names it.
+            TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
+        """
+        return self._fit_along(Path(), X, y, sample_weight)
+
+    def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
+        X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
+        if self.binarizer_ is None:
+            losses, costs = weight, observed_weights(self._label_weights(labels, None), labels)
+        else:
+            # A loss that is larger asks for a larger margin, but pulls no stronger.
+            losses, costs = self._class_weights(labels, weight), None
+        if np.isnan(labels).any():
+            self._check_known("y", "no missing labels", labels.shape[1])
+        learn_along(self, path, partial(self._learn, X, losses, costs), X, labels, weight)
+        self.calibration_ = learned_calibration(self, self.calibrate, X, labels, weight)
+        return self
+
+    def _learn(
+        self,
+        X: Features,
+        sample_weight: np.ndarray | None,
+        costs: np.ndarray | None,
+        path: Path,
+        labels: np.ndarray,
+    ) -> None:
+        """Learn from complete labels."""
+        num_labels = labels.shape[1]
+        pairs = self._pairs(num_labels)
+        model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
+        oracle = self._oracle(num_labels)
+        features: Any = self._scaled(X, sample_weight)
+        problem = structural_problem(
+            model,
+            features,
+            labels,
+            oracle,
+            C=self.C_,
+            coupling_penalty=self.coupling_penalty,
+            sample_weight=sample_weight,
+            seed=self._seed(),
+            costs=costs,
+        )
+        is_summed = (
+            self.decoder in EXACT
+            and self._rules() is None
+            and num_labels <= SUMMED
+            and _suits_sums(features, self.C_)
+        )
+        state = self._learn_by_sums(problem, path) if is_summed else self._learn_by_labellings(problem, path)
+        path.C, path.state = self.C_, state
+        self._undo_scaling(model)
+        _, couplings = state.weights
+        self.coef_ = self._array(model.feature_weight)
+        self.intercept_ = self._array(model.bias)
+        self._report(state)
+        self.model_ = model.to(self._device)
+        self.pair_coef_ = np.zeros((num_labels, num_labels))
+        for (first, second), weight in zip(pairs, couplings.tolist(), strict=True):
+            self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
+
+    def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState | FrankWolfeState:
+        """The last state of L-BFGS on smoothed hinges, or of Frank–Wolfe where that gets nearer."""
+        summed, start = summed_problem(dual), None
+        if isinstance(path.state, SmoothedState):
+            start = smoothing.resumed(summed.problem, path.state)
+        most = ITERATIONS_A_PASS * self.max_iter
+        with self._progress() as progress:
+            state = fit_dual(summed, tol=self.tol, max_iter=most, start=start, progress=progress)
+        if state.gap <= self.tol:
+            return state
+        other = self._learn_by_labellings(dual, path, most=max(TRIED, VISITS // dual.problem.num_examples))
+        if self.tol < other.gap < NEARER * state.gap:
+            other = self._learn_by_labellings(dual, Path(self.C_, other))
+        return min(state, other, key=attrgetter("gap"))
+
+    def _learn_by_labellings(self, problem: DualProblem, path: Path, most: float = np.inf) -> FrankWolfeState:
+        """The last state of Frank–Wolfe, after so many passes at most."""
+        oracle, num_labels = problem.problem.oracle.decoder, problem.problem.num_outputs
+        start = None
+        if isinstance(path.state, FrankWolfeState) and path.C is not None:
+            start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
+        most = int(min(self.max_iter, most))
+        passes, more = most, True
+        if isinstance(oracle, _Searches) and num_labels > LIMITS.enumeration:
+            start = self._claimed_solution(problem, start)
+            more = oracle.proven >= MOSTLY_PROVEN
+            passes = min(passes, CERTIFYING if more else 1) if num_labels > PROVEN else passes
+        with self._progress() as progress:
+            fit = partial(fit_dual, problem, tol=self.tol, max_iter=passes, progress=progress)
+            last, state = np.inf, fit(start=start)
+            while more and self.tol < state.gap <= FALLEN * last and state.num_iters < most:
+                last, state = state.gap, fit(start=state)
+        return state
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        return Capabilities(
+            objective="score",
+            minimises=False,
+            searches_under_rules=self._searches_under_rules,
+            has_probabilities=bool(self.calibrate),
+            restricts_probabilities=bool(self.calibrate),
+        )
+
+    @property
+    def _searches_under_rules(self) -> bool:
+        return self.decoder == "auto" and not self._is_chain()
+
+    def calibrated(self, energies: Sequence[PairwiseEnergy]) -> list[PairwiseEnergy]:
+        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
+        return calibrated(self.calibration_, energies)
+
+    def _decode_energy(
+        self,
+        energy: PairwiseEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        rules: rules_of.Constraints | None = None,
+    ) -> Decoding:
+        if rules is not None and not self._searches_under_rules:
+            return constrained.decode(energy, rules, self._answer, known=known, top_k=top_k)
+        if rules is not None:
+            return decode(energy, known=known, constraints=rules, top_k=top_k)
+        if few := several(top_k, self.decoder, ("auto", "exact")):
+            return decode(energy, known=known, **few)
+        return self._answer(energy, known)
+
+    def _answer(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
+        """What the decoder finds, of all labellings that agree with what is known."""
+        decoder = self._decoder(energy.num_labels)
+        if known is None:
+            return decode_with(decoder, energy)
+        self._check_known("known", "None", energy.num_labels)
+        return decode_with(decoder, energy, known=known)
+
+    def _oracle(self, num_labels: int) -> Decoder:
+        """What finds the labellings with which the true ones compete: those that are allowed."""
+        rules = self._rules()
+        if self._searches_under_rules:
+            return _Searches(rules)
+        decoder: Any = self._decoder(num_labels)
+        if rules is None:
+            return decoder
+        if self.decoder in WITH_ROWS:
+            return partial(decoder, constraints=rules)
+        self._check_known("constraints", "None", num_labels)
+        return partial(constrained.decode, constraints=rules, routine=self._answer)
+
+    def _check_known(self, name: str, expected: str, num_labels: int) -> None:
+        """Raise ValueError unless the decoder takes known labels."""
+        decoder = self._decoder(num_labels)
+        if "known" not in inspect.signature(decoder).parameters:
+            raise ValueError(
+                f"{name}: expected {expected}, for the decoder takes no known labels: {decoder!r}"
+            )
+
+    marginals: Any = available_if(_is_calibrated)(DecodingClassifier.marginals)
+    log_prob: Any = available_if(_is_calibrated)(DecodingClassifier.log_prob)
+    predict_proba: Any = available_if(_is_calibrated)(DecodingClassifier.predict_proba)
+
+    def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
+        """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
+        oracle = replace(dual.problem.oracle, decoder=partial(_claimed, rules=self._rules()))
+        easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
+        with self._progress() as progress:
+            limits = {"tol": self.tol, "max_iter": self.max_iter, "start": start, "progress": progress}
+            settings = {**easier.settings, "known_share": CLAIMED_SHARE}
+            state = run(easier.solver, easier.problem, **limits, **settings)
+        return dual.update(state, self.tol)
+
+    def _is_chain(self) -> bool:
+        return isinstance(self.graph, str) and self.graph == "chain"
+
+    def _pairs(self, num_labels: int) -> list[tuple[int, int]]:
+        if not isinstance(self.graph, str):
+            return list(self.graph)
+        labels = range(num_labels)
+        return list(combinations(labels, 2) if self.graph == "full" else pairwise(labels))
+
+    def _decoder(self, num_labels: int) -> Decoder:
+        name = self.decoder
+        if callable(name):
+            return name
+        if name == "auto":
+            if not self._is_chain():
+                return decode
+            name = "viterbi"
+        return viterbi if name == "viterbi" else routine(name).decode
+
+    def _code_losses(self, X, codes: Tensor) -> Tensor:
+        return -self.energy(X).score(codes)
+
+    def _distribution(self, energies: Sequence[PairwiseEnergy]) -> MachineMixture:
+        return MachineMixture(energies)
+
+
+def _suits_sums(X: Features, C: float) -> bool:
+    """Whether gradients of smoothed hinges take less than Frank–Wolfe's passes, where labels are few."""
+    rows, columns = cast(Any, X).shape
+    are_many = rows >= ROWS_A_COLUMN * columns
+    return rows > columns and (not have_like_units(X) or (are_many and are_steep(X, C)))

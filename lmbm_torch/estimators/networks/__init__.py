@@ -1,0 +1,1 @@
+"""Sigmoid belief networks with a large margin: trainers, orders of labels, ensembles."""

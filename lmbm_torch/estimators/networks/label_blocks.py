@@ -1,0 +1,179 @@
+"""Fits of networks whose labels see all labels before them, by blocks of labels over any joblib backend.
+
+Labels do not wait for each other but where one has missing values, which it imputes before later ones see
+them: then there are stages, and each has its own blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
+from lmbm_torch.estimators.networks import kernel_blocks
+from lmbm_torch.fitting.dual import DualProblem, fit_dual
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks import dual_coordinate, states
+from lmbm_torch.solvers.networks.problems import Features, LabelProblems
+from lmbm_torch.solvers.networks.states import NetworkState
+
+
+@dataclass(frozen=True)
+class _Block(NetworkState):
+    """The state of a stage of which some labels are solved.
+
+    Args:
+        positions: theirs.
+    """
+
+    positions: Sequence[int] = ()
+
+    def solved(self, tol: float) -> bool:
+        """Return whether every label of the block has a relative gap of at most ``tol``."""
+        return not states.unsolved(self, np.array(self.positions), tol).any()
+
+
+def _limits(state: _Block, tol: float, left: int, watched: bool) -> dict[str, Any]:
+    return dual_coordinate.limits(state, tol, left, watched) | {"positions": state.positions}
+
+
+# Without a next stage: what is imputed for it is sent to the workers anew.
+BLOCKS: Any = SimpleNamespace(init=dual_coordinate.init, update=dual_coordinate.update, limits=_limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """Problems of all labels, their state and, but for the labels, what ``update`` takes.
+
+    Args:
+        problems: as they are sent, without the features, which no stage changes.
+    """
+
+    problems: LabelProblems
+    state: NetworkState
+    tol: float
+    max_iter: int
+    seed: int
+
+
+class _Solved(NamedTuple):
+    """What was found of some labels.
+
+    Args:
+        dual_coef: (labels, instances).
+        weights: (columns, labels).
+        num_iters: rounds, those of earlier stages among them.
+    """
+
+    dual_coef: np.ndarray
+    weights: np.ndarray
+    num_iters: int
+
+
+def can_spread(dual: DualProblem) -> bool:
+    """Whether there are workers, and labels that do not wait for each other.
+
+    A label that has missing values is imputed before later ones see it.
+    """
+    problems = dual.problem
+    is_linear = dual.solver is dual_coordinate and isinstance(problems, LabelProblems)
+    if workers() == 1 or not (is_linear or kernel_blocks.can_spread(problems)):
+        return False
+    return any(len(stage) > 1 for stage in problems.stages())
+
+
+def solved(
+    dual: DualProblem,
+    *,
+    tol: float,
+    max_iter: int,
+    start: Any = None,
+    kept: Kept | None = None,
+    progress: Callable[[Any], None] | None = None,
+) -> Any:
+    """Return the solver's last state, and give the model the weights; by workers, where there are any.
+
+    Args:
+        tol, max_iter, start, progress: see :func:`~lmbm_torch.fitting.dual.fit_dual`.
+        kept: the features, where workers keep them already.
+    """
+    limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "start": start}
+    if can_spread(dual):
+        return fit_blocks(dual, kept=kept, **limits)
+    return fit_dual(dual, progress=progress, **limits)
+
+
+def fit_blocks(
+    dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None, kept: Kept | None
+) -> NetworkState:
+    """:func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, of problems that can be spread.
+
+    Stages follow each other, and what is imputed is sent anew for each that has more than one label; features
+    are kept by the workers.
+
+    Args:
+        kept: the features, where workers keep them already.
+    """
+    problems: Any = dual.problem
+    solver: Any = dual.solver
+    state: Any = dual.init() if start is None else start
+    limits = {"tol": tol, "max_iter": max_iter, "seed": dual.settings["seed"]}
+    is_linear = solver is dual_coordinate
+    rows: Any = keep(problems.features) if is_linear and kept is None else kept
+    while problems is not None:
+        if is_linear:
+            work = _Work(problems=problems, state=state, **limits)
+            state = _with(state, _stage_solved(work, rows))
+        else:
+            state = kernel_blocks.stage_solved(problems, state, **limits)
+        problems, state = solver.next_stage(problems, state)
+    dual.assign(state.weights)
+    return state
+
+
+def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved]]:
+    """The labels of the state's stage, block by block."""
+    stage = work.state.stage
+    assert stage is not None
+    blocks = np.array_split(np.array(stage), min(workers(), len(stage)))
+    # One label has nobody to share with.
+    if len(blocks) == 1:
+        return zip(blocks, [_solved(work.problems, work, blocks[0])], strict=True)
+    sent = replace(work, problems=replace(work.problems, features=work.problems.features[:0]))
+    return zip(blocks, spread(_solve, sent, blocks, kept), strict=True)
+
+
+def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> NetworkState:
+    """The state, of which nothing is certified yet, with what was found of some labels."""
+    duals, weights, rounds = state.dual_coef.copy(), state.weights.copy(), state.num_iters
+    for labels, part in found:
+        duals[labels], weights[:, labels] = part.dual_coef, part.weights
+        rounds = max(rounds, part.num_iters)
+    return replace(state, dual_coef=duals, weights=weights, num_iters=rounds)
+
+
+def _solve(work: _Work, labels: np.ndarray, features: Features) -> _Solved:
+    """What is found of these labels by a worker."""
+    return _solved(_writable(replace(work.problems, features=features)), work, labels)
+
+
+def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved:
+    """What is found of these labels."""
+    start = _Block(**vars(work.state), positions=labels.tolist())
+    limits: Any = {"tol": work.tol, "max_iter": work.max_iter, "seed": work.seed}
+    state = run(BLOCKS, problems, start=start, **limits)
+    return _Solved(state.dual_coef[labels], state.weights[:, labels], state.num_iters)
+
+
+def _writable(problems: LabelProblems) -> LabelProblems:
+    """The same problems, with copies of memory that was sent or is shared with another process.
+
+    Such memory cannot be written, for which kernels would be compiled anew.
+    """
+    values = {part.name: getattr(problems, part.name) for part in fields(problems)}
+    arrays = {name: np.array(value) for name, value in values.items() if isinstance(value, np.ndarray)}
+    return replace(problems, **({"features": problems.features.copy()} | arrays))

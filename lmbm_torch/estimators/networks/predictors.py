@@ -1,0 +1,155 @@
+"""Fitted networks as a few NumPy arrays, for servers that predict row by row."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import compress
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import issparse
+
+from lmbm_torch.checks import check_finite, check_shape
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.inference.search.branch_and_bound import HingeSearch
+from lmbm_torch.models import SigmoidBeliefNetwork
+
+# Label decisions of a call up to which it takes less time than Python's threads wait for each other.
+SHORT = 128
+# Seconds that a short call waits for others at most: one of them may have a search that lasts.
+PATIENCE = 0.05
+
+
+class Turns:
+    """Lets short calls in one after the other.
+
+    A call gives Python's lock up for its product and its search. Where these are short, it then waits for all
+    threads that took the lock meanwhile (eight threads: half as many calls a second as one by itself).
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        # Another thread may hold it where a process forks, which Windows cannot.
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def of(self, decisions: int) -> Iterator[None]:
+        """Waits for its turn on entry if there are few ``decisions``, one for each label of each row."""
+        lock = self._lock
+        is_mine = decisions <= SHORT and lock.acquire(timeout=PATIENCE)
+        try:
+            yield
+        finally:
+            if is_mine:
+                lock.release()
+
+
+TURNS = Turns()
+
+
+class Predictions(NamedTuple):
+    """Labels of least hinge loss, with their certificates.
+
+    Args:
+        labels: (instances, labels) in {0, 1}.
+        loss: (instances,), their hinge losses.
+        bound: (instances,), no labelling has a lower one.
+        exact: (instances,), whether no labelling is better.
+        converged: (instances,), whether the search ended by itself.
+    """
+
+    labels: np.ndarray
+    loss: np.ndarray
+    bound: np.ndarray
+    exact: np.ndarray
+    converged: np.ndarray
+
+
+@dataclass(frozen=True)
+class NetworkPredictor:
+    """The decoder of a fitted :class:`~lmbm_torch.estimators.LMSBNClassifier`; later fits do not change it.
+
+    It can be pickled, and used by several threads at once.
+
+    Attributes:
+        weight: (labels, features), float64.
+        bias: (labels,).
+        search: the compiled search with the couplings of the labels.
+        label_names: (labels,).
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+    search: HingeSearch
+    label_names: tuple[str, ...]
+
+    @classmethod
+    @torch.no_grad()
+    def of(
+        cls,
+        model: SigmoidBeliefNetwork,
+        label_names: tuple[str, ...],
+        *,
+        margin: float,
+        cutoff: float | None,
+        node_limit: int | None,
+    ) -> NetworkPredictor:
+        """The decoder of a model, whose memory of the weights of features it shares."""
+        parents = model.parent_weight * model.allowed_parents
+        search = HingeSearch.of(
+            parents.numpy(),
+            model.ordering.numpy(),
+            model.cliques,
+            model.clique_weight.numpy(),
+            margin=margin,
+            cutoff=cutoff,
+            node_limit=node_limit,
+        )
+        return cls(model.feature_weight.numpy(), model.bias.numpy(), search, label_names)
+
+    def decode(self, X) -> Predictions:
+        """The labelling of least hinge loss for each instance, proven.
+
+        Args:
+            X: (instances, features), dense.
+
+        Raises:
+            ValueError: sparse rows, another number of features, or values that are no finite numbers.
+        """
+        if issparse(X):
+            raise ValueError("X: expected dense rows, got a sparse matrix; the estimator predicts those")
+        X = np.asarray(X)
+        # NumPy would read text, and drop the imaginary part of complex numbers.
+        if X.dtype.kind not in "biuf":
+            raise ValueError(f"X: expected real numbers, got {X.dtype}")
+        X = X.astype(np.float64, copy=False)
+        check_shape("X", X, None, self.weight.shape[1])
+        check_finite("X", X)
+        return self.decode_checked(X)
+
+    def decode_checked(self, X: np.ndarray) -> Predictions:
+        """:meth:`decode` of finite features in float64 or float32, which are not checked again."""
+        # The model's own product, so that ties are settled as its energy settles them; all else by numpy, for
+        # each of torch's operations costs a single row as much as its search.
+        with TURNS.of(len(X) * len(self.bias)):
+            product = to_tensor(X).to(torch.float64) @ torch.from_numpy(self.weight).mT
+            found = self.search(product.numpy() + self.bias)
+        loss = found.losses[:, 0]
+        return Predictions(found.labels[:, 0], loss, found.bound, loss <= found.bound, ~found.limited)
+
+    def predict(self, X) -> np.ndarray:
+        """The labels alone, (instances, labels) in {0, 1}; see :meth:`decode`."""
+        return self.decode(X).labels
+
+    def names(self, labels: np.ndarray) -> list[tuple[str, ...]]:
+        """The names of the labels that are 1 in each row of ``labels`` (instances, labels)."""
+        return [tuple(compress(self.label_names, row)) for row in labels]

@@ -1,0 +1,135 @@
+"""Training of sigmoid belief networks on a stream of instances, by Pegasos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.preprocessing import LabelBinarizer
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.estimators.common import targets
+from lmbm_torch.estimators.common.base import StructuredClassifier
+from lmbm_torch.estimators.networks import orderings
+from lmbm_torch.estimators.networks.network_training import NetworkSettings, Trained
+from lmbm_torch.fitting.dual import dual_problem
+from lmbm_torch.models import SigmoidBeliefNetwork
+from lmbm_torch.solvers.networks import pegasos
+from lmbm_torch.solvers.networks.problems import Features
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamTrainer:
+    """Learns a network by one step for each instance, in epochs whose losses C weighs.
+
+    Args:
+        ordering: (labels,).
+        epoch_size: instances of an epoch.
+        seed: of the order of the instances of each call.
+        visits: steps so far.
+        sums: (columns, labels), of the weights after each step; None before the first one.
+    """
+
+    settings: NetworkSettings
+    ordering: np.ndarray
+    epoch_size: int
+    seed: int
+    visits: int = 0
+    sums: np.ndarray | None = None
+
+    @classmethod
+    def begun(
+        cls,
+        settings: NetworkSettings,
+        X: Features,
+        labels: np.ndarray,
+        sample_weight: np.ndarray | None,
+        epoch_size: int | None,
+    ) -> StreamTrainer:
+        """Return a trainer with all that calls share, by the instances of the first one.
+
+        Args:
+            X: (instances, features), in the units of training.
+            epoch_size: None for the instances of the first call.
+        """
+        size = len(labels) if epoch_size is None else epoch_size
+        check_count("epoch_size", size)
+        is_auto = isinstance(settings.ordering, str) and settings.ordering == "auto"
+        seed = settings.draw_seed() if settings.is_seeded else 0
+        common: Any = {"C": settings.C, "seed": seed, "sample_weight": sample_weight}
+        order = orderings.chosen("index" if is_auto else settings.ordering, X, labels, **common)
+        return cls(settings=settings, ordering=order, epoch_size=size, seed=seed)
+
+    def train(
+        self, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None
+    ) -> tuple[StreamTrainer, Trained]:
+        """Return the trainer after one pass over these instances, and the network, which has no gap.
+
+        Args:
+            X: (instances, features), in the units of training.
+            labels: (instances, labels) in {0, 1}.
+        """
+        settings = self.settings
+        width: int = X.shape[1]  # pyright: ignore[reportOptionalSubscript]
+        model = SigmoidBeliefNetwork(width, labels.shape[1], self.ordering.tolist(), settings.degree).double()
+        common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": sample_weight}
+        dual = dual_problem(model, X, labels, solver="pegasos", **common)
+        sums = (
+            np.zeros((dual.problem.num_columns, labels.shape[1])) if self.sums is None else self.sums.copy()
+        )
+        order = np.random.default_rng((self.seed, self.visits)).permutation(len(labels))
+        pegasos.step_along(dual.problem, sums, self.visits, order, self.epoch_size)
+        after = replace(self, sums=sums, visits=self.visits + len(labels))
+        learned = sums / after.visits
+        dual.assign(learned)
+        parents = dual.problem.network(learned).parents
+        epochs = max(1, round(after.visits / self.epoch_size))
+        mean_loss = float(dual.problem.hinge(learned).sum(1).mean())
+        return after, Trained(model, self.ordering, parents, np.nan, np.nan, epochs, mean_loss)
+
+
+def labels_of_call(
+    classifier: StructuredClassifier, y: Any, classes: Sequence[Any] | np.ndarray | None, *, is_first: bool
+) -> np.ndarray:
+    """Return the label matrix (instances, labels) of a call of ``partial_fit``; the first notes the classes.
+
+    Raises:
+        ValueError: no targets, missing labels, or other classes or widths than at the first call.
+    """
+    if y is None:
+        raise ValueError(f"{type(classifier).__name__} requires y to be passed, but the target y is None")
+    dense = targets.dense(y)
+    if targets.is_label_matrix(dense):
+        labels = targets.label_matrix("y", dense, allow_missing=False)
+        if is_first:
+            names = getattr(y, "columns", None) if classes is None else classes
+            if names is not None and len(names) != labels.shape[1]:
+                raise ValueError(f"classes: expected {labels.shape[1]} names of labels, got {len(names)}")
+            classifier._note_labels(labels.shape[1], None if names is None else [str(name) for name in names])
+            classifier.classes_ = np.tile([0, 1], (labels.shape[1], 1))
+        elif classifier.binarizer_ is not None or labels.shape[1] != len(classifier.classes_):
+            raise ValueError(f"y: expected what the first call was given, got {labels.shape[1]} labels")
+        else:
+            targets.check_columns(y, classifier.label_names_)
+        return labels
+    y = column_or_1d(dense)
+    check_classification_targets(y)
+    if is_first:
+        if classes is None and getattr(classifier, "binarizer_", None) is not None:
+            classes = classifier.classes_
+        if classes is None:
+            raise ValueError("classes: expected all classes at the first call of partial_fit, got None")
+        classifier.label_names_ = None
+        classifier.binarizer_ = LabelBinarizer().fit(np.asarray(classes))
+        classifier.classes_ = classifier.binarizer_.classes_
+    elif classifier.binarizer_ is None:
+        raise ValueError("y: expected a label matrix, as the first call was given, got classes")
+    if len(others := np.setdiff1d(y, classifier.classes_)):
+        raise ValueError(f"y: expected the classes of the first call, got {others[0]!r}")
+    labels: Any = classifier.binarizer_.transform(y)
+    return np.asarray(labels.todense() if sparse.issparse(labels) else labels, np.float64)

@@ -1,0 +1,1 @@
+"""Classifiers around a classifier: rules, conformal sets, paths over C, thresholds."""

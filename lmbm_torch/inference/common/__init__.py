@@ -1,0 +1,1 @@
+"""Units that are given, and how iterations begin and end: what the rooms of inference share."""

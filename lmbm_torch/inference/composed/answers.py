@@ -1,0 +1,385 @@
+"""Answers put together from those of other queries: of parts, without rules, or after a search that gave up.
+
+Each function takes a :class:`~lmbm_torch.inference.routes.Query` and asks others by
+:func:`~lmbm_torch.inference.routes.answer`. What parts an energy has tells
+:mod:`~lmbm_torch.inference.composed.independent`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.constraints import Constraints, Rule
+from lmbm_torch.energies import DirectedEnergy, RestrictedEnergy
+from lmbm_torch.inference import routes
+from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.composed.independent import Problem, Split, is_divisible, splits
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced
+from lmbm_torch.inference.routes import Query, answer
+from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
+from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.trees import junction_tree
+from lmbm_torch.inference.under_rules import constrained
+from lmbm_torch.shapes import Float
+
+__all__ = [
+    "around_rules",
+    "as_pairs",
+    "best_by_parts",
+    "best_few",
+    "by_matched",
+    "enumerated_under_rules",
+    "normalised",
+    "programmed",
+    "searched_then_semidefinite",
+    "searched_then_tree",
+    "sums_by_parts",
+    "under_own_rules",
+]
+
+
+def under_own_rules(query: Query) -> Any:
+    """Return the answer for the energy within a restricted one, under its rules and those of the query."""
+    energy: RestrictedEnergy = query.energy
+    others = query.constraints
+    if others is not None:
+        check_rules(energy, others, None)
+    names = tuple(map(str, range(energy.num_labels))) if others is None else others.names
+    rules = [
+        Rule({at: weight for at, weight in enumerate(weights) if weight}, bound, "a rule of the energy")
+        for weights, bound in zip(energy.rules.tolist(), energy.bounds.tolist(), strict=True)
+    ]
+    every = Constraints((*rules, *(() if others is None else others.rules)), names)
+    return answer(replace(query, energy=energy.base, constraints=every))
+
+
+def as_pairs(query: Query) -> Any:
+    """Return the answer for the same energy in the form of pairs."""
+    return answer(replace(query, energy=query.energy.to_pairwise()))
+
+
+def normalised(query: Query) -> Float[Tensor, " batch"]:
+    """Return the log partition of a directed model of which nothing is known: 0."""
+    query.energy.check_values()
+    # A sum of nothing, so that a gradient flows, of zero.
+    return query.energy.unary[:, :0].sum(-1)
+
+
+def by_matched(query: Query) -> Any:
+    """Return marginals by the inference of the model's training."""
+    assert query.matched is not None
+    return query.matched.marginals(query.energy, query.known)
+
+
+def around_rules(query: Query) -> Decoding:
+    """Return the best labellings that obey the rules, by those of parts of the space without rules."""
+    search = constrained.decode_loss if query.quantity == "decode_hinge" else constrained.decode
+    assert query.constraints is not None
+
+    def free(energy: Any, *, known: Tensor | None) -> Decoding:
+        return answer(replace(query, energy=energy, known=known, top_k=1, constraints=None, connected=False))
+
+    return search(query.energy, query.constraints, free, known=query.known, top_k=query.top_k)
+
+
+def enumerated_under_rules(query: Query) -> Any:
+    """Return sums over the allowed labellings; refuse known labels by the rules that contradict them."""
+    energy, constraints, known = query.energy, query.constraints, query.known
+    assert constraints is not None
+    possible = constrained.restricted(energy, constraints, known=known)
+    given: dict[str, Any] = {"known": known}
+    if query.quantity == "sample":
+        given |= {"num_samples": query.num_samples, "generator": query.generator}
+    try:
+        return getattr(exact, query.quantity)(possible, **given)
+    except ValueError:
+        for row, labels in enumerate([] if known is None else known.cpu().numpy()):
+            constraints.check(labels, f"known[{row}]")
+        raise
+
+
+def best_few(query: Query) -> Decoding:
+    """Return the best few of many labellings of a Boltzmann machine, by the semidefinite search."""
+    nodes = _fewer_nodes(query)
+    return semidefinite.decode(query.energy, known=query.known, top_k=query.top_k, node_limit=nodes)
+
+
+def programmed(query: Query) -> Decoding:
+    """Return the best labelling of a Boltzmann machine of large cliques and many labels, by HiGHS.
+
+    Raises:
+        ImportError: HiGHS is not installed.
+    """
+    # No other route needs HiGHS.
+    from lmbm_torch.inference.relaxations import integer_program
+
+    nodes = _fewer_nodes(query)
+    if query.quantity == "decode":
+        return integer_program.decode(query.energy, known=query.known, node_limit=nodes)
+    return integer_program.decode_hinge(query.energy, query.margin, known=query.known, node_limit=nodes)
+
+
+def _fewer_nodes(query: Query) -> int | None:
+    """Return the limit of a search whose nodes take far longer."""
+    return query.nodes and max(1, query.nodes // routes.LIMITS.nodes_to_one)
+
+
+def searched_then_tree(query: Query) -> Decoding:
+    """Return a search's answers for a belief network, and those that it did not prove by a junction tree."""
+    found = _searched(query, query.nodes)
+    rows = _open_rows(found)
+    if not len(rows) or not query.is_narrow:
+        return found
+    proven = _taken_of(junction_tree, query, rows)
+    assert found.nodes is not None
+    return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
+
+
+def searched_then_semidefinite(query: Query) -> Decoding:
+    """Return the proven best labelling of so many labels that only easy ones are for branch and bound."""
+    found = _searched(query, routes.LIMITS.machine_nodes)
+    rows = _open_rows(found)
+    return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
+
+
+def best_by_parts(query: Query) -> Decoding:
+    """Return the best labelling, of examples with independent parts by these.
+
+    Returns:
+        ``status`` is that of all parts together: exact where each of them is, and as far from its bound as
+        they are; ``nodes`` are the sum of theirs.
+    """
+    energy, whole = query.energy, replace(query, connected=True)
+    if not is_divisible(energy):
+        return answer(whole)
+    found, left = None, torch.arange(energy.batch_size, device=energy.device)
+    is_directed = isinstance(energy, DirectedEnergy)
+    if is_directed or query.constraints is None:
+        # What a search of the whole proves soon is not taken apart. Under rules one of a Boltzmann machine
+        # that ends soon is none: what is around it goes on.
+        most = routes.LIMITS.soon_nodes
+        found = _searched(query, most if query.nodes is None else min(most, query.nodes))
+        left = _open_rows(found)
+        if not len(left):
+            return found
+    given = None if query.known is None else query.known[left]
+    rest = energy.select(left)
+    of_margins = is_directed or query.quantity == "decode_hinge"
+    limits: dict[str, Any] = {"constraints": query.constraints, "of_margins": of_margins, "least": 2}
+    several, connected = splits(rest, known=given, **limits)
+    if len(connected) == energy.batch_size:
+        return answer(whole)
+    answers = [(split.rows, _decoded(query, split)) for split in several]
+    if len(connected):
+        part = None if given is None else given[connected]
+        other = answer(replace(whole, energy=rest.select(connected), known=part))
+        answers.append((connected, _with_nodes(other)))
+    if found is None:
+        return _in_place(answers, len(rest.unary))
+    for rows, part in answers:
+        found = replaced(_with_nodes(found), left[rows], part)
+    return found
+
+
+def sums_by_parts(query: Query) -> Any:
+    """Return marginals, log partitions or samples, of examples with independent parts by these."""
+    energy, whole = query.energy, replace(query, connected=True)
+    if not is_divisible(energy):
+        return answer(whole)
+    found, connected = splits(energy, known=query.known, constraints=query.constraints)
+    if not found:
+        return answer(whole)
+    by_parts = {"marginals": _marginals, "log_partition": _log_partition, "sample": _drawn}[query.quantity]
+    parts = [(split.rows, by_parts(query, split)) for split in found]
+    if len(connected):
+        part = None if query.known is None else query.known[connected]
+        other = answer(replace(whole, energy=energy.select(connected), known=part))
+        parts.append((connected, other.transpose(0, 1) if query.quantity == "sample" else other))
+    if query.quantity == "sample":
+        return _in_place(parts, energy.batch_size).transpose(0, 1).contiguous()
+    if query.quantity == "log_partition":
+        return _in_place(parts, energy.batch_size)
+    if any(each.standard_error is not None for _, each in parts):
+        parts = [(rows, _with_error(each)) for rows, each in parts]
+    methods = "; ".join(dict.fromkeys(each.method for _, each in parts))
+    return replace(_in_place(parts, energy.batch_size), method=methods)
+
+
+def _searched(query: Query, node_limit: int | None) -> Decoding:
+    """The answers of branch and bound that ends after so many nodes."""
+    is_directed = isinstance(query.energy, DirectedEnergy)
+    search = getattr(branch_and_bound if is_directed else undirected_branch_and_bound, query.quantity)
+    return search(
+        query.energy,
+        **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
+        known=query.known,
+        node_limit=node_limit,
+        constraints=query.constraints,
+    )
+
+
+def _taken_of(module: Any, query: Query, rows: Tensor) -> Decoding:
+    """What the module's routine for the quantity says of some of the examples."""
+    return getattr(module, query.quantity)(
+        query.energy.select(rows),
+        **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
+        known=None if query.known is None else query.known[rows],
+        constraints=query.constraints,
+    )
+
+
+def _open_rows(found: Decoding) -> Tensor:
+    """The examples whose labelling is not proven."""
+    return (~found.status.exact).nonzero(as_tuple=True)[0]
+
+
+def _problems(split: Split) -> list[Problem]:
+    """The parts; refuses what is known where it is that which leaves rules no labelling."""
+    try:
+        return list(split.problems())
+    except ValueError:
+        if split.constraints is not None and split.known is not None:
+            split.constraints.check(split.known[0].cpu().numpy(), f"known[{int(split.rows[0])}]")
+        raise
+
+
+def _asked(query: Query, problem: Problem) -> Any:
+    """The answer for parts, which have no parts of their own."""
+    constraints = problem.constraints
+    if constraints is None and query.constraints is not None and query.quantity not in routes.BEST:
+        # Where rules hold of other parts, sums of this one are exact, too, or refused.
+        constraints = Constraints((), tuple(map(str, range(problem.energy.num_labels))))
+    given: dict[str, Any] = {"energy": problem.energy, "known": problem.known, "constraints": constraints}
+    return answer(replace(query, connected=True, **given))
+
+
+def _by_part(problem: Problem, values: Tensor) -> Tensor:
+    """(parts, rows, …) of what was said of parts one behind the other."""
+    return values.unflatten(0, (len(problem.labels), -1))
+
+
+def _given(split: Split) -> Tensor:
+    """The known labels, and 0 for the others."""
+    if split.known is None:
+        return torch.zeros_like(split.energy.unary)
+    return split.known.nan_to_num()
+
+
+def _decoded(query: Query, split: Split) -> Decoding:
+    """The best labelling of examples with parts."""
+    labels, status, gap = _given(split).long(), None, torch.zeros_like(split.energy.unary[:, 0])
+    nodes = torch.zeros(len(gap), dtype=torch.int64, device=gap.device)
+    for problem in _problems(split):
+        found = _asked(query, problem)
+        for places, own in zip(problem.labels, _by_part(problem, found.labels), strict=True):
+            labels[:, places] = own
+        away = (found.bound - found.objective).masked_fill(found.status.exact, 0)
+        gap = gap + _by_part(problem, away).sum(0)
+        nodes = nodes + _by_part(problem, _nodes(found)).sum(0)
+        status = _joined(status, problem, found.status)
+    assert status is not None
+    whole = split.energy.to(torch.float64)
+    if query.quantity == "decode_hinge":
+        precise = (query.margin - whole.local_margins(labels)).clamp(min=0).sum(-1)
+    else:
+        precise = whole.score(labels)
+    precise = precise.to(gap.dtype)
+    return Decoding(labels, precise, precise + gap, replace(status, residual=gap.abs()), nodes)
+
+
+def _marginals(query: Query, split: Split) -> Marginals:
+    """The marginals of examples with parts."""
+    labels, log_partition, status = _given(split), split.constant(), None
+    error, methods = torch.zeros_like(labels), {}
+    for problem in _problems(split):
+        found = _asked(query, problem)
+        log_partition = log_partition + _by_part(problem, found.log_partition).sum(0)
+        status = _joined(status, problem, found.status)
+        methods[found.method] = None
+        for places, own in zip(problem.labels, _by_part(problem, found.labels), strict=True):
+            labels[:, places] = own
+        if found.standard_error is not None:
+            for places, own in zip(problem.labels, _by_part(problem, found.standard_error), strict=True):
+                error[:, places] = own
+    assert status is not None
+    method = f"{'; '.join(methods)}, of each independent part"
+    return Marginals(labels, log_partition, status, error if bool(error.any()) else None, method=method)
+
+
+def _log_partition(query: Query, split: Split) -> Float[Tensor, " rows"]:
+    """The log partition of examples with parts."""
+    total = split.constant()
+    for problem in _problems(split):
+        total = total + _by_part(problem, _asked(query, problem)).sum(0)
+    return total
+
+
+def _drawn(query: Query, split: Split) -> Tensor:
+    """Draws of examples with parts, each an independent one of each part, (rows, samples, labels)."""
+    columns: dict[int, Tensor] = {}
+    for problem in _problems(split):
+        values = _asked(query, problem).transpose(0, 1)
+        for labels, own in zip(problem.labels, _by_part(problem, values), strict=True):
+            columns |= dict(zip(labels.tolist(), own.unbind(-1), strict=True))
+    given = _given(split)
+    like = next(iter(columns.values()))
+    whole = [
+        columns[label] if label in columns else given[:, label, None].expand_as(like).to(like.dtype)
+        for label in range(split.energy.num_labels)
+    ]
+    return torch.stack(whole, -1)
+
+
+def _with_error(found: Marginals) -> Marginals:
+    """The same with a standard error, of 0 where nothing was sampled."""
+    exact = torch.zeros_like(found.labels)
+    return found if found.standard_error is not None else replace(found, standard_error=exact)
+
+
+def _joined(status: Status | None, problem: Problem, other: Status) -> Status:
+    """The status of some parts and of others, all of the same examples."""
+    own = Status(
+        _by_part(problem, other.exact).all(0),
+        _by_part(problem, other.converged).all(0),
+        _by_part(problem, other.num_iters).sum(0),
+        _by_part(problem, other.residual).sum(0),
+    )
+    if status is None:
+        return own
+    return Status(
+        status.exact & own.exact,
+        status.converged & own.converged,
+        status.num_iters + own.num_iters,
+        status.residual + own.residual,
+    )
+
+
+def _nodes(found: Decoding) -> Tensor:
+    return torch.zeros_like(found.status.num_iters) if found.nodes is None else found.nodes
+
+
+def _with_nodes(found: Decoding) -> Decoding:
+    """The same of the fields that all answers here have."""
+    return Decoding(found.labels, found.objective, found.bound, found.status, _nodes(found))
+
+
+def _in_place(parts: list[tuple[Tensor, Any]], size: int) -> Any:
+    """Results of some rows each, which are all of them, in the order of the batch."""
+    if len(parts) == 1 and len(parts[0][0]) == size:
+        return parts[0][1]
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    return _reordered(joined([part for _, part in parts]), order)
+
+
+def _reordered(whole: Any, order: Tensor) -> Any:
+    if isinstance(whole, Tensor):
+        return whole[order]
+    if not is_dataclass(whole):
+        return whole
+    values = {field.name: _reordered(getattr(whole, field.name), order) for field in fields(whole)}
+    return type(whole)(**values)

@@ -1,0 +1,287 @@
+"""Independent parts of a model: sets of free labels that nothing couples, given what is known and the rules.
+
+Known labels couple nothing of a Boltzmann machine's score, and so cut its graph apart; what they add to the
+fields of their neighbours is added to these. Of sums of margins, hinge losses and the log-probabilities of a
+directed model, each label has a term of its own whether it is known or not: it couples all free labels that
+the term depends on, and goes with them as a known one. A rule couples the free labels that it may still
+decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from lmbm_torch.constraints import Constraints, Rule
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import known_spins
+from lmbm_torch.inference.common.given import check_rules, clamp
+from lmbm_torch.shapes import Bool, Float, Int, Known
+from lmbm_torch.verdicts import is_traced
+
+__all__ = ["Problem", "Split", "is_divisible", "splits"]
+
+# Parts of as many labels, up to so many, are solved as one batch of so many couplings at most.
+MOST_STACKED = 16
+MOST_COUPLINGS = 2**22
+# Parts of constraints that are kept.
+NUM_KEPT = 256
+
+SplitEnergy = PairwiseEnergy | DirectedEnergy
+
+
+class Problem(NamedTuple):
+    """A part of some examples, or several parts of as many labels, one behind the other in the batch.
+
+    Args:
+        energy: of the parts' labels.
+        known: of them, where any is.
+        constraints: over them, of a single part.
+        labels: (parts, labels), which of the whole energy's labels these are.
+    """
+
+    energy: Any
+    known: Known | None
+    constraints: Constraints | None
+    labels: Int[Tensor, "parts labels"]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Some examples, in whom the same labels are free, and their parts.
+
+    Args:
+        energy: theirs.
+        rows: which of the batch's examples they are.
+        known: of them, with what follows from the rules filled in.
+        pieces: the free labels of each part, then known ones whose terms go with them.
+        sizes: how many labels of each part are free.
+        of_margins: whether known labels have terms of their own.
+        constraints: over all labels.
+    """
+
+    energy: SplitEnergy
+    rows: Int[Tensor, " rows"]
+    known: Known | None
+    pieces: tuple[Int[Tensor, " labels"], ...]
+    sizes: tuple[int, ...]
+    of_margins: bool
+    constraints: Constraints | None
+
+    def problems(self) -> Iterator[Problem]:
+        """The parts, each a problem of its own or with others of its size."""
+        spins = known_spins(self.energy, self.known).to(self.energy.dtype)
+        alone: dict[int, list[Tensor]] = {}
+        for labels in self.pieces:
+            rules = None if self.constraints is None else _rules_of(self.constraints, labels, self.known)
+            size = len(labels)
+            if rules is not None or size > MOST_STACKED:
+                yield self._problem([labels], spins, rules)
+            else:
+                alone.setdefault(size, []).append(labels)
+        for size, several in alone.items():
+            step = max(1, MOST_COUPLINGS // (len(self.rows) * size**2))
+            for start in range(0, len(several), step):
+                yield self._problem(several[start : start + step], spins, None)
+
+    def constant(self) -> Float[Tensor, " rows"]:
+        """What the score has beside the scores of the parts."""
+        half = clamp(torch.full_like(self.energy.unary, 0.5), self.known)
+        if isinstance(self.energy, PairwiseEnergy):
+            # A label of ½ is a spin of 0, which says nothing.
+            return self.energy.score(half)
+        inside = torch.zeros(self.energy.num_labels, dtype=torch.bool, device=self.energy.device)
+        inside[torch.cat(self.pieces)] = True
+        return logsigmoid(2 * self.energy.local_margins(half)).masked_fill(inside, 0).sum(-1)
+
+    def _problem(self, pieces: list[Tensor], spins: Tensor, rules: Constraints | None) -> Problem:
+        built = [_energy_of(self.energy, labels, spins) for labels in pieces]
+        known = None
+        if self.known is not None and self.of_margins:
+            known = torch.cat([self.known[:, labels] for labels in pieces])
+            known = None if bool(known.isnan().all()) else known
+        return Problem(_stacked(built), known, rules, torch.stack(pieces))
+
+
+def is_divisible(energy: Any) -> bool:
+    """Whether an energy is of a kind whose parts can be told, by pairs of labels alone."""
+    if is_traced():
+        return False
+    return isinstance(energy, PairwiseEnergy) or (isinstance(energy, DirectedEnergy) and not energy.cliques)
+
+
+def splits(
+    energy: SplitEnergy,
+    *,
+    known: Known | None,
+    constraints: Constraints | None = None,
+    of_margins: bool = False,
+    least: int = 1,
+) -> tuple[list[Split], Int[Tensor, " rows"]]:
+    """The examples that have independent parts, by what is known of them, and the rows that have none.
+
+    Args:
+        energy: one that :func:`is_divisible`.
+        known: {0, 1, NaN}, NaN for a free label.
+        constraints: rules over its labels.
+        of_margins: whether a sum over margins is asked for, as that of a directed model always is.
+        least: the fewest labels that the second largest part must have for it to be worth the trouble.
+
+    Raises:
+        TypeError: anything but constraints for such.
+        ValueError: an energy that is not finite; rules of another size, or that contradict what is known.
+    """
+    energy.check_values()
+    if constraints is not None:
+        check_rules(energy, constraints, known)
+    of_margins = of_margins or isinstance(energy, DirectedEnergy)
+    touches = _touches(energy)
+    found, whole = [], []
+    for rows, own in _alike(energy, known, constraints):
+        free = np.ones(energy.num_labels, bool) if own is None else own[0].isnan().cpu().numpy()
+        table = touches[:, free] if of_margins else touches[free][:, free]
+        rules = _open_rules(constraints, free, own)
+        members = _components(np.concatenate([table, rules]) if len(rules) else table)
+        if len(members) < 2 or sorted(map(len, members))[-2] < least:
+            whole.append(rows)
+            continue
+        places = free.nonzero()[0]
+        pieces = [places[each] for each in members]
+        if of_margins and not free.all():
+            owners = [(~free & touches[:, piece].any(1)).nonzero()[0] for piece in pieces]
+            pieces = [np.concatenate(both) for both in zip(pieces, owners, strict=True)]
+        tensors = tuple(_in_order(energy, piece) for piece in pieces)
+        sizes = tuple(map(len, members))
+        found.append(Split(energy.select(rows), rows, own, tensors, sizes, of_margins, constraints))
+    none = torch.zeros(0, dtype=torch.int64, device=energy.device)
+    return found, torch.cat([none, *whole]).sort().values
+
+
+def _touches(energy: SplitEnergy) -> Bool[np.ndarray, "labels labels"]:
+    """Row i marks the labels that the term of label i depends on, itself among them."""
+    weights = energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
+    seen = weights.detach() != 0
+    touches = (seen.any(0) if seen.ndim == 3 else seen).cpu().numpy().copy()
+    np.fill_diagonal(touches, True)
+    return touches
+
+
+def _alike(
+    energy: SplitEnergy, known: Tensor | None, constraints: Constraints | None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Rows of which the same labels are known, with rules to the same values, and what is known of them."""
+    every = torch.arange(energy.batch_size, device=energy.device)
+    if constraints is not None:
+        known = _with_consequences(energy, known, constraints)
+    if known is None:
+        yield every, None
+        return
+    groups = (known if constraints is not None else known.isnan()).cpu().numpy()
+    keys = np.nan_to_num(groups.astype(np.float64), nan=2).astype(np.int8)
+    _, which = np.unique(keys, axis=0, return_inverse=True)
+    for group in range(int(which.max()) + 1):
+        rows = torch.from_numpy((which.ravel() == group).nonzero()[0]).to(energy.device)
+        yield rows, known[rows]
+
+
+def _with_consequences(energy: SplitEnergy, known: Tensor | None, constraints: Constraints) -> Tensor:
+    given = np.full((energy.batch_size, energy.num_labels), np.nan)
+    if known is not None:
+        given[:] = known.cpu().numpy()
+    filled, consistent = constraints.propagate(given)
+    for row in (~consistent).nonzero()[0].tolist():
+        constraints.check(given[row], f"known[{row}]")
+    return torch.from_numpy(filled).to(energy.device, energy.dtype)
+
+
+def _open_rules(
+    constraints: Constraints | None, free: np.ndarray, known: Tensor | None
+) -> Bool[np.ndarray, "rules free"]:
+    """Which free labels each rule is about that not every labelling of them obeys."""
+    if constraints is None:
+        return np.zeros((0, int(free.sum())), bool)
+    matrix = constraints.matrix
+    values = np.zeros(len(free)) if known is None else known[0].nan_to_num().cpu().numpy()
+    most = matrix @ values + np.clip(matrix[:, free], 0, None).sum(1)
+    return matrix[most > constraints.bounds][:, free] != 0
+
+
+def _components(touches: Bool[np.ndarray, "terms labels"]) -> list[Int[np.ndarray, " members"]]:
+    """The labels of each connected part, the first of which come first."""
+    remaining, found = np.ones(touches.shape[1], bool), []
+    by_label = np.ascontiguousarray(touches.T)
+    while remaining.any():
+        ahead = np.zeros_like(remaining)
+        ahead[remaining.argmax()] = True
+        inside = ahead
+        while ahead.any():
+            reached = touches[by_label[ahead].any(0)].any(0)
+            inside, ahead = inside | ahead, reached & ~inside
+        found.append(inside.nonzero()[0])
+        remaining &= ~inside
+    return found
+
+
+def _in_order(energy: SplitEnergy, piece: np.ndarray) -> Int[Tensor, " labels"]:
+    """A part's labels, parents first."""
+    labels = torch.from_numpy(np.sort(piece)).to(energy.device)
+    if isinstance(energy, DirectedEnergy):
+        return labels[energy.positions[labels].argsort()]
+    return labels
+
+
+def _energy_of(energy: SplitEnergy, labels: Tensor, spins: Tensor) -> SplitEnergy:
+    """The energy of some labels, the spins of all others known, or 0 where they say nothing."""
+    is_directed = isinstance(energy, DirectedEnergy)
+    weights = energy.parents if is_directed else energy.pairwise
+    own = weights[..., labels, :]
+    outside = spins.index_fill(1, labels, 0)
+    unary = energy.unary[:, labels]
+    if bool((outside != 0).any()):
+        unary = unary + (outside @ own.mT if own.ndim == 2 else (own @ outside[..., None])[..., 0])
+    table = own[..., labels]
+    if is_directed:
+        return DirectedEnergy(unary, table, torch.arange(len(labels), device=labels.device))
+    return PairwiseEnergy(unary, table)
+
+
+def _stacked(energies: Sequence[SplitEnergy]) -> SplitEnergy:
+    """Energies of as many labels as one batch."""
+    if len(energies) == 1:
+        return energies[0]
+    batch, first = energies[0].batch_size, energies[0]
+    unary = torch.cat([each.unary for each in energies])
+    tables = [each.parents if isinstance(each, DirectedEnergy) else each.pairwise for each in energies]
+    table = torch.cat([each.expand(batch, -1, -1) for each in tables])
+    if isinstance(first, DirectedEnergy):
+        return DirectedEnergy(unary, table, first.ordering)
+    return PairwiseEnergy(unary, table)
+
+
+def _rules_of(constraints: Constraints, labels: Tensor, known: Tensor | None) -> Constraints | None:
+    """The rules over a part's labels that it may still break; all rows of ``known`` are the same."""
+    values = np.full(constraints.num_labels, np.nan) if known is None else known[0].double().cpu().numpy()
+    return _kept_rules(constraints, tuple(labels.tolist()), values.tobytes())
+
+
+@lru_cache(NUM_KEPT)
+def _kept_rules(constraints: Constraints, labels: tuple[int, ...], values: bytes) -> Constraints | None:
+    known = np.frombuffer(values)
+    free = np.isnan(known)
+    place = {label: index for index, label in enumerate(labels) if free[label]}
+    given = constraints.matrix @ np.nan_to_num(known)
+    most = given + np.clip(constraints.matrix[:, free], 0, None).sum(1)
+    rules = []
+    for row in (most > constraints.bounds).nonzero()[0].tolist():
+        weights = constraints.matrix[row]
+        own: dict[str | int, float] = {at: weights[label] for label, at in place.items() if weights[label]}
+        if own:
+            rules.append(Rule(own, float(constraints.bounds[row] - given[row]), constraints.texts[row]))
+    return Constraints(tuple(rules), tuple(constraints.names[label] for label in labels)) if rules else None

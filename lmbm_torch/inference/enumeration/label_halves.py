@@ -1,0 +1,162 @@
+"""Sums over all labellings of pairwise models, half of the labels against the other half.
+
+A labelling's score is a number of its first half, one of its second half, and the couplings between both.
+Examples that share their couplings are summed together, by
+:mod:`~lmbm_torch.inference.enumeration.half_products`; of one with couplings of its own the scores of all
+pairs of halves are a matrix product, so that a labelling takes a few additions and an exponential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
+from lmbm_torch.inference.enumeration import half_products
+from lmbm_torch.inference.enumeration.half_products import labellings
+from lmbm_torch.inference.results import Marginals, Status
+from lmbm_torch.memory import part_bytes
+from lmbm_torch.shapes import Bool, Float, Int, Known
+from lmbm_torch.verdicts import is_traced
+
+# Of fewer free labels all examples of a batch are faster enumerated at once than summed one by one.
+LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
+# As many labellings are enumerated while examples that share couplings and free labels are summed together.
+LEAST_SHARED = 2**15
+# Bytes of the scores that are summed together, which stay in the processor's cache.
+BLOCK_BYTES = 2 * 2**20
+
+
+def are_shared(energy: Energy) -> bool:
+    """Whether the examples share their couplings and are summed together, at little cost for each."""
+    return isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2 and energy.device.type == "cpu"
+
+
+def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
+    """Those of an energy whose values are checked.
+
+    None where it does not suit: another than a pairwise one on the CPU, few labellings, or compiled code.
+
+    Args:
+        known: {0, 1, NaN}, checked.
+    """
+    if not isinstance(energy, PairwiseEnergy) or (free := _suited(energy, known)) is None:
+        return None
+    labels = torch.full_like(energy.unary, torch.nan) if known is None else known.clone()
+    unary, constant = _given(energy, labels)
+    log_sums = torch.zeros_like(constant)
+    for rows, places in _alike(free):
+        fields, alone = unary[rows][:, places], torch.arange(len(rows))
+        if energy.pairwise.ndim == 2:
+            found = half_products.sums(fields, energy.pairwise[places][:, places])
+            labels[rows[:, None], places] = found.ones.to(labels)
+            log_sums[rows] = found.log_partition.to(log_sums)
+            alone = (~found.is_safe).nonzero()[:, 0]
+            if len(alone) and len(places) < _least_alone(energy):
+                return None
+        for place in alone.tolist():
+            row = rows[place]
+            coupling = energy.pairwise if energy.pairwise.ndim == 2 else energy.pairwise[row]
+            labels[row, places], log_sums[row] = _sums(fields[place], coupling[places][:, places])
+    status = Status.certain(energy, 2 ** free.sum(1))
+    return Marginals(labels.clamp(max=1), log_sums + constant, status)
+
+
+def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:
+    """That of an energy whose values are checked, differentiable; None where it does not suit.
+
+    With a gradient it suits examples that share their couplings.
+    """
+    if not isinstance(energy, PairwiseEnergy):
+        return None
+    if not torch.is_grad_enabled() or not (energy.unary.requires_grad or energy.pairwise.requires_grad):
+        found = marginals(energy, known)
+        return None if found is None else found.log_partition
+    if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
+        return None
+    # Either triangle has half of each coupling, and gets half of its gradient.
+    energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
+    unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
+    order, log_sums = [], []
+    for rows, places in _alike(free):
+        found, is_safe = half_products.log_partition(
+            unary[rows][:, places], energy.pairwise[places][:, places]
+        )
+        if not bool(is_safe.all()):
+            return None
+        order.append(rows)
+        log_sums.append(found.to(constant))
+    return torch.cat(log_sums)[torch.cat(order).argsort()] + constant
+
+
+def _suited(energy: PairwiseEnergy, known: Tensor | None) -> Bool[Tensor, "batch labels"] | None:
+    """Which labels are free; None where enumeration is faster, or these tensors are not for this code."""
+    if is_traced() or energy.device.type != "cpu":
+        return None
+    free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
+    most = energy.num_labels if known is None else int(free.sum(1).max())
+    if energy.pairwise.ndim == 3:
+        return free if most >= _least_alone(energy) else None
+    enumerated = energy.batch_size << most
+    if enumerated < LEAST_SHARED:
+        return None
+    kinds = 1 if known is None else len(free.unique(dim=0))
+    return free if enumerated >= kinds * LEAST_SHARED else None
+
+
+def _least_alone(energy: PairwiseEnergy) -> int:
+    return LEAST_OF_FEW if energy.batch_size <= FEW else LEAST_FREE
+
+
+def _given(
+    energy: PairwiseEnergy, labels: Float[Tensor, "batch labels"]
+) -> tuple[Float[Tensor, "batch labels"], Float[Tensor, " batch"]]:
+    """The fields of the labels that are NaN, and what is added to all scores, given the others."""
+    # A spin of 0 says nothing.
+    spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
+    fields = torch.einsum("...ij,...j->...i", energy.pairwise, spins)
+    return energy.unary + fields, (spins * (energy.unary + fields / 2)).sum(1) + energy.constant
+
+
+def _alike(
+    free: Bool[Tensor, "batch labels"],
+) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
+    """Examples with the same free labels, and these."""
+    if bool((free == free[0]).all()):
+        yield torch.arange(len(free)), free[0].nonzero()[:, 0]
+        return
+    masks, kind = free.unique(dim=0, return_inverse=True)
+    for index, mask in enumerate(masks):
+        yield (kind == index).nonzero()[:, 0], mask.nonzero()[:, 0]
+
+
+def _sums(
+    unary: Float[Tensor, " free"], coupling: Float[Tensor, "free free"]
+) -> tuple[Float[Tensor, " free"], Float[Tensor, ""]]:
+    """P(y_i = 1) of each label, and the log partition."""
+    middle = len(unary) // 2
+    first, second = (labellings(count, unary) for count in (middle, len(unary) - middle))
+    spins, others = 2 * first - 1, 2 * second - 1
+    own = spins @ unary[:middle] + (spins @ coupling[:middle, :middle] * spins).sum(1) / 2
+    theirs = others @ unary[middle:] + (others @ coupling[middle:, middle:] * others).sum(1) / 2
+    fields = spins @ coupling[:middle, middle:]
+    # Everything so far is a multiple of e^largest.
+    largest = torch.full_like(own[0], -torch.inf)
+    total, ones = torch.zeros_like(largest), torch.zeros_like(unary)
+    for rows in _blocks(len(own), len(theirs) * unary.itemsize):
+        scores = torch.addmm(theirs, fields[rows], others.mT).add_(own[rows, None])
+        before, largest = largest, torch.maximum(largest, scores.max())
+        weights = scores.sub_(largest).exp_()
+        by_row, shrunk = weights.sum(1), (before - largest).exp()
+        total = total * shrunk + by_row.sum()
+        ones = ones * shrunk + torch.cat([by_row @ first[rows], weights.sum(0) @ second])
+    return ones / total, largest + total.log()
+
+
+def _blocks(rows: int, row_bytes: int) -> Iterator[slice]:
+    """Parts of the rows whose scores take ``BLOCK_BYTES`` at most."""
+    size = max(1, part_bytes(BLOCK_BYTES) // row_bytes)
+    return (slice(start, start + size) for start in range(0, rows, size))

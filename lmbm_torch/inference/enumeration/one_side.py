@@ -1,0 +1,340 @@
+"""A restricted Boltzmann machine seen from one of its sides, the other one summed out in closed form.
+
+The log partition of restricted Boltzmann machines by the odds that labellings and examples share.
+
+A unit's field is the example's number plus one of the labelling of the other side, which all examples share:
+its odds e^f are a product of two exponentials. Of two units together, (1 + e^f)(1 + e^g) is one product of
+matrices over the four states that they have. Where the product over all units is a number of double
+precision, no labelling of an example takes an exponential or a logarithm; else every group of units takes
+one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import zip_longest
+from math import ceil, log
+from types import ModuleType
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.backends.search.plain.one_side import suits as kernel_suits
+from lmbm_torch.checks import check_known
+from lmbm_torch.energies.base import BaseEnergy
+from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.inference.common.given import clamp
+from lmbm_torch.memory import part_bytes
+from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
+from lmbm_torch.verdicts import is_traced, number
+
+__all__ = ["OneSide", "log_partition", "suits"]
+
+MOST_FREE = "most free labels"
+
+
+def _most_free(known: Tensor) -> int:
+    if is_traced():
+        return known.shape[1]
+    return int(number(MOST_FREE, (known,), lambda: known.isnan().sum(1).max()))
+
+
+@dataclass(frozen=True)
+class OneSide(BaseEnergy):
+    """The energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
+
+    With f = hidden + yᵀ coupling the fields of the other side, a free unit that is summed out adds
+    softplus(f_j) to the score, one that is maximised out max(f_j, 0), one that is known as z_j adds z_j f_j.
+
+    Args:
+        machine: with the side that is looked at as its visible one.
+        known: {0, 1, NaN} for the side that is looked at, if anything of it is known.
+        known_other: {0, 1, NaN} for the side that is summed out, likewise.
+        is_hidden: the hidden side is looked at.
+    """
+
+    machine: BipartiteEnergy
+    known: Known | None = None
+    known_other: Shaped[Tensor, "batch others"] | None = None
+    is_hidden: bool = False
+
+    @classmethod
+    def visible(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
+        """The visible side, of which some units may be ``known``."""
+        check_known(known, energy.device, energy.batch_size, energy.num_visible)
+        return cls(energy, known=known)
+
+    @classmethod
+    def smaller(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
+        """The side with fewer free units, where visible ones may be ``known``."""
+        side = cls.visible(energy, known)
+        num_free = energy.num_visible if known is None else _most_free(known)
+        if num_free <= energy.num_hidden:
+            return side
+        return cls(energy.swap(), known_other=known, is_hidden=True)
+
+    @property
+    def given(self) -> Labels | None:
+        """Its units, if none of them is free."""
+        if is_traced() or self.known is None:
+            return None
+        return self.known if _most_free(self.known) == 0 else None
+
+    @property
+    def _first(self) -> Tensor:
+        return self.machine.visible
+
+    @property
+    def num_others(self) -> int:
+        return self.machine.num_hidden
+
+    @property
+    def width(self) -> int:
+        """Numbers in memory for each labelling: units of the larger side, or of this one in compiled code."""
+        return self.num_labels if self._compiled() else max(self.num_labels, self.num_others)
+
+    def check_values(self) -> None:
+        """Raise ValueError for NaN or infinite log-potentials, by the names of the energy that came."""
+        came = self.machine.swap() if self.is_hidden else self.machine
+        came.check_values()
+
+    def visible_first(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """The tensors of the visible side, then of the hidden one."""
+        return (others, own) if self.is_hidden else (own, others)
+
+    def score(self, labels: Labels) -> Scores:
+        """log Σ_z exp(score(y, z))."""
+        kernel = self._compiled()
+        if kernel is not None and labels.ndim == 3:
+            others = kernel.log_sums(labels, self.machine.hidden, self.machine.coupling)
+            return (labels.to(self.dtype) * self.machine.visible).sum(-1) + others
+        fields = self.machine.hidden_fields(labels)
+        return self._score(labels, fields, softplus(fields))
+
+    def best_score(self, labels: Labels) -> Scores:
+        """max_z score(y, z)."""
+        fields = self.machine.hidden_fields(labels)
+        return self._score(labels, fields, fields.clamp(min=0))
+
+    def _score(self, labels: Tensor, fields: Tensor, others: Tensor) -> Tensor:
+        """The score where each free unit of the other side adds ``others``."""
+        if self.known_other is not None:
+            known = self.known_other.nan_to_num().to(self.dtype)
+            others = torch.where(self.known_other.isnan(), others, known * fields)
+        return (labels.to(self.dtype) * self.machine.visible).sum(-1) + others.sum(-1)
+
+    def best_others(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch others"]:
+        """argmax_z score(y, z); 0 where both are equally good."""
+        return clamp((self.machine.hidden_fields(labels) > 0).long(), self.known_other)
+
+    def expected_others(self, labels: Labels) -> Float[Tensor, "*samples _batch others"]:
+        """P(z_j = 1 | y)."""
+        return clamp(self.machine.hidden_given_visible(labels), self.known_other)
+
+    def expected_units(
+        self, labels: Labels, weights: Float[Tensor, "samples batch"]
+    ) -> Float[Tensor, "batch units"]:
+        """The weighted sums over samples of y, then of P(z_j = 1 | y)."""
+        own = torch.einsum("sb,sbi->bi", weights, labels.to(self.dtype))
+        kernel = self._compiled()
+        if kernel is not None:
+            others = kernel.expected_sum(labels, weights, self.machine.hidden, self.machine.coupling)
+        else:
+            others = torch.einsum("sb,sbi->bi", weights, self.expected_others(labels))
+        return torch.cat([own, others], -1)
+
+    def expected_products(
+        self, labels: Labels, weights: Float[Tensor, "samples batch"]
+    ) -> Float[Tensor, "batch pairs"]:
+        """The weighted sums over samples of y_i P(z_j = 1 | y), all j of one i after those of another."""
+        others = weights[..., None] * self.expected_others(labels)
+        return torch.einsum(
+            "sbi,sbj->bij", labels.to(self.dtype).expand(-1, len(others[0]), -1), others
+        ).flatten(1)
+
+    def _compiled(self) -> ModuleType | None:
+        """The kernel, where it is installed and can do what is asked for: no gradients, nothing known."""
+        tensors = self.machine.visible, self.machine.hidden, self.machine.coupling
+        wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        return None if wants_gradient else self._kernel
+
+    @cached_property
+    def _kernel(self) -> ModuleType | None:
+        if self.known_other is not None or self.device.type != "cpu":
+            return None
+        if not kernel_suits(self.machine.hidden, self.machine.coupling):
+            return None
+        return compiled("search.one_side", "enumeration")
+
+
+# A product of factors up to its exponential is a number of double precision, with room for their sums.
+MOST_LOG = 680.0
+# Bytes of the labellings' odds at most, and of the factors of the examples that are computed together: two
+# tables of that size share the processor's cache.
+MOST_BYTES = 16 * 2**20
+PART_BYTES = 4 * 2**20
+# Examples that are computed together even where their factors then take more: a product of matrices of one
+# row takes as long as one of four.
+FEWEST_ROWS = 8
+
+
+def suits(machine: BipartiteEnergy) -> bool:
+    """Whether it is of double precision on the CPU, its labellings are few, and no factor can overflow."""
+    hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
+    if is_traced() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
+        return False
+    # Of half as many pairs as units, each with four states.
+    if hidden.itemsize * (labels + 2 * machine.num_hidden) << labels > part_bytes(MOST_BYTES):
+        return False
+    return max(_most(hidden, coupling)) <= MOST_LOG
+
+
+@torch.no_grad()
+def _most(hidden: Tensor, coupling: Tensor) -> list[float]:
+    """The logarithm of the largest factor of each pair of units, or more: 1 + e^f is at most 2 e^|f|."""
+    units = (hidden.abs().amax(0) + coupling.abs().sum(0) + log(2)).tolist()
+    return [first + second for first, second in zip_longest(units[::2], units[1::2], fillvalue=0.0)]
+
+
+def _num_groups(most: list[float]) -> int:
+    """So many that no product over one overflows, where every so many-th pair is in the same."""
+    count = max(ceil(sum(most) / MOST_LOG), 1)
+    while max(sum(most[group::count]) for group in range(count)) > MOST_LOG:
+        count += 1
+    return count
+
+
+def log_partition(
+    machine: BipartiteEnergy, by_definition: Callable[[BipartiteEnergy], Tensor]
+) -> Float[Tensor, " batch"]:
+    """log Σ exp(score(v, h)), all visible labellings enumerated.
+
+    Args:
+        machine: one that :func:`suits`, its values checked.
+        by_definition: the same in differentiable operations, for derivatives of the gradient.
+    """
+    tensors = machine.visible, machine.hidden, machine.coupling
+    return cast(Tensor, _LogPartition.apply(*tensors, by_definition))
+
+
+@cache
+def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
+    """All labellings of so many units, not to be changed."""
+    numbers = torch.arange(2**count)[:, None]
+    return (numbers >> torch.arange(count - 1, -1, -1) & 1).double()
+
+
+class _LogPartition(torch.autograd.Function):
+    """Of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, visible: Tensor, hidden: Tensor, coupling: Tensor, by_definition: Callable
+    ) -> Tensor:
+        ctx.save_for_backward(visible, hidden, coupling)
+        ctx.by_definition = by_definition
+        sums = []
+        for part in _parts(visible, hidden, coupling):
+            sums.append(part.log_sums)
+            # A single one fills no more than a cache; of several, the gradient computes each anew.
+            ctx.only_part = part if len(part.log_sums) == len(hidden) else None
+        return torch.cat(sums)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            # A derivative of the gradient may be asked for.
+            value, needed = ctx.by_definition(BipartiteEnergy(*tensors)), ctx.needs_input_grad[:3]
+            learnt = [tensor for tensor, is_needed in zip(tensors, needed, strict=True) if is_needed]
+            found = iter(torch.autograd.grad(value, learnt, gradient, create_graph=True))
+            return *(next(found) if is_needed else None for is_needed in needed), None
+        labels = _labellings(tensors[0].shape[1])
+        own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
+        together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
+        # Its memory is used again here, so that another gradient computes it anew.
+        only, ctx.only_part = ctx.only_part, None
+        for part in _parts(*tensors) if only is None else [only]:
+            weights = part.posterior.mul_(gradient[part.rows, None])
+            own[part.rows] = weights @ labels
+            rest = torch.div(weights, part.factors, out=part.factors)
+            others[part.rows] = _of_units(part.single * (part.shared @ rest.mT), others.shape[1]).T
+            together += _of_units(part.shared * (part.single @ rest), len(together))
+        return own, others, (together @ labels).T, None
+
+
+class _Part(NamedTuple):
+    """Some examples.
+
+    Args:
+        rows: which.
+        log_sums: (rows,) their log partition.
+        posterior: (rows, labellings) probabilities.
+        single: (pairs, states, rows) the odds of a pair's states by the examples' fields.
+        shared: (pairs, states, labellings) those by the labellings'.
+        factors: (pairs, rows, labellings) their products' sums over the states.
+    """
+
+    rows: slice
+    log_sums: Tensor
+    posterior: Tensor
+    single: Tensor
+    shared: Tensor
+    factors: Tensor
+
+
+def _parts(visible: Tensor, hidden: Tensor, coupling: Tensor) -> Iterator[_Part]:
+    labels = _labellings(visible.shape[1])
+    shared = _of_pairs((labels @ coupling).exp_().T)
+    row_bytes = shared.itemsize * len(shared) * len(labels)
+    num_groups = _num_groups(_most(hidden, coupling))
+    size = max(part_bytes(max(PART_BYTES, FEWEST_ROWS * row_bytes)) // row_bytes, 1)
+    for start in range(0, len(hidden), size):
+        rows = slice(start, start + size)
+        single = _of_pairs(hidden[rows].exp().T)
+        factors = single.mT @ shared
+        products = [factors[group::num_groups].prod(0) for group in range(num_groups)]
+        if num_groups == 1:
+            log_scale, posterior = visible[rows].clamp(min=0).sum(1), _odds(visible[rows])
+            posterior *= products[0]
+        else:
+            posterior = visible[rows] @ labels.T
+            for product in products:
+                posterior += product.log_()
+            log_scale = posterior.amax(1)
+            posterior.sub_(log_scale[:, None]).exp_()
+        sums = posterior.sum(1)
+        posterior /= sums[:, None]
+        yield _Part(rows, log_scale.add_(sums.log_()), posterior, single, shared, factors)
+
+
+def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings"]:
+    """exp(f·y) of all labellings y, relative to the best one's."""
+    # The exponentials of the labellings of one half, times those of the other.
+    halves = fields.split([fields.shape[1] // 2, -(-fields.shape[1] // 2)], 1)
+    first, second = (
+        (half @ _labellings(half.shape[1]).T).sub_(half.clamp(min=0).sum(1, keepdim=True)).exp_()
+        for half in halves
+    )
+    return (first[:, :, None] * second[:, None]).flatten(1)
+
+
+def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states many"]:
+    """The odds of a pair's four states: neither unit is on, the first, the second, both.
+
+    A unit without a companion has one that is never on.
+    """
+    if len(odds) % 2:
+        odds = torch.cat([odds, torch.zeros_like(odds[:1])])
+    first, second = odds[::2], odds[1::2]
+    return torch.stack([torch.ones_like(first), first, second, first * second], 1)
+
+
+def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
+    """The sum over the states of each pair in which a unit is on."""
+    sums = states[:, 1:3] + states[:, 3:]
+    return sums.flatten(0, 1)[:num_units]

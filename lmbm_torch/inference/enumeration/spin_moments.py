@@ -1,0 +1,72 @@
+"""Means of spins and of products of two, over all labellings: the gradient of log partitions by couplings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference.enumeration import half_products
+from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.memory import part_bytes
+from lmbm_torch.shapes import Float
+from lmbm_torch.verdicts import one_door
+
+__all__ = ["SpinMoments", "moments"]
+
+# Bytes of the scores of all labellings of the examples that are enumerated together.
+BLOCK_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class SpinMoments:
+    """Of some examples, in the energy's precision.
+
+    Args:
+        spins: E[s_i] of each label, the gradient of the log partition by its log-potential.
+        products: Σ_l weight_l E[s_i s_j] over the examples l, by labels; 1 · Σ weight on the diagonal.
+        log_partition: of each example.
+    """
+
+    spins: Float[Tensor, "batch labels"]
+    products: Float[Tensor, "labels labels"]
+    log_partition: Float[Tensor, " batch"]
+
+
+@one_door
+@torch.no_grad()
+def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> SpinMoments:
+    """The moments of examples that share their couplings, by halves of the labels.
+
+    An example whose best labellings are the best of neither half is enumerated.
+
+    Args:
+        weight: of each example in the sums of products.
+
+    Raises:
+        ValueError: NaN or infinity in the energy; couplings of each example's own; weights of another shape;
+            more than 22 labels.
+    """
+    energy.check_values()
+    if energy.pairwise.ndim != 2:
+        raise ValueError("energy: expected couplings (labels, labels) that examples share, got their own")
+    if energy.num_labels > LIMITS.enumerable:
+        raise ValueError(f"energy: expected at most {LIMITS.enumerable} labels, got {energy.num_labels}")
+    check_shape("weight", weight, energy.batch_size)
+    unary, coupling, weight = (each.double() for each in (energy.unary, energy.pairwise, weight))
+    found = half_products.moments(unary, coupling, weight)
+    alone = (~found.is_safe).nonzero()[:, 0]
+    spins, products, log_sums = found.spins, found.products, found.log_partition
+    if len(alone):
+        every = 2 * half_products.labellings(energy.num_labels, unary) - 1
+        own, size = (every @ coupling * every).sum(1) / 2, len(every) * unary.itemsize
+        for rows in alone.split(max(1, part_bytes(BLOCK_BYTES) // size)):
+            scores = torch.addmm(own, unary[rows], every.mT)
+            shares = scores.softmax(1)
+            spins[rows], log_sums[rows] = shares @ every, scores.logsumexp(1)
+            products = products + every.mT * (weight[rows] @ shares) @ every
+    dtype = energy.dtype
+    return SpinMoments(spins.to(dtype), products.to(dtype), log_sums.to(dtype) + energy.constant)

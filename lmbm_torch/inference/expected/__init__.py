@@ -1,0 +1,1 @@
+"""Labellings of the largest expected measure."""

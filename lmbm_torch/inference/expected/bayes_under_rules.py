@@ -1,0 +1,177 @@
+"""Labellings of large expected measure among those that obey rules, and how far they may be from the best.
+
+The distribution is that given that the rules are obeyed, by its likely labellings
+(:func:`lmbm_torch.inference.search.mixture.labellings`). Where the best answer to it obeys the rules, it is
+the best of all; else the best of the likely labellings is taken, with the measure of the former as its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.expected.measures import F1, HAMMING, JACCARD, Measure
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.search import mixture, most_probable
+from lmbm_torch.shapes import Int, Known
+
+__all__ = ["MEASURES", "decode", "decode_most_probable"]
+
+
+def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable labelling, which several members may have found, and its probability, (batch,)."""
+    best, mass = [], []
+    for each, own in zip(labels, probability, strict=True):
+        different, place = each.unique(dim=0, return_inverse=True)
+        sums = own.new_zeros(len(different)).index_add_(0, place, own)
+        best.append(different[sums.argmax()])
+        mass.append(sums.amax())
+    return torch.stack(best), torch.stack(mass)
+
+
+def _most_probable(labels: Tensor, probability: Tensor) -> Tensor:
+    return _together(labels, probability)[0]
+
+
+def _is_same(labels: Tensor, found: Tensor) -> Tensor:
+    return (labels == found[:, None]).all(-1).double()
+
+
+def _most(labels: Tensor, probability: Tensor) -> Tensor:
+    return _together(labels, probability)[1]
+
+
+def _lost(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> Tensor:
+    own = (probability * _is_same(labels, found)).sum(-1)
+    return (_most(labels, probability).maximum(left) - own).clamp(min=0)
+
+
+EXACT_MATCH = Measure(_most_probable, _is_same, _most, _lost)
+MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}
+# Of the likely labellings so many are compared.
+MAX_COMPARED = 256
+MASS_LEFT = 0.01
+
+
+@torch.no_grad()
+def decode(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    measure: str,
+    constraints: Constraints,
+    *,
+    known: Known | None = None,
+    mass_left: float = MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> Decoding:
+    """An allowed labelling whose expected measure is large, given that the rules are obeyed.
+
+    Args:
+        energies: one or more of the same size and device, whose equal mixture the distribution is.
+        measure: one of :data:`MEASURES`; labels are 0 or 1.
+        constraints: over the labels.
+        known, mass_left, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
+
+    Returns:
+        Whose ``objective`` is the least expected measure that the labels may have, ``bound`` the largest that
+        any labels have, ``regret`` their difference, ``status.exact`` where there is none.
+
+    Raises:
+        ValueError: constraints of another number of labels, or that contradict what is known; energies that
+            are no mixture.
+    """
+    return _decode(energies, MEASURES[measure], constraints, known, mass_left, max_labellings)
+
+
+@torch.no_grad()
+def decode_most_probable(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    constraints: Constraints,
+    *,
+    known: Known | None = None,
+    mass_left: float = MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+) -> Decoding:
+    """The most probable allowed labelling of a mixture, as far as its likely labellings tell.
+
+    Args, Raises: see :func:`decode`.
+
+    Returns:
+        Objective and bound are log-probabilities as in :func:`lmbm_torch.inference.search.mixture.decode`,
+        not given the rules.
+    """
+    found = _decode(energies, EXACT_MATCH, constraints, known, mass_left, max_labellings)
+    objective = mixture.log_prob(energies, found.labels)
+    # Of what is allowed no other has a share that is larger by more than the residual.
+    share = found.objective.double()
+    excess = ((share + found.status.residual.double()) / share).log().to(objective)
+    # An impossible answer says nothing of others: −∞ and an infinite excess have no sum.
+    bound = (objective + excess).nan_to_num(0).clamp(max=0).maximum(objective)
+    return Decoding(found.labels, objective, bound, found.status)
+
+
+def _decode(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    chosen: Measure,
+    constraints: Constraints,
+    known: Tensor | None,
+    mass_left: float,
+    max_labellings: int,
+) -> Decoding:
+    limits = {"mass_left": mass_left, "max_labellings": max_labellings}
+    likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
+    labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
+    answer = chosen.choose(labels, probability)
+    # The best of no labelling need not be what is known, either.
+    is_no_answer = _broken(answer, constraints) | (probability.sum(1) <= 0)
+    for row in is_no_answer.nonzero()[:, 0].tolist():
+        answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
+    worth = chosen.worth(labels, probability, answer)
+    bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
+    # Probabilities are shares of what was found and of all that is left; they are larger where less of that
+    # is allowed, all by one factor, which is largest where nothing of it is.
+    found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
+    regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
+    # What is left of a sum of probabilities by rounding is nothing.
+    regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
+    # To find nothing where all that is allowed is impossible takes no limit.
+    converged = likely.status.converged | likely.log_known.isneginf()
+    dtype = energies[0].dtype
+    return Decoding(
+        labels=answer,
+        objective=worth.to(dtype),
+        bound=bound.to(dtype),
+        status=Status(regret <= 0, converged, (probability > 0).sum(1), regret.to(dtype)),
+        regret=regret.to(dtype),
+        mass_left=missing.to(dtype),
+    )
+
+
+def _best_allowed(
+    measure: Measure,
+    labels: Int[Tensor, "found labels"],
+    probability: Tensor,
+    constraints: Constraints,
+    known: Tensor | None,
+    row: int,
+) -> Int[Tensor, " labels"]:
+    """The likely labelling of largest expected measure; where there is none any that is allowed."""
+    order = probability.argsort(descending=True, stable=True)[:MAX_COMPARED]
+    candidates = labels[order[probability[order] > 0]]
+    if not len(candidates):
+        given = torch.full((labels.shape[-1],), torch.nan) if known is None else known[row]
+        zeros = torch.zeros(labels.shape[-1]).numpy()
+        allowed = constraints.nearest(zeros, given.double().cpu().numpy())
+        if allowed is None:
+            raise ValueError(f"known: expected values that the rules allow, got a contradiction in row {row}")
+        return torch.from_numpy(allowed).to(labels)
+    count = len(candidates)
+    worth = measure.worth(labels.expand(count, -1, -1), probability.expand(count, -1), candidates)
+    return candidates[int(worth.argmax())]
+
+
+def _broken(labels: Tensor, constraints: Constraints) -> Tensor:
+    return torch.from_numpy(constraints.violated(labels.cpu().numpy()).any(1)).to(labels.device)

@@ -1,0 +1,135 @@
+"""One inference for training and for prediction: a routine and its settings, stored in checkpoints."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.matrix_bp.choosing import Propagation
+from lmbm_torch.checks import check_count
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.messages import dual_decomposition, matrix_bp, mean_field
+from lmbm_torch.inference.messages.modes import joint_modes, marginal_modes
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding
+
+Routine = Callable[..., Any]
+"""A bipartite energy and settings → BipartiteMarginals, or a Decoding."""
+
+
+def _path(routine: Callable[..., Any]) -> str:
+    return f"{routine.__module__}.{routine.__qualname__}"
+
+
+# How labels follow from each routine's answer; a decoder's answer holds them already.
+_DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decoding]]] = {
+    matrix_bp.marginals: lambda found: partial(marginal_modes, marginals=found),
+    mean_field.marginals: lambda found: partial(marginal_modes, marginals=found),
+    matrix_bp.max_marginals: lambda found: partial(joint_modes, max_marginals=found),
+    matrix_bp.marginal_map: lambda found: found,
+    dual_decomposition.marginal_map: lambda found: found,
+}
+_ROUTINES = {_path(routine): routine for routine in _DECODERS}
+
+
+class MatchedInference:
+    """A routine over bipartite energies and its settings, the same for a loss and for prediction.
+
+    Approximate inference should be the same in training and in test, method and iterations
+    (belief_propagation_in_crbms_2017, section 6): the loss calls this object, and :meth:`decode` predicts.
+    The number of iterations may change from epoch to epoch
+    (:class:`~lmbm_torch.training.callbacks.latent.IterationSchedule`).
+
+    Args:
+        routine: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals` or
+            :func:`~lmbm_torch.inference.messages.mean_field.marginals`, which predict the marginals' modes,
+            :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals`, the joint MAP, or
+            :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map` or
+            :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`, the marginal MAP.
+        num_iters: at most, in each call.
+        settings: those of the routine, None for its default: ``tol``, here 1e-3 as in the paper, ``damping``,
+            and of belief propagation ``backend`` and ``message_dtype``, a type of torch or its name, such as
+            ``"float32"``.
+
+    Raises:
+        ValueError: another routine, no iteration, a setting that the routine has not, or another backend or
+            precision of messages than there are.
+    """
+
+    def __init__(self, routine: Routine, num_iters: int = 10, **settings: Any) -> None:
+        check_count("num_iters", num_iters)
+        if routine not in _DECODERS:
+            raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {_path(routine)}")
+        given = {name: value for name, value in settings.items() if value is not None}
+        for name in given:
+            if name not in signature(routine).parameters:
+                raise ValueError(f"{name}: expected none, for {_path(routine)} has none, got {given[name]!r}")
+        self.routine = routine
+        self.num_iters = num_iters
+        self.settings = {"tol": 1e-3, **given}
+        if "message_dtype" in given:
+            # By name, so that a checkpoint holds plain types.
+            self.settings["message_dtype"] = str(given["message_dtype"]).removeprefix("torch.")
+        found = self._resolved()
+        Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()
+
+    def __call__(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
+        """The routine's answer."""
+        return self.routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
+
+    def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
+        """Labels by the routine's answer; ``known`` ones, {0, 1} or NaN for unknown, stay as they are."""
+        return _DECODERS[self.routine](partial(self, known=known))(energy)
+
+    @property
+    def is_mean_field(self) -> bool:
+        """Whether marginals are those of the mean field, else of sum-product propagation."""
+        return self.routine is mean_field.marginals
+
+    @property
+    def decodes_modes(self) -> bool:
+        """Whether labels are the modes of the routine's marginals, else those of a joint or marginal MAP."""
+        return self.is_mean_field or self.routine is matrix_bp.marginals
+
+    def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
+        """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
+        routine: Routine = self.routine if self.is_mean_field else matrix_bp.marginals
+        return routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
+
+    def _resolved(self) -> dict[str, Any]:
+        """The settings as the routine takes them."""
+        if "message_dtype" not in self.settings:
+            return self.settings
+        name = self.settings["message_dtype"]
+        return {**self.settings, "message_dtype": getattr(torch, name, name)}
+
+    def record(self) -> dict[str, Any]:
+        """The routine's path and its settings in plain types, for a checkpoint."""
+        return {"routine": _path(self.routine), "num_iters": self.num_iters, "settings": dict(self.settings)}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> MatchedInference:
+        """The inference that :meth:`record` describes.
+
+        Raises:
+            ValueError: an unknown routine.
+        """
+        if record["routine"] not in _ROUTINES:
+            raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {record['routine']}")
+        return cls(_ROUTINES[record["routine"]], record["num_iters"], **record["settings"])
+
+    def check_match(self, trained: dict[str, Any]) -> bool:
+        """Whether this is the inference of a training, given its :meth:`record`; warns if not."""
+        matches = self.record() == trained
+        if not matches:
+            warnings.warn(
+                f"inference: predicts by {self.record()}, but the model was trained with {trained}: results "
+                "are usually worse than with matched inference",
+                stacklevel=3,
+            )
+        return matches

@@ -1,1 +1,0 @@
-"""The parts that inference routines share; they may change at any time."""

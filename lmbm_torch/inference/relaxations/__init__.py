@@ -1,0 +1,1 @@
+"""Linear and integer programmes over the local polytope, and bounds by flows."""

@@ -1,0 +1,216 @@
+"""MAP decoding of Boltzmann machines by toulbar2, a solver of cost function networks: the extra ``wcsp``.
+
+Costs are whole numbers to toulbar2: weights are given to it to nine decimals of the largest of them, and
+proofs hold up to what that leaves out. It runs on the CPU, where weights on another device are copied to, in
+a process of its own: so it ends at a limit of wall time and by Ctrl-C, and calls of several threads run side
+by side. The first call starts that process; it then waits for others, and ends with this one.
+
+A solver in a process of its own, which can be ended whatever it does: at a time limit, or by Ctrl-C.
+
+Python tells of a signal no sooner than compiled code returns, and a solver that never looks up is deaf until
+then. The process is a new one, no fork: it has none of this one's threads and locks. Arrays go there and back
+as bytes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache
+from importlib.util import find_spec
+from multiprocessing import Pipe
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.common.given import clamp, free_part
+from lmbm_torch.inference.relaxations.objectives import Score, Solution, Task
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.shapes import Known
+
+__all__ = ["decode"]
+
+# Seconds that a solver has to start: imports alone, but from a slow disk.
+START = 120.0
+# Seconds for its last answer once it was told to end, and between one telling and the next.
+GRACE = 0.5
+AGAIN = 0.05
+
+
+class SolverProcess:
+    """A file that answers arrays by an array, as :mod:`lmbm_torch.inference.relaxations.toulbar2` does.
+
+    It is started by the first problem, and answers others as well; it is over where it did not answer in
+    time.
+
+    Args:
+        file: what to run.
+        arguments: after the descriptor of its connection.
+    """
+
+    def __init__(self, file: Path, *arguments: str) -> None:
+        self._file, self._arguments = file, arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def answer(self, problem: Sequence[np.ndarray], seconds: float | None) -> np.ndarray | None:
+        """The float64 array that answers those of ``problem``, or None where none came.
+
+        Args:
+            problem: float64 arrays.
+            seconds: of wall time, after which the solver is told to end with what it has by then.
+
+        Raises:
+            RuntimeError: the process does not start, or ended by itself.
+        """
+        try:
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            for array in problem:
+                self._connection.send_bytes(np.ascontiguousarray(array, np.float64).tobytes())
+            if not self._connection.poll(seconds) and not self._told_to_end():
+                self.close()
+                return None
+            return np.frombuffer(self._connection.recv_bytes())
+        except (EOFError, ConnectionError) as lost:
+            self.close()
+            raise RuntimeError(f"{self._file.stem}: expected an answer, but its process ended") from lost
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self) -> None:
+        self.close()
+        self._connection, theirs = Pipe()
+        with theirs:
+            # -P: a module beside the file must not stand in for one of Python's own.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(self._file), str(theirs.fileno()), *self._arguments],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        if not self._connection.poll(START):
+            raise RuntimeError(f"{self._file.stem}: expected it to start within {START:g} s")
+        self._connection.recv_bytes()
+
+    def _told_to_end(self) -> bool:
+        """Whether an answer came after the signal, which is lost on a solver that does not listen yet."""
+        assert self._process is not None
+        end = monotonic() + GRACE
+        while monotonic() < end:
+            self._process.send_signal(signal.SIGVTALRM)
+            if self._connection.poll(AGAIN):
+                return True
+        return False
+
+
+if find_spec("pytoulbar2") is None:
+    raise ImportError('cost_function_network needs the solver toulbar2: pip install "lmbm-torch[wcsp]"')
+
+__all__ = ["decode"]
+
+DECIMALS = 9
+WORKER = Path(__file__).with_name("toulbar2.py")
+
+
+@torch.no_grad()
+def decode(
+    energy: PairwiseEnergy, *, known: Known | None = None, time_limit: float | None = None
+) -> Decoding:
+    """argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search tree.
+
+    An example that meets the limit has ``status.converged`` false, and of what was found by then the best
+    labelling, improved by single flips, and the best bound. Where nothing was found, the labelling is what
+    the labels' own evidence asks for, improved likewise, and the bound is the sum of all weights' magnitudes.
+
+    Args:
+        energy: a Boltzmann machine.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        time_limit: end an example's search after so many seconds of wall time, half a second later at most.
+            Results then depend on the machine.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
+            shape or with other values; a time limit that is not a finite number above 0.
+        RuntimeError: the solver's process does not start, or ended by itself, as for want of memory.
+    """
+    task = Task.of(energy, Score(), known)
+    if time_limit is not None:
+        check_positive("time_limit", time_limit)
+    settled = task.settled
+    free = free_part(settled.energy, settled.known)
+    couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    with _solver() as solver:
+        solutions = [
+            _solve(solver, fields, pairs, score, time_limit)
+            for fields, pairs, score in zip(
+                free.unary.numpy(), couplings, free.constant.tolist(), strict=True
+            )
+        ]
+    leaders = torch.tensor(np.array([solution.values for solution in solutions])).double()
+    labels = settled.of_all(clamp(leaders, settled.known))
+    if not all(solution.converged for solution in solutions):
+        labels = task.better(task.improve(labels), task.own_choice())
+    found = task.decoding(labels.long(), solutions)
+    return replace(found, nodes=found.status.num_iters)
+
+
+def _solve(
+    solver: SolverProcess,
+    fields: np.ndarray,
+    couplings: np.ndarray,
+    settled: float,
+    time_limit: float | None,
+) -> Solution:
+    """Solve one example; ``settled`` is the score of what is known or settled."""
+    scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
+    answer = solver.answer((fields / scale, couplings / scale), time_limit)
+    if answer is None:
+        weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
+        return Solution(np.zeros(len(fields)), -weights - settled, False, 0, scale)
+    least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
+    # No cost is off by more than one of its last decimal.
+    unseen = (len(fields) + np.count_nonzero(np.triu(couplings))) * 10.0**-DECIMALS
+    return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
+
+
+@contextmanager
+def _solver() -> Iterator[SolverProcess]:
+    """A process that no other thread uses meanwhile: one that waits, or else a new one."""
+    waiting = _waiting(os.getpid())
+    solver = waiting.pop() if waiting else SolverProcess(WORKER, str(DECIMALS))
+    try:
+        yield solver
+    finally:
+        waiting.append(solver)
+
+
+@cache
+def _waiting(process: int) -> list[SolverProcess]:
+    """This process's solvers that wait; what a fork inherits belongs to the parent."""
+    return []
+
+
+@atexit.register
+def _end() -> None:
+    for solver in _waiting(os.getpid()):
+        solver.close()

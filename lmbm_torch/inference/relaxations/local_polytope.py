@@ -1,0 +1,264 @@
+"""The programme that decoders of Boltzmann machines solve, with integrality or without it.
+
+Its variables are y_i in [0, 1] for each label, a product z_S of the labels in S for each two or more that the
+parities of cliques hold (:mod:`lmbm_torch.inference.relaxations.parities`) and, for the hinge rule, a loss
+ξ_i ≥ 0 for each label. The constraints z_S ≥ 0, z_S ≤ y_i for each i in S and Σ_i y_i − z_S ≤ |S| − 1 say
+that z_S is the product where the y are integers, and otherwise, of pairs, that y and z are marginals of one
+distribution for each; of larger products they say less, and another thing than of the opposite labels. A
+larger z_S is better in every respect where its coefficient is positive, so that z_S ≤ y_i is enough, and a
+smaller one where it is negative, so that the other two are. Only such constraints are set up, which for
+scores of pairs halves the time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.relaxations.parities import Parities
+from lmbm_torch.inference.trees.log_tables import Machine
+
+__all__ = ["LocalPolytope", "Programme", "hinge_loss"]
+
+
+# Of a row, in units of the largest weight: HiGHS drops coefficients below 1e-9, of which a row has hundreds.
+ROUND_OFF = 1e-6
+
+
+class Programme(NamedTuple):
+    """Minimise cost·x + offset over the polytope's x with matrix x ≤ upper and least ≤ x ≤ most.
+
+    Args:
+        values: of the matrix, by columns.
+        scale: what one unit of the objective is worth: weights are divided by the largest of them, so that
+            the tolerances of a solver mean the same for all energies.
+    """
+
+    cost: np.ndarray
+    values: np.ndarray
+    upper: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+    offset: float
+    scale: float
+
+    def in_full(self, bound: float) -> float:
+        """A bound on cost·x in units of the weights, with the offset."""
+        return self.scale * (self.offset + bound)
+
+    def least_within_bounds(self, cost: np.ndarray) -> float:
+        """The least cost·x for least ≤ x ≤ most alone, whatever the other constraints say."""
+        return float(cost @ np.where(cost > 0, self.least, self.most))
+
+
+@dataclass(frozen=True)
+class Margins:
+    """The terms of the labels' margins m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j but the constant ones.
+
+    Args:
+        label, variable: of each term.
+        term: of each pair of a label and a term of a clique that holds it, the margin's term.
+        clique, factor: likewise, the clique and the term's factor in its parity.
+    """
+
+    label: np.ndarray
+    variable: np.ndarray
+    term: np.ndarray
+    clique: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, parities: Parities) -> Margins:
+        """Those of cliques."""
+        # The members of a clique follow one another.
+        counts = np.bincount(parities.of_clique)
+        begins, sizes = counts.cumsum() - counts, counts[parities.clique]
+        within = np.arange(sizes.sum()) - np.repeat(sizes.cumsum() - sizes, sizes)
+        label = parities.member[np.repeat(begins[parities.clique], sizes) + within]
+        variable = np.repeat(parities.variable, sizes)
+        distinct, term = np.unique(label * parities.num_variables + variable, return_inverse=True)
+        of_label, of_variable = np.divmod(distinct, parities.num_variables)
+        clique, factor = np.repeat(parities.clique, sizes), np.repeat(parities.factor, sizes)
+        return cls(of_label, of_variable, term, clique, factor)
+
+    def coefficients(self, weights: np.ndarray) -> np.ndarray:
+        """That of each term, given the cliques' weights."""
+        return np.bincount(self.term, self.factor * weights[self.clique], minlength=len(self.label))
+
+
+@dataclass(frozen=True)
+class LocalPolytope:
+    """The structure that the examples of a batch share: variables, constraints and where their weights go.
+
+    Args:
+        parities: the products, and the terms of the cliques' parities.
+        start: where in ``rows`` each column of the matrix begins.
+        rows: of the matrix, by columns.
+        by_column: from the order in which values are written to that by columns.
+        values: those that no weight enters, in the order of writing; those of hinges are written after them.
+        upper: of the constraints that no weight enters, which come first.
+        num_bounds: constraints on one variable, of which the first are y ≥ 0, then y ≤ 1.
+        margins: None for scores; for the hinge rule, where a variable ξ belongs to each label, the terms of
+            the labels' margins.
+    """
+
+    parities: Parities
+    start: np.ndarray
+    rows: np.ndarray
+    by_column: np.ndarray
+    values: np.ndarray
+    upper: np.ndarray
+    num_bounds: int
+    margins: Margins | None
+
+    @classmethod
+    def of(cls, energy: Machine, is_hinge: bool, constraints: Constraints | None = None) -> LocalPolytope:
+        """The structure of a batch.
+
+        Args:
+            energy: in float64 on the CPU.
+            is_hinge: for hinge losses, else for scores.
+            constraints: rules, each of them one more row over the labels.
+
+        Raises:
+            ValueError: see :meth:`Parities.of`.
+        """
+        parities, labels = Parities.of(energy), energy.num_labels
+        margins = Margins.of(parities) if is_hinge else None
+        up, down = _directions(parities, margins, energy)
+        order = (parities.products >= 0).sum(1)
+        # By the place within a product, then by product.
+        place, product = (parities.products.T >= 0).nonzero()
+        factor, of_up, of_down = parities.products.T[place, product], up[product], down[product]
+        label, z = np.arange(labels), labels + np.arange(len(order))
+        loss = parities.num_variables + np.arange(labels if is_hinge else 0)
+        (falling,) = down.nonzero()
+        bound, ones = np.arange(of_up.sum()), np.ones(parities.num_variables)
+        below = np.searchsorted(falling, product[of_down])
+        # One block of constraints after the other: terms of a row, a variable and a factor; right-hand sides.
+        blocks = [
+            ([(label, label, -1)], 0 * ones[label]),
+            ([(label, label, 1)], ones[label]),
+            ([(np.arange(len(loss)), loss, -1)], np.zeros(len(loss))),
+            ([(np.arange(len(falling)), z[falling], -1)], np.zeros(len(falling))),
+            ([(bound, z[product[of_up]], 1), (bound, factor[of_up], -1)], np.zeros(len(bound))),
+            (
+                [(below, factor[of_down], 1), (np.arange(len(falling)), z[falling], -1)],
+                order[falling] - 1.0,
+            ),
+        ]
+        begins = np.cumsum([0, *(len(upper) for _, upper in blocks)])
+        terms = [
+            (begin + row, column, np.full(len(row), float(value)))
+            for begin, (own, _) in zip(begins, blocks, strict=False)
+            for row, column, value in own
+        ]
+        upper = np.concatenate([upper for _, upper in blocks])
+        if constraints is not None:
+            rule, of_rule = np.nonzero(constraints.matrix)
+            terms.append((len(upper) + rule, of_rule, constraints.matrix[rule, of_rule]))
+            upper = np.concatenate([upper, constraints.bounds])
+        rows, columns, values = (np.concatenate(each) for each in zip(*terms, strict=True))
+        if margins is not None:
+            rows = np.concatenate([rows, len(upper) + label, len(upper) + margins.label])
+            columns = np.concatenate([columns, loss, margins.variable])
+        by_column = np.lexsort((rows, columns))
+        counts = np.bincount(columns, minlength=parities.num_variables + len(loss))
+        return cls(
+            parities=parities,
+            start=np.concatenate([[0], counts.cumsum()]),
+            rows=rows[by_column],
+            by_column=by_column,
+            values=values,
+            upper=upper,
+            num_bounds=int(begins[4]),
+            margins=margins,
+        )
+
+    @property
+    def num_labels(self) -> int:
+        """K."""
+        return self.parities.num_labels
+
+    @property
+    def pairs(self) -> np.ndarray:
+        """(2, products of two labels), their labels; the first products."""
+        products = self.parities.products
+        return products[(products >= 0).sum(1) == 2, :2].T.reshape(2, -1)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Constraints and variables."""
+        num_losses = 0 if self.margins is None else self.num_labels
+        return len(self.upper) + num_losses, len(self.start) - 1
+
+    @property
+    def columns(self) -> np.ndarray:
+        """The variable of each entry of ``rows``."""
+        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    def programme(self, weights: np.ndarray, margin: float | None = None) -> Programme:
+        """Minimise −score / scale less the constant or, for hinges, Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
+
+        Args:
+            weights: one example's, of :meth:`Parities.weights`.
+            margin: γ of hinges, else None.
+        """
+        parities, largest = self.parities, float(np.abs(weights).max())
+        if self.margins is None or margin is None:
+            scale = largest or 1.0
+            cost = -parities.coefficients(weights) / scale
+            offset = -float(parities.sign @ weights) / scale
+            least, most = np.zeros(len(cost)), np.ones(len(cost))
+            return Programme(cost, self.values[self.by_column], self.upper, least, most, offset, scale)
+        scale = max(largest, margin)
+        weights, margin = weights / scale, margin / scale
+        own = self.margins.coefficients(weights)
+        values = np.concatenate([self.values, -np.ones(self.num_labels), -own])
+        cost = np.concatenate([np.zeros(parities.num_variables), np.ones(self.num_labels)])
+        labels, of_clique = parities.member, parities.of_clique
+        constant = np.bincount(labels, (parities.sign * weights)[of_clique])
+        # No labelling has larger losses, even where a solver takes coefficients near 0 for 0.
+        worst = margin + np.bincount(labels, np.abs(weights)[of_clique]) + ROUND_OFF
+        most = np.concatenate([np.ones(parities.num_variables), worst])
+        upper = np.concatenate([self.upper, constant - margin])
+        return Programme(cost, values[self.by_column], upper, np.zeros(len(cost)), most, 0.0, scale)
+
+    def given(self, programme: Programme, known: np.ndarray) -> Programme:
+        """The same where labels have the values ``known`` (labels,), NaN where they are free."""
+        fixed = np.flatnonzero(~np.isnan(known))
+        values = known[fixed]
+        least, most, upper = programme.least.copy(), programme.most.copy(), programme.upper.copy()
+        least[fixed] = most[fixed] = values
+        upper[fixed], upper[self.num_labels + fixed] = -values, values
+        return programme._replace(upper=upper, least=least, most=most)
+
+
+def _directions(
+    parities: Parities, margins: Margins | None, energy: Machine
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of each product, whether a larger one is better in some respect for some example, and a smaller one."""
+    up, down = np.zeros((2, len(parities.products)), dtype=bool)
+    is_shared = energy.pairwise.ndim == 2 if isinstance(energy, PairwiseEnergy) else energy.weight.ndim == 1
+    for weights in islice(parities.weights(energy), 1 if is_shared else None):
+        if margins is None:
+            values, variable = parities.coefficients(weights), np.arange(parities.num_variables)
+        else:
+            values, variable = margins.coefficients(weights), margins.variable
+        is_product = variable >= parities.num_labels
+        product = variable[is_product] - parities.num_labels
+        up[product[values[is_product] > 0]] = True
+        down[product[values[is_product] < 0]] = True
+    # One that counts for nothing is bounded for the solvers' sake.
+    return up | ~down, down | ~up
+
+
+def hinge_loss(energy: Machine, labels: Tensor, margin: float) -> Tensor:
+    """Σ_i [margin − m_i]_+."""
+    return (margin - energy.local_margins(labels)).clamp(min=0).sum(-1)

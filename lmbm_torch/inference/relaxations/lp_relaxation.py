@@ -1,0 +1,166 @@
+"""Decoding of Boltzmann machines by linear programming over the local polytope: Clarabel, called directly.
+
+Marginals of labels and coupled pairs need only be consistent, not those of one labelling
+(:mod:`lmbm_torch.inference.relaxations.local_polytope`); where the relaxation is tight, rounding it is exact.
+Elsewhere the rounded labels, and those that each label's own evidence asks for, are improved by single flips,
+and the better ones are taken: of frustrated models, whose relaxation says ½ of every label, rounding alone is
+of no use. An answer counts as exact if no other can be better by more than a share of 10⁻⁶ of the largest
+weight, and ``status.residual`` says how much is open. The solver is set up once for a batch and takes each
+example's weights in turn.
+"""
+
+# Clarabel is a compiled module without stubs.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from dataclasses import replace
+from threading import Event
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lmbm_torch.backends.threads import interruptible
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.inference.relaxations.local_polytope import LocalPolytope, Programme
+from lmbm_torch.inference.relaxations.objectives import Hinge, Score, Solution, Task
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.trees.log_tables import Machine
+from lmbm_torch.shapes import Known
+
+with naming_extras():
+    import clarabel
+
+__all__ = ["decode", "decode_hinge"]
+
+# A solver's one half, which may lie on either side of it, is rounded to 0 as a tie of scores would be.
+HALF = 0.5 + 1e-6
+# Programmes of fewer variables, those of some 150 dense labels, are solved too soon for anybody to interrupt.
+SOON = 10_000
+
+
+@torch.no_grad()
+def decode(
+    energy: Machine, *, known: Known | None = None, constraints: Constraints | None = None
+) -> Decoding:
+    """MAP relaxed: ``bound`` is the linear programme's value, at least any labelling's score.
+
+    ``relaxed`` holds the fractional labels, ``labels`` those rounded and improved, ``objective`` the score of
+    these.
+
+    Args:
+        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
+            product.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        constraints: rules that labellings must obey, each a row of the programme; rounded labels that break
+            one give way to the nearest that are allowed, without flips.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
+            shape or with other values; rules over another number of labels, or that contradict what is known;
+            a clique of more than twelve labels.
+    """
+    return _decode(Task.of(energy, Score(), known, constraints))
+
+
+@torch.no_grad()
+def decode_hinge(
+    energy: Machine,
+    margin: float = 1.0,
+    *,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """Problem 3.4 of large_margin_boltzmann_machines_2009 relaxed: least Σ_i [margin − m_i]_+.
+
+    ``bound`` is the linear programme's value, at most any labelling's loss; the rest: see :func:`decode`.
+
+    Args:
+        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
+            product.
+        margin: γ > 0, in units of the local fields.
+        known: see :func:`decode`; known labels still pay their own hinge.
+        constraints: see :func:`decode`.
+
+    Raises:
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+    """
+    return _decode(Task.of(energy, Hinge(margin), known, constraints))
+
+
+def _decode(task: Task) -> Decoding:
+    """Solve the examples' programmes one after another."""
+    solver, solutions = None, []
+    for programme in task.programmes():
+        if solver is None:
+            solver = _solver(task.polytope, programme)
+        else:
+            solver.update(q=programme.cost, A=programme.values, b=programme.upper)
+        solutions.append(_solve(solver, task.polytope, programme))
+    # An interior point may be past a bound by the solver's tolerance.
+    leaders = torch.tensor(np.array([solution.values for solution in solutions])).clamp(0, 1)
+    relaxed = task.settled.of_all(leaders)
+    labels = task.better(task.improve((relaxed > HALF).long()), task.own_choice())
+    found = task.decoding(labels, solutions)
+    return replace(found, relaxed=relaxed.to(task.energy.device, task.energy.dtype))
+
+
+class _Columns(NamedTuple):
+    """A matrix as the solver reads it: SciPy's compressed columns by their names, without SciPy."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    shape: tuple[int, int]
+
+    @property
+    def has_canonical_format(self) -> bool:
+        return True
+
+
+def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver:
+    """The solver for a batch, with the weights of its first example."""
+    num_rows, num_columns = polytope.shape
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    # Presolve would take away what later examples' weights are written into.
+    settings.presolve_enable = False
+    settings.input_sparse_dropzeros = False
+    # It would be done for the first example alone. Weights come scaled, and where the optimum is not unique
+    # an example's answer must not depend on the one that came first.
+    settings.equilibrate_enable = False
+    none = np.zeros(num_columns + 1, dtype=np.int64)
+    return clarabel.DefaultSolver(
+        _Columns(np.zeros(0), none[:0], none, (num_columns, num_columns)),
+        first.cost,
+        _Columns(first.values, polytope.rows, polytope.start, polytope.shape),
+        first.upper,
+        [clarabel.NonnegativeConeT(num_rows)],
+        settings,
+    )
+
+
+def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: Programme) -> Solution:
+    """Solve, and bound the optimum by the dual variables however far the solver came.
+
+    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j; with
+    x_j between its own bounds, these need no λ.
+    """
+    found = _run(solver) if len(programme.cost) >= SOON else solver.solve()
+    dual = np.maximum(found.z, 0)
+    dual[: polytope.num_bounds] = 0
+    reduced = programme.cost + np.bincount(polytope.columns, programme.values * dual[polytope.rows])
+    proven = programme.least_within_bounds(reduced) - float(dual @ programme.upper)
+    bound = programme.in_full(max(proven, programme.least_within_bounds(programme.cost)))
+    converged = found.status == clarabel.SolverStatus.Solved
+    labels = np.array(found.x[: polytope.num_labels])
+    return Solution(labels, bound, converged, found.iterations, programme.scale)
+
+
+def _run(solver: clarabel.DefaultSolver) -> clarabel.DefaultSolution:
+    """The solution, unless Ctrl-C comes first: the solver looks up from one iteration to the next."""
+    ends = Event()
+    solver.set_termination_callback(lambda _: ends.is_set())
+    return interruptible(solver.solve, ends.set)

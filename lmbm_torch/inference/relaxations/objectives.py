@@ -1,0 +1,309 @@
+"""Objectives of decoders of Boltzmann machines: −score for MAP, hinge losses for the papers' prediction rule.
+
+Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.relaxations.local_polytope`), a
+loss of a labelling, and what each flip of a label would take off that loss. Decoders run in float64 on the
+CPU: weights on another device are copied there, and results return to the energy's device and dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_known, check_positive
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.inference.common import iterations as ascent
+from lmbm_torch.inference.common.given import check_rules, clamp
+from lmbm_torch.inference.relaxations import persistency
+from lmbm_torch.inference.relaxations.local_polytope import LocalPolytope, Programme, hinge_loss
+from lmbm_torch.inference.relaxations.persistency import Settled
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.trees.log_tables import Machine, cliques_of, log_potentials
+from lmbm_torch.memory import part_bytes
+from lmbm_torch.shapes import Float, Int, Known, Shaped
+
+__all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
+
+# What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
+# objective, whichever is larger.
+TOLERANCE = 1e-6
+# Where the largest weight is more than so many times the median one, labels that it decides are settled first
+# (:mod:`lmbm_torch.inference.relaxations.persistency`). If it stays so, the tolerance is a share of so many
+# median # weights: below the solvers' own, which is a share of the largest weight, nothing is exact or a
+# bound.
+WIDE = 1e3
+SOLVER_TOLERANCE = 1e-8
+# A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
+ROUND_OFF = 1e-13
+# Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
+FLIPS_PER_LABEL = 10
+# Bytes of margins after every possible flip, of the examples that are improved together.
+FLIP_BYTES = 2**23
+
+
+@dataclass(frozen=True)
+class Score:
+    """MAP: the loss is −score.
+
+    A rule, of which there are two, says which loss is to be least: ``programme`` is that of one example over
+    the batch's ``polytope``, ``loss`` leaves the energy's constant out, ``flip_gains`` is by how much the
+    loss falls where one label alone flips, and ``objective`` is reported in place of a loss or its bound.
+    """
+
+    def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
+        return LocalPolytope.of(energy, False, constraints)
+
+    def programme(self, polytope: LocalPolytope, weights: np.ndarray) -> Programme:
+        return polytope.programme(weights)
+
+    def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
+        return persistency.settle_scores(energy, known)
+
+    def loss(self, energy: Machine, labels: Tensor) -> Tensor:
+        return energy.constant - energy.score(labels)
+
+    def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
+        return -2 * energy.local_margins(labels)
+
+    def objective(self, energy: Machine, loss: Tensor) -> Tensor:
+        return energy.constant - loss
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+
+    Args:
+        margin: γ > 0, in units of the local fields.
+
+    Raises:
+        ValueError: a margin that is not a finite number above 0.
+    """
+
+    margin: float
+
+    def __post_init__(self) -> None:
+        check_positive("margin", self.margin)
+
+    def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
+        return LocalPolytope.of(energy, True, constraints)
+
+    def programme(self, polytope: LocalPolytope, weights: np.ndarray) -> Programme:
+        return polytope.programme(weights, self.margin)
+
+    def settle(self, energy: PairwiseEnergy, known: Tensor) -> Settled:
+        return persistency.settle_hinges(energy, known, self.margin)
+
+    def loss(self, energy: Machine, labels: Tensor) -> Tensor:
+        return hinge_loss(energy, labels, self.margin)
+
+    def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
+        margins = energy.local_margins(labels)
+        # A flip of label i turns m_i round, and takes twice what its cliques add to it off every other m_j.
+        if isinstance(energy, CliqueEnergy):
+            members, own = energy.membership, energy.weight * energy.parities(labels)
+            change = 2 * (members * own[:, None]) @ members.mT
+        else:
+            spins = to_spins(labels, energy.dtype)
+            change = 2 * spins[:, :, None] * spins[:, None] * energy.pairwise
+            change = change + torch.diag_embed(2 * margins)
+        after = (self.margin - margins[:, None] + change).clamp(min=0).sum(-1)
+        return self.loss(energy, labels)[:, None] - after
+
+    def objective(self, energy: Machine, loss: Tensor) -> Tensor:
+        return loss
+
+
+Rule = Score | Hinge
+
+
+class Solution(NamedTuple):
+    """A solver's values of the labels, its lower bound on the loss, and how it ended.
+
+    Args:
+        scale: the largest weight, which says how much a solver's tolerance is worth.
+    """
+
+    values: np.ndarray | list[int]
+    bound: float
+    converged: bool
+    num_iters: int
+    scale: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A batch to decode by a rule.
+
+    Args:
+        energy: as it came.
+        precise: the same in float64 on the CPU.
+        known: {0, 1, NaN}, NaN for a free label, likewise.
+        rule: the loss to minimise.
+        constraints: rules that labellings must obey.
+    """
+
+    energy: Machine
+    precise: Machine
+    known: Float[Tensor, "batch labels"]
+    rule: Rule
+    constraints: Constraints | None = None
+
+    @cached_property
+    def polytope(self) -> LocalPolytope:
+        """The structure that the examples' programmes have in common."""
+        return self.rule.polytope(self.settled.energy, self.constraints)
+
+    @cached_property
+    def settled(self) -> Settled:
+        """The problem that is left to solve: examples with dominant weights have a smaller one."""
+        # What weights decide a rule may forbid.
+        if isinstance(self.precise, CliqueEnergy) or self.constraints is not None:
+            return Settled.nothing(self.precise, self.known)
+        largest = _magnitudes(self.precise).amax(1)
+        (rows,) = (largest > WIDE * _typical_weight(self.precise)).nonzero(as_tuple=True)
+        if not len(rows):
+            return Settled.nothing(self.precise, self.known)
+        found = Settled.of(self.precise, self.known)
+        found.put(rows, self.rule.settle(self.precise.select(rows), self.known[rows]))
+        return found
+
+    @classmethod
+    def of(
+        cls,
+        energy: Machine,
+        rule: Rule,
+        known: Known | None,
+        constraints: Constraints | None = None,
+    ) -> Task:
+        """Check what came.
+
+        Raises:
+            ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of
+                another shape or with other values; rules over another number of labels.
+        """
+        energy.check_values()
+        check_known(known, energy.device, energy.batch_size, energy.num_labels)
+        if constraints is not None:
+            check_rules(energy, constraints, known)
+        # Without its constant, which no solver needs to see.
+        precise = energy.to("cpu", torch.float64)
+        precise = replace(precise, constant=torch.zeros_like(precise.constant))
+        given = torch.full((energy.batch_size, energy.num_labels), torch.nan).double()
+        given = given if known is None else known.double().cpu()
+        return cls(energy, precise, given, rule, constraints)
+
+    def programmes(self) -> Iterator[Programme]:
+        """That of each example, with what is known or settled."""
+        energy, settled = self.settled.energy, self.settled.energy.constant.tolist()
+        each = self.polytope.parities.weights(energy)
+        for weights, known, constant in zip(each, self.settled.known.numpy(), settled, strict=True):
+            programme = self.polytope.given(self.rule.programme(self.polytope, weights), known)
+            yield programme._replace(offset=programme.offset - constant / programme.scale)
+
+    def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
+        """``labels``, the best free label flipped again and again until no flip lowers the loss.
+
+        Under rules the allowed labelling that is nearest to them, in which no flip is tried.
+        """
+        start = clamp(labels.double(), self.known)
+        if self.constraints is not None:
+            return self._nearest(start.numpy(), self.constraints)
+        size = max(1, part_bytes(FLIP_BYTES) // (8 * self.precise.num_labels**2))
+        chunks = [slice(begin, begin + size) for begin in range(0, len(start), size)]
+        return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
+
+    def _nearest(self, labels: np.ndarray, constraints: Constraints) -> Int[Tensor, "batch labels"]:
+        """The allowed labelling of each example that differs from ``labels`` in the fewest."""
+        found = labels.copy()
+        for row in np.flatnonzero(constraints.violated(labels).any(1)):
+            known = self.known[row].numpy()
+            nearest = constraints.nearest(labels[row], known)
+            if nearest is None:
+                constraints.check(known, f"known[{row}]")
+            found[row] = nearest
+        return torch.from_numpy(found).long()
+
+    def _ascend(self, rows: slice, start: Tensor) -> Tensor:
+        """The same of some examples, whose labels agree with what is known."""
+        energy, free = self.precise.select(rows), self.known[rows].isnan()
+        least = ROUND_OFF * (_magnitudes(energy).sum(1) + self.rule.loss(energy, start).abs())
+
+        def flip_best(labels: Tensor) -> Tensor:
+            gains = self.rule.flip_gains(energy, labels).masked_fill(~free, -torch.inf)
+            gain, label = gains.max(-1, keepdim=True)
+            flipped = labels.scatter(1, label, 1 - labels.gather(1, label))
+            return torch.where(gain > least[:, None], flipped, labels)
+
+        return ascent.repeat(flip_best, start, num_iters=FLIPS_PER_LABEL * energy.num_labels, tol=0.0)[0]
+
+    def own_choice(self) -> Int[Tensor, "batch labels"]:
+        """The labels that their own evidence asks for, improved."""
+        if isinstance(self.precise, PairwiseEnergy):
+            return self.improve((self.precise.unary > 0).long())
+        unary, _ = log_potentials(self.precise, cliques_of(self.precise))
+        return self.improve((unary > 0).expand(self.precise.batch_size, -1).long())
+
+    def better(self, labels: Tensor, others: Tensor) -> Int[Tensor, "batch labels"]:
+        """Of two labellings that with the least loss, the first where they tie."""
+        losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
+        return torch.where((losses[0] <= losses[1])[:, None], labels, others)
+
+    def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
+        """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
+
+        Args:
+            labels: {0, 1}, on the CPU.
+            solutions: one per example.
+        """
+        loss = self.rule.loss(self.precise, labels)
+        # Python's numbers would be rounded to torch's default precision.
+        scale = torch.tensor([solution.scale for solution in solutions], dtype=torch.float64)
+        proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64)
+        typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
+        is_wide = scale > WIDE * typical
+        # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
+        round_off = ROUND_OFF * settled.abs()
+        bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale - round_off
+        open_loss = (loss + settled).abs()
+        allowed = TOLERANCE * torch.where(is_wide, WIDE * typical, torch.maximum(scale, open_loss))
+        exact = (loss - bound) <= allowed + 2 * round_off
+        device = self.energy.device
+
+        def as_energy(values: Tensor) -> Tensor:
+            return values.to(device, self.energy.dtype)
+
+        status = Status(
+            exact=exact.to(device),
+            converged=torch.tensor([solution.converged for solution in solutions], device=device),
+            num_iters=torch.tensor([solution.num_iters for solution in solutions], device=device),
+            residual=as_energy(loss - bound),
+        )
+        objective = self.rule.objective(self.energy, as_energy(loss))
+        return Decoding(
+            labels.to(device), objective, self.rule.objective(self.energy, as_energy(bound)), status
+        )
+
+
+def _magnitudes(energy: Machine) -> Float[Tensor, "batch weights"]:
+    """Those of each example's weights; couplings of pairs twice."""
+    if isinstance(energy, CliqueEnergy):
+        return energy.weight.abs().expand(energy.batch_size, -1)
+    couplings = energy.pairwise.expand(energy.batch_size, -1, -1).flatten(1)
+    return torch.cat([energy.unary, couplings], 1).abs()
+
+
+def _typical_weight(energy: Machine) -> Float[Tensor, " batch"]:
+    """The median magnitude of each example's weights that are not round-off; infinity without any."""
+    weights = _magnitudes(energy)
+    if not weights.shape[1]:
+        return weights.new_full((energy.batch_size,), torch.inf)
+    is_round_off = weights <= ROUND_OFF * weights.amax(1, keepdim=True)
+    return weights.masked_fill(is_round_off, torch.nan).nanmedian(1).values.nan_to_num(torch.inf)

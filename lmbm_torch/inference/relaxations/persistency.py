@@ -1,0 +1,221 @@
+"""Roof duality of a batch: its bound on each example's score, and the labels that it decides.
+
+Labels that weights far above all others decide, settled before a solver sees the model.
+
+A solver's tolerance is a share of the largest weight: beside a weight of a million it does not see ordinary
+ones. But where a label's own field outweighs all of its couplings, or one coupling all else that acts on the
+label, some optimum agrees with it, for to flip the label alone cannot do better. What is left has weights of
+a size.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.threads import share
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference.common.given import free_part
+from lmbm_torch.inference.trees.log_tables import Machine
+from lmbm_torch.shapes import Float, Int
+
+__all__ = [
+    "Roof",
+    "Settled",
+    "persistent_spins",
+    "roof",
+    "settle_hinges",
+    "settle_persistent",
+    "settle_scores",
+]
+
+
+class Settled(NamedTuple):
+    """A model some of whose labels are settled: known, and uncoupled.
+
+    Args:
+        energy: in float64 on the CPU; its constant is the score of what is settled.
+        known: {0, 1, NaN}, NaN for a label that is still to be found.
+        leader: for each label the one that it follows, itself for most.
+        sign: 1 for labels that equal their leader, −1 for those of the other value.
+    """
+
+    energy: Machine
+    known: Float[Tensor, "batch labels"]
+    leader: Int[Tensor, "batch labels"]
+    sign: Float[Tensor, "batch labels"]
+
+    @classmethod
+    def nothing(cls, energy: Machine, known: Float[Tensor, "batch labels"]) -> Settled:
+        """Return the model as it is."""
+        labels = torch.arange(energy.num_labels).expand_as(known)
+        return cls(energy, known, labels, torch.ones_like(known))
+
+    @classmethod
+    def of(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
+        """The model in memory of its own, with couplings for each example, to be settled in place."""
+        *_, leader, sign = cls.nothing(energy, known)
+        pairwise = energy.pairwise.expand(energy.batch_size, -1, -1).clone()
+        own = PairwiseEnergy(energy.unary.clone(), pairwise, energy.constant.clone())
+        return cls(own, known.clone(), leader.clone(), sign)
+
+    def of_all(self, values: Float[Tensor, "batch labels"]) -> Float[Tensor, "batch labels"]:
+        """The values in [0, 1] of all labels, from those of the leaders."""
+        led = values.gather(1, self.leader)
+        return torch.where(self.sign > 0, led, 1 - led)
+
+    def put(self, rows: Tensor, some: Settled) -> None:
+        """Write what is ``some`` to the examples ``rows``, in place."""
+        for own, new in zip(self[1:], some[1:], strict=True):
+            own[rows] = new
+        for name in self.energy.PER_EXAMPLE:
+            getattr(self.energy, name)[rows] = getattr(some.energy, name)
+
+
+def settle_scores(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
+    """The consequences of dominant weights for the largest score.
+
+    Args:
+        energy: in float64 on the CPU.
+        known: {0, 1, NaN}; these are settled, too.
+    """
+    found = Settled.of(free_part(energy, known), known)
+    for row in range(len(known)):
+        _settle_score(found, row)
+    return found
+
+
+def _settle_score(found: Settled, row: int) -> None:
+    """Settle one example, whose known labels have no weights."""
+    unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
+    known, leader, sign = (values[row].numpy() for values in found[1:])
+    while True:
+        own, couplings = np.abs(unary), np.abs(pairwise)
+        strongest, total = couplings.max(1), couplings.sum(1)
+        # The largest that dominates; −1 without weights.
+        by_field = np.where(own >= total, own, -1)
+        by_coupling = np.where(2 * strongest >= total + own, strongest, -1)
+        dominant = np.maximum(by_field, by_coupling)
+        label = int(dominant.argmax())
+        if dominant[label] <= 0:
+            return
+        found.energy.constant[row] += dominant[label]
+        if by_field[label] >= by_coupling[label]:
+            spin = np.sign(unary[label])
+            unary += spin * pairwise[label]
+            known[label] = spin > 0
+        else:
+            other = int(couplings[label].argmax())
+            spin = np.sign(pairwise[label, other])
+            unary[other] += spin * unary[label]
+            pairwise[other] += spin * pairwise[label]
+            pairwise[:, other] = pairwise[other]
+            pairwise[other, other] = 0
+            sign[leader == label] *= spin
+            leader[leader == label] = other
+            known[label] = 0
+        unary[label] = pairwise[label] = pairwise[:, label] = 0
+
+
+def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], margin: float) -> Settled:
+    """The consequences of dominant fields for the least Σ_i [margin − m_i]_+.
+
+    Against its field a label pays at least margin + |field| − its couplings, with it nothing where |field| −
+    couplings reach the margin; to flip it costs the others at most twice its couplings.
+
+    Args:
+        energy: see :func:`settle_scores`.
+        known: {0, 1, NaN}; as these may pay, they keep their weights.
+    """
+    found = Settled.of(energy, known)
+    for row in range(len(known)):
+        _settle_hinge(found, row, margin)
+    return found
+
+
+def _settle_hinge(found: Settled, row: int, margin: float) -> None:
+    """Settle one example."""
+    unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
+    known = found.known[row].numpy()
+    while True:
+        lead = np.abs(unary) - np.abs(pairwise).sum(1)
+        is_dominant = np.isnan(known) & (lead >= margin) & (margin + lead >= 2 * np.abs(pairwise).sum(1))
+        if not is_dominant.any():
+            return
+        label = int(np.where(is_dominant, lead, -np.inf).argmax())
+        spin = np.sign(unary[label])
+        unary += spin * pairwise[label]
+        pairwise[label] = pairwise[:, label] = 0
+        unary[label], known[label] = spin * margin, spin > 0
+
+
+# What sums of so many terms may have lost, as a share of their magnitudes.
+ROUND_OFF = 1e-13
+
+
+class Roof(NamedTuple):
+    """Of each example of a batch.
+
+    Args:
+        bound: (batch,), at least any labelling's score: the value of the local polytope.
+        persistent: (batch, labels), the spins that labels have in every best labelling, 0 where not decided.
+        spins: (batch, labels), a labelling that has them, improved by flips.
+    """
+
+    bound: np.ndarray
+    persistent: np.ndarray
+    spins: np.ndarray
+
+
+def roof(energy: PairwiseEnergy) -> Roof:
+    """The bound of roof duality, in float64 on the CPU.
+
+    Args:
+        energy: in float64 on the CPU.
+    """
+    unary, constant = energy.unary.numpy(), energy.constant.numpy()
+    couplings = energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    found = Roof(np.empty(len(unary)), np.empty_like(unary), np.empty_like(unary))
+    kernel = kernels("search.roof_duality", "roof duality")
+    none = np.zeros(unary.shape[1])
+
+    def solve(row: int) -> None:
+        own, others = unary[row], couplings[row]
+        size = np.abs(own).sum() + np.abs(others).sum()
+        messages = kernel.messages(own, others, none, ROUND_OFF * size)
+        left = np.abs(own + messages.sum(1)).sum()
+        found.bound[row] = constant[row] + left + np.abs(others).sum() / 2
+        found.bound[row] += ROUND_OFF * (size + abs(constant[row]))
+        found.persistent[row] = kernel.persistent(own, others, messages, ROUND_OFF * size)
+        spins = np.where(found.persistent[row] != 0, found.persistent[row], np.where(own > 0, 1.0, -1.0))
+        kernel.climbed(own, others, spins)
+        found.spins[row] = spins
+
+    share(range(len(unary)), solve)
+    return found
+
+
+def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
+    """The spins that labels have in every best labelling of one example, 0 where not decided, (labels,).
+
+    Args:
+        fields: (labels,).
+        couplings: (labels, labels).
+    """
+    kernel = kernels("search.roof_duality", "roof duality")
+    least = ROUND_OFF * (np.abs(fields).sum() + np.abs(couplings).sum())
+    messages = kernel.messages(fields, couplings, np.zeros(len(fields)), least)
+    return kernel.persistent(fields, couplings, messages, least)
+
+
+def settle_persistent(settled: Settled) -> Settled:
+    """The model that is left of one where persistent labels are known, too."""
+    energy = free_part(settled.energy, settled.known)
+    persistent = torch.from_numpy(roof(energy).persistent)
+    is_new = (persistent != 0) & settled.known.isnan()
+    known = torch.where(is_new, (persistent + 1) / 2, settled.known)
+    return settled._replace(energy=free_part(energy, torch.where(is_new, known, torch.nan)), known=known)

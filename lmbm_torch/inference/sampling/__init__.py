@@ -1,0 +1,1 @@
+"""Samples, and estimates by samples."""

@@ -1,0 +1,119 @@
+"""Paths of restricted Boltzmann machines, from one without coupling to the one that is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_like, check_shape
+from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.shapes import Float
+
+__all__ = ["Stretch", "between", "check_path", "stretches", "uncoupled"]
+
+Fields = tuple[Tensor, Tensor]
+
+
+def between(first: BipartiteEnergy, last: BipartiteEnergy, share: float) -> BipartiteEnergy:
+    """The energy at a share of the way from one to another: between their distributions, geometrically."""
+    return BipartiteEnergy(
+        first.visible.lerp(last.visible, share),
+        first.hidden.lerp(last.hidden, share),
+        first.coupling.lerp(last.coupling, share),
+    )
+
+
+def uncoupled(energy: BipartiteEnergy, base: Float[Tensor, "#batch visible"] | None) -> BipartiteEnergy:
+    """The energy without its coupling; with ``base`` for visible biases, and hidden ones of 0, if given."""
+    coupling = torch.zeros_like(energy.coupling)
+    if base is None:
+        return replace(energy, coupling=coupling)
+    return BipartiteEnergy(base.expand_as(energy.visible), torch.zeros_like(energy.hidden), coupling)
+
+
+def check_path(energy: BipartiteEnergy, path: Sequence[BipartiteEnergy]) -> None:
+    """Refuse energies of other sizes, dtypes or devices than ``energy``, or with values that it may not have.
+
+    Raises:
+        ValueError: there is one.
+    """
+    for place, each in enumerate(path):
+        for name in ("visible", "hidden", "coupling"):
+            tensor, like = getattr(each, name), getattr(energy, name)
+            check_shape(f"path[{place}].{name}", tensor, *like.shape)
+            check_like(f"path[{place}].{name}", tensor, name, like)
+        each.check_values()
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of a path: first + share · rise, at evenly spaced shares from 0 to 1.
+
+    Args:
+        first: where it begins.
+        rise: its end less its beginning.
+        num_steps: so many shares above 0.
+        starts_uncoupled: ``first`` has no coupling, which saves its matrix products.
+    """
+
+    first: BipartiteEnergy
+    rise: BipartiteEnergy
+    num_steps: int
+    starts_uncoupled: bool
+
+    def shares(self) -> list[tuple[float, float]]:
+        """The share before and the one after each step, from the beginning on."""
+        return list(pairwise(step / self.num_steps for step in range(self.num_steps + 1)))
+
+    def fields(self, visible: Float[Tensor, "*chains batch visible"]) -> Fields:
+        """Of the hidden units: at the beginning, and what is added along the way."""
+        first = self.first.hidden if self.starts_uncoupled else self.first.hidden_fields(visible)
+        return first, self.rise.hidden_fields(visible)
+
+    def gain(
+        self, visible: Float[Tensor, "*chains batch visible"], fields: Fields, hotter: float, colder: float
+    ) -> Float[Tensor, "*chains batch"]:
+        """By how much −free_energy(v) grows from one share to another."""
+        first, risen = fields
+        after, before = (softplus(torch.add(first, risen, alpha=share)) for share in (colder, hotter))
+        by_hidden = (after - before).sum(-1)
+        return by_hidden + (colder - hotter) * (visible * self.rise.visible).sum(-1)
+
+    def gibbs_step(
+        self, hidden_fields: Fields, share: float, generator: torch.Generator | None
+    ) -> Float[Tensor, "*chains batch visible"]:
+        """Visible units drawn given hidden ones, which are drawn by their fields, at a share."""
+        first, risen = hidden_fields
+        hidden = draw(torch.sigmoid(torch.add(first, risen, alpha=share)), generator)
+        biases = self.first.visible.add(self.rise.visible, alpha=share)
+        if self.starts_uncoupled:
+            fields = biases.add(hidden @ self.rise.coupling.mT, alpha=share)
+        else:
+            fields = biases + hidden @ self.first.coupling.add(self.rise.coupling, alpha=share).mT
+        return draw(torch.sigmoid(fields), generator)
+
+
+def stretches(
+    energy: BipartiteEnergy,
+    base: Float[Tensor, "#batch visible"] | None,
+    path: Sequence[BipartiteEnergy],
+    num_steps: int,
+) -> list[Stretch]:
+    """The way from no coupling along a path to an energy, steps shared out evenly among its parts."""
+    knots = [uncoupled(energy, base), *path, energy]
+    count = len(knots) - 1
+    return [
+        Stretch(first, _difference(first, last), (num_steps + number) // count, number == 0)
+        for number, (first, last) in enumerate(pairwise(knots))
+    ]
+
+
+def _difference(first: BipartiteEnergy, last: BipartiteEnergy) -> BipartiteEnergy:
+    return BipartiteEnergy(
+        last.visible - first.visible, last.hidden - first.hidden, last.coupling - first.coupling
+    )

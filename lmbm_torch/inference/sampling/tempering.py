@@ -1,0 +1,178 @@
+"""Parallel tempering of restricted Boltzmann machines: chains at easier energies lend their states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_device, check_finite, check_labels, check_like, check_shape
+from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.inference.results import TemperedSamples
+from lmbm_torch.inference.sampling.annealing import between, check_path, uncoupled
+from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.shapes import Bool, Float, Shaped
+from lmbm_torch.verdicts import one_door, settle
+
+__all__ = ["Ladder", "path_from_base", "sample"]
+
+States = Float[Tensor, "replicas rows visible"]
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Machines that share their examples, stacked: rows are the chains of all examples, one after another.
+
+    Args:
+        visible, hidden: log-potentials.
+        coupling: theirs.
+    """
+
+    visible: Float[Tensor, "replicas _ visible"]
+    hidden: Float[Tensor, "replicas _ hidden"]
+    coupling: Float[Tensor, "replicas visible hidden"]
+
+    @classmethod
+    def of(cls, energies: Sequence[BipartiteEnergy], num_chains: int) -> Ladder:
+        """Energies of the same batch of examples, each with so many chains."""
+        visible, hidden, coupling = (
+            torch.stack([getattr(energy, name) for energy in energies])
+            for name in ("visible", "hidden", "coupling")
+        )
+        if energies[0].batch_size > 1:
+            visible, hidden = visible.repeat(1, num_chains, 1), hidden.repeat(1, num_chains, 1)
+        return cls(visible, hidden, coupling)
+
+    def hidden_fields(self, visible: States, machines: slice = slice(None)) -> Tensor:
+        """Of some of the machines, each given the states of one replica."""
+        return torch.baddbmm(self.hidden[machines], visible, self.coupling[machines])
+
+    def gibbs_step(self, fields: Tensor, generator: torch.Generator | None) -> States:
+        """Visible units drawn given hidden ones, which are drawn by their fields."""
+        hidden = draw(torch.sigmoid(fields), generator)
+        return draw(torch.sigmoid(torch.baddbmm(self.visible, hidden, self.coupling.mT)), generator)
+
+    def exchange(
+        self, visible: States, fields: Tensor, first: int, generator: torch.Generator | None
+    ) -> tuple[States, Tensor, Bool[Tensor, "pairs rows"]]:
+        """Neighbours swap their states by the rule of Metropolis, every second pair from ``first`` on.
+
+        Returns:
+            The states, their fields under the machines that have them now, and which swaps were accepted.
+        """
+        pairs = (len(visible) - first) // 2
+        hot, cold = slice(first, first + 2 * pairs, 2), slice(first + 1, first + 2 * pairs, 2)
+        # Fields of the machine's own state, and of its neighbour's.
+        of_hot, of_cold = (
+            self.hidden_fields(visible[other], own) for own, other in ((hot, cold), (cold, hot))
+        )
+        gain = (
+            self._log_weight(hot, visible[cold], of_hot)
+            + self._log_weight(cold, visible[hot], of_cold)
+            - self._log_weight(hot, visible[hot], fields[hot])
+            - self._log_weight(cold, visible[cold], fields[cold])
+        )
+        accepted = draw(gain.clamp(max=0).exp(), generator).bool()
+        swap = accepted[..., None]
+        moved, moved_fields = visible.clone(), fields.clone()
+        moved[hot] = torch.where(swap, visible[cold], visible[hot])
+        moved[cold] = torch.where(swap, visible[hot], visible[cold])
+        moved_fields[hot] = torch.where(swap, of_hot, fields[hot])
+        moved_fields[cold] = torch.where(swap, of_cold, fields[cold])
+        return moved, moved_fields, accepted
+
+    def _log_weight(self, machines: slice, visible: States, fields: Tensor) -> Float[Tensor, "pairs rows"]:
+        """−free_energy(v), given the fields of the hidden units."""
+        return (visible * self.visible[machines]).sum(-1) + softplus(fields).sum(-1)
+
+
+@one_door
+@torch.no_grad()
+def sample(
+    energy: BipartiteEnergy,
+    num_steps: int,
+    *,
+    path: Sequence[BipartiteEnergy],
+    num_chains: int = 1,
+    init: Shaped[Tensor, "replicas chains batch visible"] | None = None,
+    generator: torch.Generator | None = None,
+) -> TemperedSamples:
+    """The last of ``num_steps`` steps of one replica at each energy of a path and one at the energy itself.
+
+    In a step every replica draws its hidden units and then its visible ones, and every second pair of
+    neighbours a, b swaps its visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),
+    f = exp(−free energy), the even pairs and the odd ones in turn. Energies that differ by temperature give
+    parallel tempering (Desjardins et al. 2010), those of a model's training trajectory tempering (Béreux et
+    al. 2024).
+
+    Args:
+        energy: a bipartite energy, on any device.
+        num_steps: of all replicas; even pairs are proposed first.
+        path: energies from an easy one to the neighbour of ``energy``, such as :func:`path_from_base`.
+        num_chains: for each example; ``init`` says it where it is given.
+        init: {0, 1}, the states of all replicas to start from, those of ``energy`` last; by default drawn as
+            if nothing were coupled.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        ValueError: NaN or infinity in the energy or along the path; a count below 1; an empty path, or one
+            of other sizes, dtypes or devices; ``init`` of another shape or with other values.
+    """
+    energy.check_values()
+    check_count("num_steps", num_steps)
+    check_count("num_chains", num_chains)
+    if not path:
+        raise ValueError("path: expected at least one energy, got none")
+    check_path(energy, path)
+    energies = [*path, energy]
+    shape = len(energies), None, *energy.visible.shape
+    if init is not None:
+        check_shape("init", init, *shape)
+        check_device("init", init, energy.device)
+        check_labels("init", init)
+        num_chains = init.shape[1]
+    settle()
+    ladder = Ladder.of(energies, num_chains)
+    if init is None:
+        rows = num_chains * energy.batch_size
+        visible = draw(torch.sigmoid(ladder.visible).expand(-1, rows, -1), generator)
+    else:
+        visible = init.flatten(1, 2).to(energy.dtype)
+    proposed = energy.visible.new_zeros(len(path))
+    accepted = torch.zeros_like(proposed)
+    fields = ladder.hidden_fields(visible)
+    for step in range(num_steps):
+        visible = ladder.gibbs_step(fields, generator)
+        fields = ladder.hidden_fields(visible)
+        first = step % 2
+        if first < len(path):
+            visible, fields, swaps = ladder.exchange(visible, fields, first, generator)
+            accepted[first::2] += swaps.to(accepted).mean(-1)
+            proposed[first::2] += 1
+    states = visible.long().unflatten(1, (num_chains, energy.batch_size))
+    return TemperedSamples(states, accepted / proposed)
+
+
+def path_from_base(
+    energy: BipartiteEnergy, count: int, base: Float[Tensor, "#batch visible"] | None = None
+) -> list[BipartiteEnergy]:
+    """So many energies on the straight way from one without coupling to ``energy``, evenly spaced.
+
+    Args:
+        energy: where the way leads; not among them.
+        count: of energies, the uncoupled one included.
+        base: log-odds of the visible units where the way begins, beside hidden units that are fair coins; by
+            default the energy's own biases on both sides.
+
+    Raises:
+        ValueError: a count below 1; a ``base`` of another shape, dtype or device, or not finite.
+    """
+    check_count("count", count)
+    if base is not None:
+        check_shape("base", base, 1 if len(base) == 1 else energy.batch_size, energy.num_visible)
+        check_like("base", base, "visible", energy.visible)
+        check_finite("base", base)
+    start = uncoupled(energy, base)
+    return [between(start, energy, number / count) for number in range(count)]

@@ -1,0 +1,1 @@
+"""Searches over labels: branch and bound, best first, beams, flips."""

@@ -1,0 +1,343 @@
+"""Joint decoding of several directed models over the same labels.
+
+Every member proposes its k best labellings. A labelling that none proposes is, for each member, no better
+than the member's k-th: once the best proposal is worth no less than those k-th ones together, it is proven
+best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then, or until a member's search for
+its k best is ended by its limit of nodes. What differs by no more than the round-off of a sum of losses is
+taken for tied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_like, check_shape
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.results import (
+    Decoding,
+    LikelyLabellings,
+    StateMarginals,
+    Status,
+    joined,
+    rows_of,
+)
+from lmbm_torch.inference.search import best_first, branch_and_bound, most_probable
+from lmbm_torch.inference.search.sequential import Sequential
+from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
+
+# Of each member, unless others are asked for.
+MAX_CANDIDATES = 64
+# Under rules: of each mass that may be left the next one's share, and the least that is still something.
+_FEWER = 0.1
+_LEAST = 1e-9
+
+Members = Sequence[DirectedEnergy] | Sequence[SequentialEnergy]
+Propose = Callable[[Any, Tensor | None, int], Decoding]
+
+
+def log_prob(energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy], labels: Labels) -> Scores:
+    """log (1/E) Σ_e P_e(y): the mixture's log-probability."""
+    return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
+
+
+@searched_on_host
+@torch.no_grad()
+def decode(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    max_candidates: int = MAX_CANDIDATES,
+    node_limit: int | None = None,
+) -> Decoding:
+    """argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
+
+    Args:
+        energies: the members, of one shape.
+        known: {0, 1} for labels that are given, NaN for those to decode.
+        top_k: how many labellings to return, best first; the bound is then on all others.
+        max_candidates: the largest k, at least ``top_k``.
+        node_limit: end each member's search after so many nodes, as :func:`branch_and_bound.decode` and
+            :func:`best_first.decode` do, and the example's with it.
+
+    Returns:
+        The objective is the mixture's log-probability, larger is better; ``nodes`` are those of all searches
+        together, ``status.num_iters`` how often k was doubled.
+
+    Raises:
+        ValueError: no members, members of different shape, dtype or device, fewer candidates than
+            labellings asked for, or what :func:`branch_and_bound.decode` refuses.
+    """
+
+    def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
+        search: Any = best_first if isinstance(energy, SequentialEnergy) else branch_and_bound
+        return search.decode(energy, known=known, top_k=count, node_limit=node_limit)
+
+    limits = (top_k, max_candidates)
+    return _search(
+        energies, known, limits, propose, lambda energy, labels: energy.log_prob(labels), _log_mean
+    )
+
+
+@searched_on_host
+@torch.no_grad()
+def labellings(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    *,
+    known: Known | None = None,
+    mass_left: float = most_probable.MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+    constraints: Constraints | None = None,
+) -> LikelyLabellings:
+    """The likely labellings of every member with their shares of the mixture, and the mixture's mass left.
+
+    A labelling stands there once for each member that it is likely to, one member after another.
+
+    Args:
+        energies, known: see :func:`decode`.
+        mass_left, max_labellings: of each member, see
+            :func:`lmbm_torch.inference.search.most_probable.labellings`.
+        constraints: rules over labels in {0, 1}: probabilities are those given that they are obeyed, 0 of
+            what breaks one, and ``mass_left`` is a share of all that is allowed, 1 where none of that was
+            found. Rules that members obey rarely take many labellings. ``log_known`` is then the log of the
+            probability that they are obeyed, together with what is known, at most.
+
+    Raises:
+        ValueError: constraints of another number of labels; see :func:`decode` and
+            :func:`lmbm_torch.inference.search.most_probable.labellings`.
+    """
+    check_members(energies)
+    if constraints is not None:
+        return _allowed_labellings(energies, constraints, known, mass_left, max_labellings)
+    limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
+    found = [most_probable.labellings(energy, **limits) for energy in energies]
+    log_known = torch.stack([each.log_known for each in found])
+    # Members to which what is known is more probable count for more.
+    share = log_known.softmax(0).nan_to_num(1 / len(found))
+    left = (share * torch.stack([each.mass_left for each in found])).sum(0)
+    # Nor does it matter what a member leaves out to which it is impossible.
+    is_idle = share == 0
+    status = Status(
+        exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
+        converged=(torch.stack([each.status.converged for each in found]) | is_idle).all(0),
+        num_iters=torch.stack([each.status.num_iters for each in found]).sum(0),
+        residual=left,
+    )
+    probability = torch.cat(
+        [own[:, None] * each.probability for own, each in zip(share, found, strict=True)], 1
+    )
+    labels = torch.cat([each.labels for each in found], 1)
+    return LikelyLabellings(labels, probability, left, _log_mean(log_known), status)
+
+
+def marginals(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    *,
+    known: Known | None = None,
+    mass_left: float = most_probable.MASS_LEFT,
+    max_labellings: int = most_probable.MAX_LABELLINGS,
+    constraints: Constraints | None = None,
+) -> StateMarginals:
+    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
+    limits: dict[str, Any] = {"mass_left": mass_left, "max_labellings": max_labellings}
+    found = labellings(energies, known=known, constraints=constraints, **limits)
+    return found.marginals(most_probable.num_states(energies[0]), known)
+
+
+@searched_on_host
+@torch.no_grad()
+def decode_hinge(
+    energies: Sequence[DirectedEnergy],
+    margin: float = 1.0,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    max_candidates: int = MAX_CANDIDATES,
+    node_limit: int | None = None,
+) -> Decoding:
+    """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
+
+    Args:
+        energies, known, top_k, max_candidates, node_limit: see :func:`decode`.
+        margin: γ.
+
+    Returns:
+        The objective is the mean hinge loss, smaller is better.
+
+    Raises:
+        ValueError: see :func:`decode`.
+    """
+
+    def propose(energy: DirectedEnergy, known: Tensor | None, count: int) -> Decoding:
+        found = branch_and_bound.decode_hinge(energy, margin, known=known, top_k=count, node_limit=node_limit)
+        return replace(found, bound=-found.bound)
+
+    def value(energy: DirectedEnergy, labels: Tensor) -> Tensor:
+        return -(margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
+
+    limits = (top_k, max_candidates)
+    found = _search(energies, known, limits, propose, value, lambda losses: losses.mean(0))
+    return replace(found, objective=-found.objective, bound=-found.bound)
+
+
+def _allowed_labellings(
+    energies: Members,
+    constraints: Constraints,
+    known: Tensor | None,
+    mass_left: float,
+    max_labellings: int,
+) -> LikelyLabellings:
+    """:func:`labellings` under rules: of more and more labellings those that obey them.
+
+    What is left may be allowed altogether; so it has to be little beside what is known to be allowed.
+    """
+    check_rules(energies[0], constraints, known)
+    rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left
+    parts, places = [], []
+    while len(rows):
+        some: Any = [energy.select(rows) for energy in energies]
+        given = None if known is None else known[rows]
+        likely = labellings(some, known=given, mass_left=left, max_labellings=max_labellings)
+        found = _given_rules(likely, constraints, mass_left)
+        ends = found.status.converged | ~likely.status.converged | (left == 0)
+        parts.append(rows_of(found, ends.nonzero()[:, 0]))
+        places.append(rows[ends])
+        rows, left = rows[~ends], left * _FEWER if left * _FEWER > _LEAST else 0.0
+    most = max(part.labels.shape[1] for part in parts)
+    together = joined([most_probable.widened(part, most) for part in parts])
+    return rows_of(together, torch.cat(places).argsort())
+
+
+def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float) -> LikelyLabellings:
+    """The same labellings with their probability given that the rules are obeyed."""
+    flat = found.labels.flatten(0, 1).cpu().numpy()
+    broken = torch.from_numpy(constraints.violated(flat).any(1)).to(found.labels.device)
+    probability = found.probability.masked_fill(broken.unflatten(0, found.labels.shape[:2]), 0)
+    # What is left may be allowed altogether.
+    total = probability.sum(1) + found.mass_left
+    nothing = total <= 0
+    left = torch.where(nothing, 1, found.mass_left / total)
+    status = replace(found.status, exact=left <= 0, converged=left <= asked, residual=left)
+    return LikelyLabellings(
+        labels=found.labels,
+        probability=torch.where(nothing[:, None], 0, probability / total[:, None]),
+        mass_left=left,
+        log_known=found.log_known + total.log(),
+        status=status,
+    )
+
+
+def check_members(energies: Members) -> None:
+    """Raise ValueError for no members, or members of different shape, states, dtype or device."""
+    if not energies:
+        raise ValueError("energies: expected at least one member, got none")
+    first = energies[0]
+    for member, energy in enumerate(energies):
+        if isinstance(first, DirectedEnergy) and isinstance(energy, DirectedEnergy):
+            name = f"energies[{member}].unary"
+            check_shape(name, energy.unary, *first.unary.shape)
+            check_like(name, energy.unary, "energies[0].unary", first.unary)
+            continue
+        if type(energy) is not type(first):
+            raise TypeError(
+                f"energies[{member}]: expected {type(first).__name__} like energies[0], "
+                f"got {type(energy).__name__}"
+            )
+        assert isinstance(energy, SequentialEnergy)
+        assert isinstance(first, SequentialEnergy)
+        came, wanted = ((each.batch_size, each.num_states) for each in (energy, first))
+        if came != wanted:
+            raise ValueError(
+                f"energies[{member}]: expected batch_size, num_states {wanted} of energies[0], got {came}"
+            )
+
+
+def _search(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    known: Tensor | None,
+    limits: tuple[int, int],
+    propose: Propose,
+    value: Callable[[Any, Tensor], Tensor],
+    combine: Callable[[Tensor], Tensor],
+) -> Decoding:
+    """The labellings whose combined value is largest; ``combine`` grows with each of its arguments."""
+    check_members(energies)
+    top_k, max_candidates = limits
+    check_count("top_k", top_k)
+    check_count("max_candidates", max_candidates)
+    if max_candidates < top_k:
+        raise ValueError(f"max_candidates: expected at least top_k = {top_k}, got {max_candidates}")
+    first = energies[0]
+    batch, num_labels, device = first.batch_size, first.num_labels, first.device
+    labellings = Sequential.of(first, known).labellings().double()
+
+    labels = torch.empty(batch, top_k, num_labels, dtype=torch.int64, device=device)
+    objective = torch.empty(batch, top_k, dtype=first.dtype, device=device)
+    bound = torch.empty(batch, dtype=first.dtype, device=device)
+    nodes, doublings = (torch.zeros(batch, dtype=torch.int64, device=device) for _ in range(2))
+    rows, count = torch.arange(batch, device=device), top_k
+    while True:
+        members = [energy.select(rows) for energy in energies]
+        given = None if known is None else known[rows]
+        proposals = [propose(member, given, count) for member in members]
+        candidates = torch.cat([found.labels.reshape(len(rows), count, -1) for found in proposals], 1)
+        by_member = torch.stack([value(member, candidates.movedim(1, 0)) for member in members])
+        combined = combine(by_member).mT
+        if top_k > 1:
+            combined = combined.masked_fill(_repeats(candidates), -torch.inf)
+        best, which = (found[:, :top_k] for found in combined.sort(dim=1, descending=True, stable=True))
+        unseen = combine(torch.stack([found.bound for found in proposals]))
+        labels[rows] = candidates[torch.arange(len(rows), device=device)[:, None], which]
+        objective[rows], last = best, best[:, -1]
+        # Members that agree sum the same losses, but not in the same order.
+        size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
+        proven = unseen <= last + 2 * num_labels * torch.finfo(size.dtype).eps * size
+        # Where all labellings were proposed none is left to be better.
+        bound[rows] = torch.where(proven | (labellings[rows] <= count), last, unseen)
+        nodes[rows] += torch.stack([found.status.num_iters for found in proposals]).sum(0)
+        # A search for more labellings would meet the limit, too.
+        complete = torch.stack([found.status.converged for found in proposals]).all(0)
+        rows = rows[complete & (bound[rows] > last)]
+        if not len(rows) or 2 * count > min(max_candidates, labellings[rows].min()):
+            break
+        doublings[rows] += 1
+        count *= 2
+    exact = bound <= objective[:, -1]
+    residual = torch.where(exact, 0, bound - objective[:, -1])
+    return Decoding(
+        labels=labels if top_k > 1 else labels[:, 0],
+        objective=objective if top_k > 1 else objective[:, 0],
+        bound=bound,
+        nodes=nodes,
+        status=Status(exact=exact, converged=exact, num_iters=doublings, residual=residual),
+    )
+
+
+def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "batch labellings"]:
+    """Which of an example's labellings stand there before."""
+    code = labels.flatten(0, 1).unique(dim=0, return_inverse=True)[1].reshape(labels.shape[:2])
+    ordered, place = code.sort(dim=1, stable=True)
+    again = torch.zeros_like(ordered, dtype=torch.bool)
+    again[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return torch.zeros_like(again).scatter(1, place, again)
+
+
+def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
+    """The sum of all log-potentials' sizes: the sum of local fields is no more precise than this."""
+    if isinstance(energy, SequentialEnergy):
+        return torch.ones(energy.batch_size, dtype=energy.dtype)
+    size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))
+    return size if energy.clique_weight is None else size + energy.clique_weight.abs().sum(-1)
+
+
+def _log_mean(values: Tensor) -> Tensor:
+    return values.logsumexp(0) - math.log(len(values))

@@ -1,0 +1,263 @@
+"""The labellings of a directed model by decreasing probability, until little is left: what that proves.
+
+What a labelling's prefixes lack in probability no sum over labellings can gain: once the labellings left out
+have probability δ together, every marginal, and every expectation of a measure in [0, 1], is known to within
+δ. All labellings above a threshold are found in one pass through the labels (Dembczyński, Waegeman and
+Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be within the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
+from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
+from lmbm_torch.memory import part_bytes
+from lmbm_torch.shapes import Known
+
+__all__ = ["labellings", "marginals"]
+
+
+def likely_labellings(
+    energy: DirectedEnergy | SequentialEnergy,
+    model: Sequential,
+    mass_left: float,
+    max_labellings: int,
+    step: float,
+    slack: float,
+) -> LikelyLabellings | None:
+    """Those that :func:`lmbm_torch.inference.search.most_probable.labellings` finds, by the compiled kernel.
+
+    None where it does not suit: of other models than networks, elsewhere than on the CPU, or without numba
+    (said once).
+
+    Args:
+        model: the energy as searches see it, with what is known.
+        step: of the logarithm of the threshold, from one pass to the next.
+        slack: of the logarithm of the first threshold.
+    """
+    if not isinstance(energy, DirectedEnergy) or energy.device.type != "cpu":
+        return None
+    kernel = compiled("search.likely", "the search for likely labellings")
+    if kernel is None:
+        return None
+    limits = kernel.Limits(float(mass_left), max_labellings, step, slack)
+    found = kernel.labellings(kernel.Network(*_arrays(energy)), model.known.numpy(), limits)
+    shape = (len(found), max(len(each.log_prob) for each in found))
+    labels = np.zeros((*shape, energy.num_labels), np.int64)
+    log_prob = np.full(shape, -np.inf)
+    ordering = energy.ordering.numpy()
+    for row, each in enumerate(found):
+        log_prob[row, : len(each.log_prob)] = each.log_prob
+        kernel.read_labels(each.bits, ordering, labels[row])
+    left, log_known = (
+        torch.tensor([getattr(each, name) for each in found], dtype=torch.float64)
+        for name in ("left", "log_known")
+    )
+    nodes, reached = (torch.tensor([getattr(each, name) for each in found]) for name in ("nodes", "reached"))
+    return LikelyLabellings(
+        labels=torch.from_numpy(labels),
+        probability=shares(torch.from_numpy(log_prob), left).to(energy.dtype),
+        mass_left=left.to(energy.dtype),
+        log_known=log_known.clamp(max=0).to(energy.dtype),
+        status=Status(left == 0, reached, nodes, left.to(energy.dtype)),
+    )
+
+
+def shares(log_prob: Tensor, left: Tensor) -> Tensor:
+    """The probability of each labelling, (batch, found), whose sum lacks what is left of 1."""
+    best = log_prob.amax(1, keepdim=True)
+    probability = (log_prob - best.where(best.isfinite(), 0)).exp()
+    share = (1 - left) / probability.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
+    return probability * share[:, None]
+
+
+def _arrays(energy: DirectedEnergy) -> tuple[np.ndarray, ...]:
+    """The fields of the kernel's network."""
+    ordered = energy.in_order()
+    labels, cliques = energy.num_labels, ordered.cliques
+    order = sorted(range(len(cliques)), key=lambda clique: cliques[clique][-1])
+    children = [cliques[clique][-1] for clique in order]
+    parents = np.full((len(cliques), max(map(len, cliques), default=1)), -1)
+    for place, clique in enumerate(order):
+        parents[place, : len(cliques[clique]) - 1] = cliques[clique][:-1]
+    weight = torch.zeros(1, 0) if ordered.clique_weight is None else ordered.clique_weight
+    return (
+        _array(ordered.unary),
+        _array(ordered.parents.reshape(-1, labels, labels)),
+        np.searchsorted(children, np.arange(labels + 1)),
+        parents,
+        _array(torch.atleast_2d(weight)[:, order]),
+    )
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().double().numpy())
+
+
+MASS_LEFT = LIMITS.mass_left
+MAX_LABELLINGS = 10_000
+# A pass finds the labellings that are up to this factor less probable than those of the pass before.
+_STEP = math.log(8)
+# Of the first threshold, lest rounding puts it above the labelling that it is that of.
+_SLACK = 1e-9
+# Bytes of the prefixes of one pass.
+_CHUNK_BYTES = 2**28
+
+
+@searched_on_host
+@torch.no_grad()
+def labellings(
+    energy: DirectedEnergy | SequentialEnergy,
+    *,
+    known: Known | None = None,
+    mass_left: float = MASS_LEFT,
+    max_labellings: int = MAX_LABELLINGS,
+) -> LikelyLabellings:
+    """The most probable labellings of each example, best first, and the probability of all others.
+
+    Args:
+        energy: a directed model, its labels of two or more values, on any device; the search itself runs on
+            the CPU.
+        known: labels that are given, NaN for a free one; only labellings that agree with it are found, and
+            probabilities are conditional on it.
+        mass_left: δ, what may be left out; 0 for nothing but the impossible.
+        max_labellings: found at most for an example, whose mass left may then be larger.
+
+    Raises:
+        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known``
+            of another shape or with other values; a negative mass; a limit that is no count.
+    """
+    check_not_negative("mass_left", mass_left)
+    check_count("max_labellings", max_labellings)
+    parts = [_of_part(*part, mass_left, max_labellings) for part in _chunks(energy, known, max_labellings)]
+    most = max(part.labels.shape[1] for part in parts)
+    return joined([widened(part, most) for part in parts])
+
+
+def marginals(
+    energy: DirectedEnergy | SequentialEnergy,
+    *,
+    known: Known | None = None,
+    mass_left: float = MASS_LEFT,
+    max_labellings: int = MAX_LABELLINGS,
+) -> StateMarginals:
+    """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
+
+    Where what is known is impossible, a known label has its value and all else is 0.
+
+    Args, Raises: see :func:`labellings`.
+    """
+    found = labellings(energy, known=known, mass_left=mass_left, max_labellings=max_labellings)
+    return found.marginals(num_states(energy), known)
+
+
+def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:
+    """The most values that a label has."""
+    return max(energy.num_states) if isinstance(energy, SequentialEnergy) else 2
+
+
+def _chunks(
+    energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, max_labellings: int
+) -> Iterator[tuple[DirectedEnergy | SequentialEnergy, Tensor | None]]:
+    """The batch in parts whose prefixes fit into memory; checked as a whole."""
+    model = Sequential.of(energy, known)
+    most = int(model.labellings().clamp(max=max_labellings).max())
+    step = max(1, part_bytes(_CHUNK_BYTES) // (most * (2 * energy.num_labels + 16)))
+    if step >= energy.batch_size:
+        yield energy, known
+        return
+    for start in range(0, energy.batch_size, step):
+        rows = slice(start, start + step)
+        yield energy.select(rows), None if known is None else known[rows]
+
+
+def _of_part(
+    energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, mass_left: float, max_labellings: int
+) -> LikelyLabellings:
+    model = Sequential.of(energy, known)
+    found = likely_labellings(energy, model, mass_left, max_labellings, _STEP, _SLACK)
+    return _padded(model, mass_left, max_labellings) if found is None else found
+
+
+def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:
+    """The labellings of one chunk, by their own index, with probability 0 where an example has fewer."""
+    device = model.device
+    rows = torch.arange(model.batch_size, device=device)
+    left = torch.zeros(len(rows), dtype=torch.float64, device=device)
+    if mass_left > 0:
+        greedy = sweep(model, torch.full_like(left, torch.inf), 1)
+        threshold = greedy.leaves.log_prob.minimum(_total(greedy).log() + math.log(mass_left)) - _SLACK
+        nodes = greedy.nodes
+    else:
+        threshold, nodes = torch.full_like(left, -torch.inf), torch.zeros_like(rows)
+    found: list[Prefixes] = []
+    log_known, reached = left.clone(), torch.zeros_like(left, dtype=torch.bool)
+    while len(rows):
+        passed = sweep(model.select(rows), threshold, max_labellings)
+        total = _total(passed)
+        # Of what is known to be impossible nothing is found.
+        share = torch.where(total > 0, passed.mass_left / total, 1)
+        is_reached = share <= mass_left
+        # What is left is less probable than the threshold, each by itself: so many at least are missing.
+        missing = (share - mass_left) * total / threshold.exp()
+        count = torch.bincount(passed.leaves.rows, minlength=len(rows))
+        is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
+        # What is too improbable for its sum to be a number gets none by a lower threshold.
+        ends = is_reached | is_cut | (total <= 0)
+        nodes[rows] += passed.nodes
+        left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached
+        kept = passed.leaves.where(ends[passed.leaves.rows])
+        found.append(kept._replace(rows=rows[kept.rows]))
+        rows, threshold = rows[~ends], threshold[~ends] - _STEP
+    leaves = Prefixes(*map(torch.cat, zip(*found, strict=True)))
+    return _by_example(
+        model, leaves, left, log_known, Status(left == 0, reached, nodes, left.to(model.dtype))
+    )
+
+
+def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
+    """The same with room for so many labellings of each example."""
+    more = most - found.labels.shape[1]
+    if not more:
+        return found
+    labels, probability = pad(found.labels, (0, 0, 0, more)), pad(found.probability, (0, more))
+    return replace(found, labels=labels, probability=probability)
+
+
+def _total(passed: Sweep) -> Tensor:
+    """The probability of what is known: of all labellings that agree with it, and it may be of some more."""
+    found = sum_by_row(passed.leaves.rows, passed.leaves.log_prob.exp(), len(passed.mass_left))
+    return found + passed.mass_left
+
+
+def _by_example(
+    model: Sequential, leaves: Prefixes, left: Tensor, log_known: Tensor, status: Status
+) -> LikelyLabellings:
+    """The labellings found, (batch, most of an example, labels)."""
+    counts = torch.bincount(leaves.rows, minlength=model.batch_size)
+    place = ranks(leaves.rows, leaves.log_prob)
+    shape = (model.batch_size, int(counts.max()))
+    log_prob = torch.full(shape, -torch.inf, dtype=torch.float64, device=model.device)
+    log_prob[leaves.rows, place] = leaves.log_prob
+    labels = leaves.values.new_zeros(*shape, model.num_labels)
+    labels[leaves.rows, place] = leaves.values
+    return LikelyLabellings(
+        labels=labels.index_select(2, model.positions).long(),
+        probability=shares(log_prob, left).to(model.dtype),
+        mass_left=left.to(model.dtype),
+        log_known=log_known.to(model.dtype),
+        status=status,
+    )

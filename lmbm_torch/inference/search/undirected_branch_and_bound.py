@@ -1,0 +1,201 @@
+"""Exact decoding of Boltzmann machines by depth-first branch and bound: the peer of the directed search.
+
+A search begins from a labelling that flips of single labels have improved, and with every label that its
+bounds decide; MAP with the bound of roof duality, which often proves the labelling before any branch. Where
+couplings outweigh the evidence and contradict each other, bounds tell little until late, and the number of
+nodes grows exponentially with the labels: then a limit ends the search, with the best labelling, and bound,
+by then.
+
+Losses tie that differ by less than a share of 10⁻¹² of the largest one that a label could have. Of labellings
+that tie that is found which enumeration counts first: 0 comes before 1 at the first label where they differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.installed import kernels
+from lmbm_torch.backends.search.plain.undirected import UndirectedProblem
+from lmbm_torch.checks import check_positive, count_limit
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies.base import known_spins
+from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
+from lmbm_torch.inference.results import Decoding, Status, replaced
+from lmbm_torch.inference.search.branch_and_bound import ROUND_OFF
+from lmbm_torch.inference.under_rules import allowed, constrained
+from lmbm_torch.shapes import Known
+
+__all__ = ["decode", "decode_hinge"]
+
+# Under rules, while an example is not proven: nodes of the search that has them inside, and parts for those
+# that have them around. Either is fast where the other one is not.
+STAGES = ((300, 30), (20_000, constrained.PART_LIMIT))
+
+
+@searched_on_host
+@torch.no_grad()
+def decode_hinge(
+    energy: PairwiseEnergy,
+    margin: float = 1.0,
+    *,
+    node_limit: int | None = None,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+
+    Args:
+        energy: a Boltzmann machine, on any device; the search itself runs on the CPU.
+        margin: γ > 0, in units of the local fields.
+        node_limit: end an example's search after about so many nodes, partial labellings whose bound is
+            computed: those that decide one more label of the same one are computed together.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
+        constraints: rules that the labelling must obey, propagated at every node.
+
+    Returns:
+        The hinge loss is the objective, bound ≤ objective. ``status.exact``: no labelling is better;
+        ``status.converged``: no node limit was met.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
+            shape or with other values; a margin that is not a finite number above 0; a node limit that is no
+            count; constraints of another number of labels, or that contradict what is known.
+    """
+    check_positive("margin", margin)
+    if constraints is not None:
+        routine = partial(decode_hinge, margin=margin, node_limit=node_limit)
+        inside = partial(allowed.least_hinges, margin=margin)
+        return _under_rules(energy, constraints, routine, inside, margin, known, node_limit)
+    problem = undirected_problem(energy, known, node_limit)
+    best = kernels("search.undirected", "branch and bound").least_hinges(problem, float(margin))
+    spins, bound, proven, nodes = map(torch.from_numpy, best)
+    labels = (spins > 0).long()
+    objective = hinge_loss(energy.to(torch.float64), labels, margin)
+    bound = torch.where(proven, objective, bound.minimum(objective))
+    return _decoding(energy, labels, objective, bound, proven, nodes)
+
+
+@searched_on_host
+@torch.no_grad()
+def decode(
+    energy: PairwiseEnergy,
+    *,
+    node_limit: int | None = None,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """argmax_y score(y), the MAP labelling; where the bound of roof duality proves it, at the root.
+
+    Args:
+        energy: a Boltzmann machine, on any device.
+        node_limit: see :func:`decode_hinge`, also for ``known`` and ``constraints``.
+
+    Returns:
+        The score is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
+
+    Raises:
+        ValueError: see :func:`decode_hinge`.
+    """
+    if constraints is not None:
+        routine, inside = partial(decode, node_limit=node_limit), allowed.best_scores
+        return _under_rules(energy, constraints, routine, inside, None, known, node_limit)
+    problem = undirected_problem(energy, known, node_limit)
+    best = kernels("search.undirected", "branch and bound").best_scores(problem)
+    spins, bound, proven, nodes = map(torch.from_numpy, best)
+    labels, precise = (spins > 0).long(), energy.to(torch.float64)
+    objective = precise.score(labels)
+    bound = torch.where(proven, objective, (precise.constant + bound).maximum(objective))
+    return _decoding(energy, labels, objective, bound, proven, nodes)
+
+
+def _under_rules(
+    energy: PairwiseEnergy,
+    constraints: Constraints,
+    routine: Callable[..., Decoding],
+    inside: Callable[..., Decoding],
+    margin: float | None,
+    known: Tensor | None,
+    node_limit: int | None,
+) -> Decoding:
+    """The answers of ``routine`` that obey the rules; else those of searches with the rules inside or around.
+
+    The bounds of the former, unlike roof duality, do not see how pairs contradict each other; those of the
+    latter do not see how rules do.
+
+    Args:
+        margin: of hinge losses; None for scores.
+    """
+    around = constrained.decode if margin is None else constrained.decode_loss
+    if not allowed.suits(energy):
+        return around(energy, constraints, routine, known=known)
+    limit = count_limit("node_limit", node_limit)
+
+    def search(energy: PairwiseEnergy, *, known: Tensor | None, top_k: int) -> Decoding:
+        found = None
+        for nodes, parts in STAGES:
+            limits = {"node_limit": min(limit, nodes), "top_k": top_k}
+            within = partial(inside, constraints=constraints, **limits)
+            without = partial(around, constraints=constraints, routine=routine, part_limit=parts)
+            for way in (within, without):
+                found = _further(energy, found, way, known, 1.0 if margin is None else -1.0)
+        assert found is not None
+        return allowed.climbed(energy, found, margin, constraints, known)
+
+    return constrained.where_broken(energy, constraints, routine, search, known=known)
+
+
+def _further(
+    energy: PairwiseEnergy,
+    found: Decoding | None,
+    way: Callable[..., Decoding],
+    known: Tensor | None,
+    sign: float,
+) -> Decoding:
+    """What was found, bettered another way where it is not proven; of two answers and bounds the better one.
+
+    Args:
+        sign: 1 for scores, −1 for losses.
+    """
+    if found is None:
+        return way(energy, known=known)
+    (rows,) = (~found.status.exact).nonzero(as_tuple=True)
+    if not len(rows):
+        return found
+    other = way(energy.select(rows), known=None if known is None else known[rows])
+    objective, bound = sign * found.objective[rows], sign * found.bound[rows]
+    is_better = objective > sign * other.objective
+    objective = torch.maximum(objective, sign * other.objective)
+    bound = torch.maximum(torch.minimum(bound, sign * other.bound), objective)
+    status = replace(other.status, exact=bound == objective, residual=bound - objective)
+    labels = torch.where(is_better[:, None], found.labels[rows], other.labels)
+    better = replace(other, labels=labels, objective=sign * objective, bound=sign * bound, status=status)
+    return replaced(found, rows, better)
+
+
+def undirected_problem(
+    energy: PairwiseEnergy, known: Tensor | None, node_limit: int | None = None
+) -> UndirectedProblem:
+    """What kernels read of an energy; checks what came."""
+    most_nodes = count_limit("node_limit", node_limit)
+    energy.check_values()
+    pairwise = energy.pairwise.double().reshape(-1, energy.num_labels, energy.num_labels)
+    tensors = (energy.unary.double(), pairwise, known_spins(energy, known))
+    fields, couplings, spins = (each.contiguous().numpy() for each in tensors)
+    return UndirectedProblem(fields, couplings, spins, ROUND_OFF, most_nodes)
+
+
+def _decoding(
+    energy: PairwiseEnergy, labels: Tensor, objective: Tensor, bound: Tensor, proven: Tensor, nodes: Tensor
+) -> Decoding:
+    """The search's answer, numbers in the energy's precision."""
+    exact = objective == bound
+    objective, bound = objective.to(energy.dtype), bound.to(energy.dtype)
+    status = Status(exact, proven, num_iters=nodes, residual=(objective - bound).abs())
+    return Decoding(labels=labels, objective=objective, bound=bound, nodes=nodes, status=status)

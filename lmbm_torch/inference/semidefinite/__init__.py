@@ -1,0 +1,1 @@
+"""The search for the best labelling of dense Boltzmann machines by semidefinite bounds."""

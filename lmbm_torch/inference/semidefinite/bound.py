@@ -1,0 +1,521 @@
+"""Upper bounds of quadratic problems of spins by semidefinite programming with hypermetric inequalities.
+
+With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and inequalities b_tᵀ X b_t ≥ 1,
+
+    max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
+
+for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for
+what is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m), rules by
+products that are not below 0 where they are obeyed, with multipliers μ ≥ 0.
+
+The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS
+minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
+X = [M + αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
+programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrunch: Krislock, Malick and Roupin,
+2014). Between rounds inequalities that X violates are added, and those without a multiplier dropped.
+
+Minimisation of smooth functions of variables between bounds: projected L-BFGS.
+
+Variables that lie at a bound, and would leave it, are held for one step; the others take a quasi-Newton step
+by the last pairs of steps and changes of the gradient, restricted to them, cut off at their bounds and
+shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006, algorithm 7.4;
+Bertsekas, Projected Newton methods, 1982).
+
+Hypermetric inequalities: what holds of products of spins beyond positive semidefiniteness.
+
+An odd number of spins never adds up to zero, so a labelling's matrix X = s sᵀ has ⟨b bᵀ, X⟩ = (b·s)² ≥ 1 for
+every vector b of an odd number of signs: three are the triangle, five the pentagonal inequalities (Helmberg
+and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and cutting planes, 1998, section 5).
+With a unit diagonal this says Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for k signs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
+
+__all__ = ["Group", "Inequalities", "Proof", "Relaxation", "longer", "minimise", "triangles"]
+
+# Spins that agree best with an inequality already there: two of them make it one of two more signs.
+PARTNERS = 24
+
+
+@dataclass(frozen=True)
+class Group:
+    """Inequalities of as many signs each.
+
+    Args:
+        spins: the spins of each, in rising order, (inequalities, signs).
+        signs: of each, the first one 1.
+    """
+
+    spins: np.ndarray
+    signs: np.ndarray
+
+    @classmethod
+    def none(cls, size: int) -> Group:
+        return cls(np.zeros((0, size), np.int16), np.zeros((0, size), np.int8))
+
+    @classmethod
+    def of(cls, spins: np.ndarray, signs: np.ndarray) -> Group:
+        """The same inequalities in their own order: b and −b say the same."""
+        order = spins.argsort(1)
+        spins, signs = np.take_along_axis(spins, order, 1), np.take_along_axis(signs, order, 1)
+        return cls(spins.astype(np.int16), (signs * signs[:, :1]).astype(np.int8))
+
+    def __len__(self) -> int:
+        return len(self.spins)
+
+    @property
+    def size(self) -> int:
+        """The signs of each."""
+        return self.spins.shape[1]
+
+    def select(self, rows: np.ndarray) -> Group:
+        return Group(self.spins[rows], self.signs[rows])
+
+    def join(self, other: Group) -> Group:
+        return Group(np.concatenate([self.spins, other.spins]), np.concatenate([self.signs, other.signs]))
+
+    def names(self) -> np.ndarray:
+        """One item for each inequality, the same where it is the same."""
+        rows = np.ascontiguousarray(2 * self.spins + (self.signs > 0))
+        return rows.view(np.dtype((np.void, rows.dtype.itemsize * self.size))).ravel()
+
+    def slack(self, products: np.ndarray) -> np.ndarray:
+        """⟨b bᵀ, X⟩ − 1 for a matrix X of products."""
+        chosen = products[self.spins[:, :, None], self.spins[:, None]]
+        return np.einsum("mi,mij,mj->m", self.signs, chosen, self.signs, dtype=np.float64) - 1
+
+    def merged(self, gone: int, kept: int, sign: int) -> tuple[Group, Group, np.ndarray, np.ndarray]:
+        """The inequalities where spin ``gone`` is ``sign`` times ``kept``, and those that become shorter.
+
+        Returns:
+            Inequalities as long as before, ones of two signs less, in which the two spins cancelled, and the
+            rows that each come from; the others say no more than a unit diagonal.
+        """
+        has_gone, has_kept = (self.spins == gone).any(1), (self.spins == kept).any(1)
+        signs = np.where(self.spins == gone, sign * self.signs, self.signs)
+        spins = np.where(self.spins == gone, kept, self.spins)
+        both = has_gone & has_kept
+        doubled = np.where(spins == kept, signs, 0).sum(1)
+        (cancelled,) = np.nonzero(both & (doubled == 0))
+        (same,) = np.nonzero(~both)
+        spins = spins - (spins > gone)
+        rest = spins[cancelled] != kept - (kept > gone)
+        shape = (len(cancelled), self.size - 2)
+        shorter = Group.of(spins[cancelled][rest].reshape(shape), signs[cancelled][rest].reshape(shape))
+        return Group.of(spins[same], signs[same]), shorter, same, cancelled
+
+
+@dataclass(frozen=True)
+class Inequalities:
+    """Groups of one size after another; multipliers stand in their order."""
+
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def none(cls) -> Inequalities:
+        return cls((Group.none(3), Group.none(5)))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups))
+
+    def parts(self, values: np.ndarray) -> list[np.ndarray]:
+        """``values``, one for each inequality, by groups."""
+        return np.split(values, np.cumsum([len(group) for group in self.groups])[:-1])
+
+    def select(self, rows: np.ndarray) -> Inequalities:
+        """Those for which ``rows``, bools, is true."""
+        chosen = zip(self.groups, self.parts(rows), strict=True)
+        return Inequalities(tuple(group.select(part) for group, part in chosen))
+
+    def join(self, values: np.ndarray, new: Iterable[Group]) -> tuple[Inequalities, np.ndarray]:
+        """These and those ``new`` ones that are not among them, with ``values``, 0 for new ones."""
+        groups, kept = [], []
+        for group, part, more in zip(self.groups, self.parts(values), new, strict=True):
+            fresh = more.select(~np.isin(more.names(), group.names()))
+            groups.append(group.join(fresh))
+            kept += [part, np.zeros(len(fresh))]
+        return Inequalities(tuple(groups)), np.concatenate(kept)
+
+    def merged(self, values: np.ndarray, gone: int, kept: int, sign: int) -> tuple[Inequalities, np.ndarray]:
+        """The inequalities where spin ``gone`` is ``sign`` times ``kept``; values of equal ones add up."""
+        found: list[list[tuple[Group, np.ndarray]]] = [[] for _ in self.groups]
+        for place, (group, part) in enumerate(zip(self.groups, self.parts(values), strict=True)):
+            same, shorter, rows, cancelled = group.merged(gone, kept, sign)
+            found[place].append((same, part[rows]))
+            if place:
+                found[place - 1].append((shorter, part[cancelled]))
+        groups, kept_values = [], []
+        for pieces in found:
+            group, part = pieces[0]
+            for more, extra in pieces[1:]:
+                group, part = group.join(more), np.concatenate([part, extra])
+            _, first, place = np.unique(group.names(), return_index=True, return_inverse=True)
+            groups.append(group.select(first))
+            kept_values.append(np.bincount(place.ravel(), part, len(first)))
+        return Inequalities(tuple(groups)), np.concatenate(kept_values)
+
+    def entries(self, num_spins: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of each group the places in a matrix, flattened, that are products of its spins, and b_i b_j.
+
+        Of every two places of the same product the one below the diagonal; (inequalities, pairs).
+        """
+        found = []
+        for group in self.groups:
+            later, earlier = np.tril_indices(group.size, -1)
+            places = group.spins[:, later].astype(np.intp) * num_spins + group.spins[:, earlier]
+            found.append((places, (group.signs[:, later] * group.signs[:, earlier]).astype(np.float64)))
+        return found
+
+    @cached_property
+    def limits(self) -> np.ndarray:
+        """(k − 1)/2 for each."""
+        return np.concatenate([np.full(len(group), (group.size - 1) / 2) for group in self.groups])
+
+
+def triangles(products: np.ndarray, violation: float, most: int) -> Group:
+    """The triangle inequalities that a symmetric matrix violates by more than ``violation``, worst first."""
+    spins, signs, violations = [], [], []
+    # In rising order, so that pairs of the first spins come first.
+    later, earlier = np.tril_indices(len(products), -1)
+    between = products[later, earlier]
+    for last in range(2, len(products)):
+        pairs = last * (last - 1) // 2
+        one, other = products[last][later[:pairs]], products[last][earlier[:pairs]]
+        for combined, same in ((one + other, 1), (one - other, -1)):
+            amount = np.abs(combined) - same * between[:pairs] - 1
+            (found,) = np.nonzero(amount > violation)
+            opposite = np.where(combined[found] > 0, -1, 1)
+            spins.append(np.stack([earlier[found], later[found], np.full_like(found, last)], 1))
+            signs.append(np.stack([same * opposite, opposite, np.ones_like(found)], 1))
+            violations.append(amount[found])
+    if not violations:
+        return Group.none(3)
+    order = np.argsort(-np.concatenate(violations), kind="stable")[:most]
+    return Group.of(np.concatenate(spins)[order], np.concatenate(signs)[order])
+
+
+def longer(group: Group, products: np.ndarray, violation: float, most: int) -> Group:
+    """Violated inequalities of two signs more than ``group``'s: each with the best two further spins."""
+    num_spins, size = len(products), group.size
+    if not len(group) or num_spins < size + 2:
+        return Group.none(size + 2)
+    base = group.slack(products)
+    along = np.einsum("mki,mk->mi", products[group.spins], group.signs, dtype=np.float64)
+    np.put_along_axis(along, group.spins.astype(np.intp), 0.0, 1)
+    partners = np.argsort(-np.abs(along), kind="stable")[:, :PARTNERS]
+    # Spins of the inequality itself come last; where there are few others they are barred.
+    barred = (partners[:, :, None] == group.spins[:, None]).any(2)
+    chosen = np.take_along_axis(along, partners, 1)
+    pairs = products[partners[:, :, None], partners[:, None]]
+    shut = barred[:, :, None] | barred[:, None] | np.eye(partners.shape[1], dtype=bool)
+    spins, signs, violations = [], [], []
+    for same in (1, -1):
+        combined = chosen[:, :, None] + same * chosen[:, None]
+        left = np.where(shut, np.inf, same * pairs - np.abs(combined)).reshape(len(group), -1)
+        best = left.argmin(1)
+        rows = np.arange(len(group))
+        first, second = np.divmod(best, partners.shape[1])
+        sign = np.where(combined[rows, first, second] > 0, -1, 1)
+        spins.append(
+            np.concatenate([group.spins, partners[rows, first, None], partners[rows, second, None]], 1)
+        )
+        signs.append(np.concatenate([group.signs, sign[:, None], same * sign[:, None]], 1))
+        violations.append(-(base + 2 + 2 * left[rows, best]))
+    amount = np.concatenate(violations)
+    order = np.argsort(-amount, kind="stable")
+    order = order[amount[order] > violation]
+    found = Group.of(np.concatenate(spins)[order], np.concatenate(signs)[order])
+    _, first = np.unique(found.names(), return_index=True)
+    return found.select(np.sort(first)[:most])
+
+
+MEMORY = 10
+# A step must achieve this share of what the gradient promises, and is halved until it does, so many times.
+SUFFICIENT, HALVINGS = 1e-4, 12
+
+
+def minimise(
+    function: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    point: np.ndarray,
+    lower: np.ndarray,
+    upper: np.ndarray,
+    *,
+    step: float,
+    num_iters: int,
+) -> np.ndarray:
+    """The point after ``num_iters`` steps, or where none leads further down.
+
+    Args:
+        function: its value and gradient.
+        step: the inverse curvature to begin with.
+    """
+    value, gradient = function(point)
+    pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
+    for _ in range(num_iters):
+        held = (point <= lower) & (gradient > 0) | (point >= upper) & (gradient < 0)
+        free = np.flatnonzero(~held)
+        direction = np.zeros_like(point)
+        direction[free] = -_scaled(gradient[free], [(one[free], two[free]) for one, two in pairs], step)
+        if direction @ gradient >= 0:
+            return point
+        length = 1.0
+        for _ in range(HALVINGS):
+            trial = np.clip(point + length * direction, lower, upper)
+            moved = trial - point
+            found, slope = function(trial)
+            if found <= value + SUFFICIENT * (gradient @ moved):
+                break
+            length /= 2
+        else:
+            return point
+        change = slope - gradient
+        if moved @ change > 0:
+            pairs.append((moved, change))
+        elif not pairs:
+            # As far as this step went there is no curvature.
+            step *= 4
+        point, value, gradient = trial, found, slope
+    return point
+
+
+def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], step: float) -> np.ndarray:
+    """The gradient times the inverse of the Hessian that the pairs tell of."""
+    result, weights = gradient.copy(), []
+    pairs = [(moved, change) for moved, change in pairs if moved @ change > 0]
+    for moved, change in reversed(pairs):
+        weight = (moved @ result) / (moved @ change)
+        result -= weight * change
+        weights.append(weight)
+    if pairs:
+        moved, change = pairs[-1]
+        step = float((moved @ change) / (change @ change))
+    result *= step
+    for (moved, change), weight in zip(pairs, reversed(weights), strict=True):
+        result += moved * (weight - (change @ result) / (moved @ change))
+    return result
+
+
+# Of α, as a share of λ_max(C)/n: where it begins, by what it falls in each round, where it stays.
+FIRST, FALL, LAST = 1.3, 0.6, 0.4
+STEPS = 25
+# Inequalities are added where they are violated by more, so many of each size for a spin at most.
+TRIANGLE, PENTAGON = 0.02, 0.05
+MOST_ADDED = 5
+# Inequalities that longer ones are sought from, for a spin.
+EXTENDED = 6
+# A multiplier below this share of the largest is none.
+NEGLIGIBLE = 1e-7
+EPSILON = np.finfo(np.float64).eps
+
+
+class Proof(NamedTuple):
+    """What a point of the dual proves.
+
+    Args:
+        bound: no spins have a larger value.
+        others: no spins but ``leading`` and their opposites have a larger one.
+        leading: the signs of M's leading eigenvector.
+    """
+
+    bound: float
+    others: float
+    leading: np.ndarray
+
+
+@dataclass
+class Relaxation:
+    """The dual of one problem, and where its minimisation has come.
+
+    Args:
+        diagonal: y.
+        losses: λ, one for each hinge term.
+        rule_prices: μ, one for each product of rules.
+        prices: z, one for each inequality.
+        products: X.
+        penalty: α.
+        factor: X = factor factorᵀ.
+    """
+
+    problem: SpinProblem
+    diagonal: np.ndarray
+    losses: np.ndarray
+    rule_prices: np.ndarray
+    inequalities: Inequalities
+    prices: np.ndarray
+    products: np.ndarray
+    penalty: float
+    least_penalty: float
+    factor: np.ndarray
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, problem: SpinProblem) -> Relaxation:
+        """At a point that no round has improved."""
+        size, hinge = len(problem), problem.hinge
+        losses = np.full(0 if hinge is None else len(hinge.owner), 0.5)
+        matrix = problem.matrix if hinge is None else problem.matrix + hinge.weighted(losses)
+        largest = float(np.linalg.eigvalsh(matrix)[-1])
+        diagonal = np.full(size, largest)
+        # Of a problem without weights any penalty will do.
+        scale = largest / size or 1.0
+        return cls(
+            problem,
+            diagonal,
+            losses,
+            np.zeros(0 if problem.rules is None else len(problem.rules.rule)),
+            Inequalities.none(),
+            np.zeros(0),
+            np.zeros_like(matrix),
+            FIRST * scale,
+            LAST * scale,
+            np.eye(size),
+        )
+
+    def round(self) -> Proof:
+        """Improve the multipliers, and X; what is proven by them."""
+        size, terms, ruled = len(self.problem), len(self.losses), len(self.rule_prices)
+        nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
+        centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
+        entries = self.inequalities.entries(size)
+        linear = self._linear
+        hinge, rules = self.problem.hinge, self.problem.rules
+        factor, products = self.factor, self.products
+
+        def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal factor, products
+            values, vectors = np.linalg.eigh(self._matrix(point, entries) + nearby)
+            first = int(np.searchsorted(values, 0))
+            positive = values[first:]
+            factor = vectors[:, first:] * np.sqrt(positive / self.penalty)
+            products = factor @ factor.T
+            parts = [-products.diagonal()]
+            if hinge is not None:
+                parts.append(hinge.margins(products))
+            if rules is not None:
+                parts.append(rules.values(products))
+            for places, signs in entries:
+                parts.append(np.einsum("mp,mp->m", products.ravel()[places], signs))
+            value = float(linear @ point + positive @ positive / (2 * self.penalty) - centre)
+            return value, linear + np.concatenate(parts)
+
+        lower = np.repeat([-np.inf, 0.0], [size, terms + ruled + len(self.prices)])
+        upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, ruled + len(self.prices)])
+        point = minimise(lagrangian, self._point, lower, upper, step=self.penalty, num_iters=STEPS)
+        lagrangian(point)
+        ends = np.cumsum([size, terms, ruled])
+        self.diagonal, self.losses, self.rule_prices, self.prices = np.split(point, ends)
+        self.factor, self.products = factor, products
+        self.rounds += 1
+        return self.proof()
+
+    @property
+    def warming(self) -> bool:
+        """The penalty has further to fall."""
+        return self.penalty > self.least_penalty
+
+    def tighten(self) -> None:
+        """Add what X violates, drop what has no price, and lower the penalty until its least."""
+        self.penalty = max(self.penalty * FALL, self.least_penalty)
+        kept = self.prices > NEGLIGIBLE * self.prices.max(initial=0)
+        inequalities = self.inequalities.select(kept)
+        most = MOST_ADDED * len(self.problem)
+        new = [triangles(self.products, TRIANGLE, most)]
+        for group in inequalities.groups[:-1]:
+            tightest = np.argsort(group.slack(self.products), kind="stable")
+            base = group.select(tightest[: EXTENDED * len(self.problem)])
+            new.append(longer(base, self.products, PENTAGON, most))
+        self.inequalities, self.prices = inequalities.join(self.prices[kept], new)
+
+    def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
+        """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
+        size = len(self.problem)
+        between = self._matrix(self._point, self.inequalities.entries(size))[gone, kept]
+        diagonal = self.diagonal.copy()
+        diagonal[kept] += diagonal[gone] - 2 * sign * between
+        inequalities, prices = self.inequalities.merged(self.prices, gone, kept, sign)
+        products = np.delete(np.delete(self.products, gone, 0), gone, 1)
+        return Relaxation(
+            self.problem.merged(gone, kept, sign),
+            np.delete(diagonal, gone),
+            self.losses,
+            self.rule_prices,
+            inequalities,
+            prices,
+            products,
+            self.penalty,
+            self.least_penalty,
+            np.delete(self.factor, gone, 0),
+        )
+
+    def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> Relaxation:
+        """:meth:`merged`, one after the other."""
+        relaxation = self
+        for gone, kept, sign in merges:
+            relaxation = relaxation.merged(gone, kept, sign)
+        return relaxation
+
+    @property
+    def _point(self) -> np.ndarray:
+        """(y, λ, μ, z)."""
+        return np.concatenate([self.diagonal, self.losses, self.rule_prices, self.prices])
+
+    @property
+    def _linear(self) -> np.ndarray:
+        """What each multiplier adds to the bound."""
+        hinge = self.problem.hinge
+        margins = np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
+        of_rules = np.zeros(len(self.rule_prices))
+        return np.concatenate([np.ones(len(self.problem)), margins, of_rules, self.inequalities.limits])
+
+    def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+        """M at (y, λ, μ, z)."""
+        problem, size = self.problem, len(self.problem)
+        of_hinge = size + len(self.losses)
+        of_rules = of_hinge + len(self.rule_prices)
+        matrix = problem.matrix.copy()
+        for (places, signs), prices in zip(entries, self.inequalities.parts(point[of_rules:]), strict=True):
+            weights = (signs * (prices / 2)[:, None]).ravel()
+            lower = np.bincount(places.ravel(), weights, size * size).reshape(size, size)
+            matrix += lower + lower.T
+        if problem.hinge is not None:
+            matrix += problem.hinge.weighted(point[size:of_hinge])
+        if problem.rules is not None:
+            matrix += problem.rules.weighted(point[of_hinge:of_rules])
+        matrix.ravel()[:: size + 1] -= point[:size]
+        return matrix
+
+    def proof(self) -> Proof:
+        """The bounds, each with all that rounding may have taken off it.
+
+        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and
+        xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
+        """
+        point, linear = self._point, self._linear
+        matrix = self._matrix(point, self.inequalities.entries(len(self.problem)))
+        size = len(matrix)
+        values, vectors = np.linalg.eigh(matrix)
+        second, first = values[-2:] if size > 1 else (values[-1], values[-1])
+        base = self.problem.constant + float(linear @ point)
+        leading = vectors[:, -1]
+        reach = max(0.0, float(np.abs(leading).sum() - 2 * np.abs(leading).min()))
+        # Each entry and each eigenvalue is off by a few roundings of what has been added up.
+        weights = np.abs(linear * point).sum() + abs(self.problem.constant)
+        entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
+        if self.problem.hinge is not None:
+            entries += np.abs(self.problem.hinge.fields).sum()
+        if self.problem.rules is not None:
+            entries += 10 * self.problem.rules.size(self.rule_prices)
+        rounding = 4 * EPSILON * (len(point) * weights + size * size * entries)
+        signs = np.where(leading < 0, -1.0, 1.0)
+        others = second * size + (first - second) * reach**2
+        return Proof(base + first * size + rounding, base + others + rounding, signs)

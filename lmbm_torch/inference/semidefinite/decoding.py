@@ -1,0 +1,207 @@
+"""Exact decoding of dense Boltzmann machines: branch and bound with semidefinite bounds.
+
+Where labels are coupled in contradictory ways, the bounds of
+:mod:`~lmbm_torch.inference.relaxations.integer_program` and
+:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` say little, and their searches end at some
+fifty labels. Semidefinite programming with triangle and pentagonal inequalities
+(:mod:`lmbm_torch.inference.semidefinite.bound`) leaves gaps so small that a hundred dense labels take some
+tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality by
+intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights or roof duality
+decide are settled first, those that another one implies are merged with it, and parts of the graph that
+nothing connects are searched on their own. Rules are followed at every node, and products of what they leave
+with their labels are part of the bound. Several nodes are bounded at once, on all cores. Bounds hold in
+floating point. Hinge losses have far weaker bounds, 0 for many models of more than some fifty labels.
+
+Objectives tie that differ by less than a share of 10⁻¹² of the largest one that a label could have; of
+labellings that tie, any is found.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lmbm_torch.backends.blas import single_threaded
+from lmbm_torch.backends.threads import share
+from lmbm_torch.checks import check_count, check_positive, count_limit
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.relaxations.objectives import Hinge, Rule, Score, Task
+from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.semidefinite.spin_parts import Example, Labellings, best_labellings
+from lmbm_torch.inference.semidefinite.spin_search import Limits
+from lmbm_torch.shapes import Known
+
+__all__ = ["decode", "decode_hinge"]
+
+
+@searched_on_host
+@torch.no_grad()
+def decode(
+    energy: PairwiseEnergy,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    node_limit: int | None = None,
+    time_limit: float | None = None,
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """argmax_y score(y), the MAP labelling; the score is the objective, bound ≥ objective.
+
+    Args:
+        energy: a Boltzmann machine, on any device; the search itself runs on the CPU.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        top_k: how many labellings to return, best first; the bound is then on all others.
+        node_limit: end an example's search after so many nodes, parts of its labellings whose bound is
+            computed; each part of the graph has one at least.
+        time_limit: end an example's search after about so many seconds. Results then depend on the machine.
+        constraints: rules that the labellings must obey. Products of rules and labels tighten the bound.
+
+    Returns:
+        ``status.exact``: no labelling is better; ``status.converged``: no limit was met.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
+            shape or with other values; a limit or ``top_k`` that is no count, more than the labellings of an
+            example; a time limit that is not a finite number above 0; constraints of another number of
+            labels, or that contradict what is known; more labellings asked for than they allow, or than
+            were found within a limit.
+    """
+    return _decode(energy, Score(), known, top_k, _Limits.of(node_limit, time_limit), constraints)
+
+
+@searched_on_host
+@torch.no_grad()
+def decode_hinge(
+    energy: PairwiseEnergy,
+    margin: float = 1.0,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    node_limit: int | None = None,
+    time_limit: float | None = None,
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+
+    Args:
+        energy: see :func:`decode`.
+        margin: γ > 0, in units of the local fields.
+        known: see :func:`decode`; known labels still pay their own hinge.
+        top_k: see :func:`decode`, also for the limits and constraints.
+
+    Returns:
+        The hinge loss is the objective, bound ≤ objective; else: see :func:`decode`.
+
+    Raises:
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+    """
+    limits = _Limits.of(node_limit, time_limit)
+    return _decode(energy, Hinge(margin), known, top_k, limits, constraints)
+
+
+class _Limits(NamedTuple):
+    """Checked: nodes of an example, and its seconds."""
+
+    nodes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, node_limit: int | None, time_limit: float | None) -> _Limits:
+        if time_limit is not None:
+            check_positive("time_limit", time_limit)
+        return cls(count_limit("node_limit", node_limit), math.inf if time_limit is None else time_limit)
+
+
+def _decode(
+    energy: PairwiseEnergy,
+    rule: Rule,
+    known: Known | None,
+    top_k: int,
+    limits: _Limits,
+    constraints: Constraints | None,
+) -> Decoding:
+    """Check what came, settle what is easy, and search each example."""
+    check_count("top_k", top_k)
+    task = Task.of(energy, rule, known)
+    if constraints is not None:
+        check_rules(energy, constraints, known)
+        for row, given in enumerate(task.known.numpy()):
+            constraints.check(given, f"known[{row}]")
+    free = int(task.known.isnan().sum(1).min())
+    if top_k > 2**free:
+        raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
+    settled = Settled.nothing(task.precise, task.known)
+    # What dominant weights and roof duality decide is so in a best labelling, not in the further ones.
+    if top_k == 1 and constraints is None:
+        settled = rule.settle(task.precise, task.known)
+        if isinstance(rule, Score):
+            settled = settle_persistent(settled)
+    couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
+    margin = float(rule.margin) if isinstance(rule, Hinge) else None
+    found: list[Any] = [None] * energy.batch_size
+    stopped = Event()
+
+    def search(row: int) -> None:
+        example = Example(settled.energy.unary[row].numpy(), couplings[row], spins[row], margin, constraints)
+        clock = time.perf_counter() + limits.seconds
+        found[row] = best_labellings(example, top_k, Limits(limits.nodes, clock, stopped))
+
+    with single_threaded():
+        _share(search, energy.batch_size, stopped)
+    few = [row for row, each in enumerate(found) if not np.isfinite(each.values).all()]
+    if few:
+        raise ValueError(f"top_k: expected at most what the rules allow and a limit lets find, got {top_k}")
+    return _decoding(task, settled, found, top_k)
+
+
+def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> None:
+    """Search the examples on all threads; whatever ends one of them ends all."""
+
+    def guarded(row: int) -> None:
+        try:
+            search(row)
+        except BaseException:
+            stopped.set()
+            raise
+
+    try:
+        share(range(batch_size), guarded)
+    except BaseException:
+        stopped.set()
+        raise
+
+
+def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int) -> Decoding:
+    """The searches' answers, numbers in the energy's precision."""
+    spins = torch.tensor(np.stack([each.spins for each in found]))
+    labels = torch.stack([settled.of_all((each + 1) / 2) for each in spins.unbind(1)], 1).long()
+    losses = torch.stack([task.rule.loss(task.precise, each) for each in labels.unbind(1)], 1)
+    losses, order = losses.sort(dim=1, stable=True)
+    labels = labels.gather(1, order[:, :, None].expand_as(labels))
+    complete = torch.tensor([each.complete for each in found])
+    proven = -settled.energy.constant - torch.tensor([each.others for each in found], dtype=torch.float64)
+    if isinstance(task.rule, Hinge):
+        proven = proven.clamp(min=0)
+    proven = torch.where(complete, losses[:, -1], torch.minimum(proven, losses[:, -1]))
+    energy = task.energy
+    objective, bound = (
+        task.rule.objective(energy, values.to(energy.dtype)) for values in (losses.mT, proven)
+    )
+    nodes = torch.tensor([each.nodes for each in found])
+    status = Status(proven == losses[:, -1], complete, nodes, (objective[-1] - bound).abs())
+    if top_k == 1:
+        labels, objective = labels.squeeze(1), objective.squeeze(0)
+    else:
+        objective = objective.mT
+    return Decoding(labels, objective, bound, status, nodes)

@@ -1,0 +1,160 @@
+"""Dual multipliers that prove of parts of a Boltzmann machine's labellings that none beats some answers.
+
+What :mod:`~lmbm_torch.inference.semidefinite.decoding` has found can be proven by a tree whose leaves are
+closed by semidefinite bounds. A leaf's multipliers y, of each spin's square, and z ≥ 0, of inequalities
+(b_t·x)² ≥ 1 over an odd number of signs each, say enough for others to compute the bound
+
+    score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
+    M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
+
+with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Hinge losses
+Σ_i [γ − m_i]_+ are at least Σ_i λ_i (γ − m_i) for multipliers λ between 0 and 1: minus a score like that.
+Under rules, products of what they leave and of labels are added, with multipliers ≥ 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.inference.semidefinite.bound import Relaxation
+from lmbm_torch.inference.semidefinite.spin_parts import common_unit
+from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, with_field_spin
+from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, least_decided, prove_bound
+
+__all__ = ["Multipliers", "OpenPart"]
+
+# Below the answers' value, as a share of a label's largest score: checking rounds otherwise than this.
+CLEARANCE = 1e-8
+
+
+class Multipliers(NamedTuple):
+    """A point of the dual of a part's problem.
+
+    Args:
+        diagonal: y, (1 + free labels,), the first of the spin that carries the fields.
+        members: (inequalities, 5), of each its signs times 1 + the place in ``diagonal``, and zeros.
+        prices: z, (inequalities,).
+        unit: a number of which all weights are multiples; 0 where there is none that sums can tell.
+        losses: λ of the hinge losses, (labels,); of scores none, (0,).
+        rules: of each product its rule, and 0, 1 + j, or −1 − j where the rule stands by itself, or is
+            multiplied by y_j, or by 1 − y_j, (products, 2).
+        rule_prices: its multiplier, (products,).
+    """
+
+    diagonal: np.ndarray
+    members: np.ndarray
+    prices: np.ndarray
+    unit: float
+    losses: np.ndarray
+    rules: np.ndarray
+    rule_prices: np.ndarray
+
+
+class _Answers(Best):
+    """Labellings that are given, and parts that are to lie clearly below them."""
+
+    @property
+    def threshold(self) -> float:
+        return self.values[-1] + self.step - self.slack
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """Labellings that agree with what is known, of which none is to be better than the answers.
+
+    Args:
+        relaxation: the dual of the part's problem, scaled by 2 to the power of −``exponent``.
+        free: labels that are not known, (free,).
+        is_first: no bound has been computed yet.
+    """
+
+    relaxation: Relaxation
+    free: np.ndarray
+    answers: Best
+    exponent: int
+    is_first: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        fields: np.ndarray,
+        couplings: np.ndarray,
+        known: np.ndarray,
+        answers: np.ndarray,
+        margin: float | None = None,
+        constraints: Constraints | None = None,
+    ) -> OpenPart:
+        """All labellings of an example.
+
+        Args:
+            fields: unary log-potentials, (labels,).
+            couplings: pairwise ones, (labels, labels).
+            known: spins, 0 for free labels.
+            answers: spins, best first, (answers, labels).
+            margin: of the hinge loss; None for scores.
+            constraints: rules that labellings obey.
+        """
+        exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max(), margin or 0.0))[1])
+        fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
+        margin = None if margin is None else float(np.ldexp(margin, -exponent))
+        problem = SpinProblem.of_machine(fields, couplings, margin, constraints)
+        slack = CLEARANCE * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
+        step = 2 * common_unit(fields, couplings) if margin is None else 0.0
+        best = _Answers.of(problem, len(answers), step, slack)
+        best.offer(np.concatenate([np.ones((len(answers), 1)), answers], 1))
+        return cls(Relaxation.of(problem.given(known)), np.flatnonzero(known == 0), best, exponent)
+
+    def closed(self) -> Multipliers | None:
+        """Multipliers that leave nothing to be found here; None where the part is better split.
+
+        The relaxation is improved in place; halves begin from where it is.
+
+        Raises:
+            ValueError: a labelling that is better than an answer.
+        """
+        value, generator = self.answers.values[-1], np.random.default_rng(0)
+        bound = prove_bound(self.relaxation, np.inf, self.is_first, self.answers, Limits(), generator)
+        if self.answers.values[-1] > value + self.answers.slack:
+            raise ValueError("answers: expected the best labellings, got one that is beaten")
+        return self._multipliers() if bound <= self.answers.threshold else None
+
+    def least_decided(self) -> int:
+        """The label to branch on."""
+        return int(self.free[least_decided(self.relaxation.products) - 1])
+
+    def half(self, label: int, spin: int) -> OpenPart:
+        """The part's labellings in which a label has a spin."""
+        place = int(np.flatnonzero(self.free == label)[0])
+        merged = self.relaxation.merged(place + 1, 0, spin)
+        return replace(self, relaxation=merged, free=np.delete(self.free, place), is_first=False)
+
+    def _multipliers(self) -> Multipliers:
+        of_groups = []
+        for group in self.relaxation.inequalities.groups:
+            signed = group.signs * (1 + group.spins)
+            of_groups.append(np.pad(signed, ((0, 0), (0, 5 - group.size))))
+        prices = np.ldexp(self.relaxation.prices, self.exponent)
+        used = prices > 0
+        problem, diagonal = self.relaxation.problem, self.relaxation.diagonal
+        # Squares of spins are a constant to whoever reads this.
+        if problem.hinge is not None:
+            diagonal = diagonal - problem.hinge.weighted(self.relaxation.losses).diagonal()
+        which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)
+        if problem.rules is not None:
+            rule_prices = self.relaxation.rule_prices
+            diagonal = diagonal - problem.rules.weighted(rule_prices).diagonal()
+            which = np.stack([problem.rules.rule, problem.rules.literal], 1)
+        is_used = rule_prices > 0
+        return Multipliers(
+            diagonal=np.ldexp(diagonal, self.exponent),
+            members=np.concatenate(of_groups)[used].astype(np.int16),
+            prices=prices[used],
+            unit=float(np.ldexp(self.answers.step / 2, self.exponent)),
+            losses=self.relaxation.losses,
+            rules=which[is_used],
+            rule_prices=np.ldexp(rule_prices[is_used], self.exponent),
+        )

@@ -1,0 +1,199 @@
+"""One example's labellings by semidefinite branch and bound: its parts searched one by one.
+
+Labels that nothing couples to others, directly or by way of further labels, are a problem of their own. Each
+is scaled by a power of two, which rounds nothing, so that the search sees weights of about 1.
+
+Spins that are decided, equal or opposite in every best labelling, by what roof duality says given one.
+
+Where a spin is given, roof duality decides others (:mod:`~lmbm_torch.inference.relaxations.persistency`).
+What it decides alike for both signs is so in every best labelling; what it decides by the sign goes with the
+spin, and the two are one (Boros and Hammer, Pseudo-Boolean optimization, 2002).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.inference.relaxations.persistency import persistent_spins
+from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, with_field_spin
+from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, search
+
+__all__ = ["Example", "Labellings", "best_labellings", "common_unit", "merge_implied"]
+
+# Spins that are tried although those before them implied nothing: of dense problems all are like that.
+FRUITLESS = 8
+
+
+def merge_implied(problem: SpinProblem) -> SpinProblem:
+    """The problem of scores where spins that another one implies are merged with it, or with the first."""
+    place, fruitless = 1, 0
+    while place < len(problem) and fruitless < FRUITLESS:
+        one, other = (_implied(problem, place, sign) for sign in (1, -1))
+        fruitless += 1
+        # From the last one on, so that the others keep their places.
+        for spin in np.flatnonzero(one * other)[::-1]:
+            kept, sign = (0, one[spin]) if one[spin] == other[spin] else (place, one[spin])
+            problem = problem.merged(int(spin), kept, int(sign))
+            place, fruitless = place - (spin < place), 0
+        place += 1
+    return problem
+
+
+def _implied(problem: SpinProblem, place: int, sign: int) -> np.ndarray:
+    """What every best labelling has where a spin has a sign, 0 where roof duality does not say, (spins,)."""
+    part = problem.merged(place, 0, sign)
+    spins = persistent_spins(2 * part.matrix[0, 1:], 2 * part.matrix[1:, 1:])
+    return np.insert(np.insert(spins, place - 1, 0), 0, 0)
+
+
+# Far above the round-off of the sums: values tie that differ by a smaller share of a label's largest loss.
+ROUND_OFF = 1e-12
+# Weights that are all multiples of one number, none of them of more, have exact sums.
+MOST_MULTIPLES = 2.0**40
+
+
+class Example(NamedTuple):
+    """A Boltzmann machine for one input.
+
+    Args:
+        fields: unary log-potentials, (labels,).
+        couplings: pairwise ones, (labels, labels).
+        known: spins, 0 for free labels.
+        margin: of the hinge loss; None for scores.
+        constraints: rules over the labels; None where all labellings are allowed.
+    """
+
+    fields: np.ndarray
+    couplings: np.ndarray
+    known: np.ndarray
+    margin: float | None
+    constraints: Constraints | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Labels that are known are done with, and so are parts of the graph that nothing connects."""
+        return self.margin is None and self.constraints is None
+
+
+@dataclass(frozen=True)
+class Labellings:
+    """The best labellings of an example or of one of its parts.
+
+    Args:
+        spins: best first, (number, labels).
+        values: of each, scores or negative losses.
+        others: no other labelling has a larger value; the last one's where the search has seen to all.
+        complete: no limit was met.
+        nodes: parts of the search.
+    """
+
+    spins: np.ndarray
+    values: np.ndarray
+    others: float
+    complete: bool
+    nodes: int
+
+
+def best_labellings(example: Example, number: int, limits: Limits) -> Labellings:
+    """The ``number`` best labellings, at most as many as there are, with what is proven of all others."""
+    found = Labellings(example.known[None].copy(), np.zeros(1), -np.inf, True, 0)
+    if example.is_plain:
+        fields = example.fields + example.couplings @ example.known
+        constant = example.known @ (example.fields + fields) / 2
+        found = replace(found, values=np.array([constant]))
+        free = example.known == 0
+        example = example._replace(
+            fields=np.where(free, fields, 0), couplings=example.couplings * np.outer(free, free)
+        )
+    for labels in _parts(example):
+        left = replace(limits, nodes=max(1, limits.nodes - found.nodes))
+        found = _both(found, labels, _part(example, labels, number, left), number)
+    return found
+
+
+def _parts(example: Example) -> Iterator[np.ndarray]:
+    """The labels of each part of the graph; of scores, those that are free. Rules may connect all of them."""
+    if example.constraints is not None:
+        yield np.arange(len(example.known))
+        return
+    decided = (example.known != 0) & example.is_plain
+    coupled, left = example.couplings != 0, ~decided
+    while left.any():
+        part = np.zeros_like(left)
+        part[left.argmax()] = True
+        while (grown := part | coupled[part].any(0)).sum() > part.sum():
+            part = grown
+        left &= ~part
+        yield np.flatnonzero(part)
+
+
+def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> Labellings:
+    """The best labellings of one part."""
+    fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
+    known = example.known[labels]
+    # Of weights of 0 any scale will do.
+    largest = max(np.abs(fields).max(), np.abs(couplings).max(), example.margin or 0.0)
+    exponent = int(np.frexp(largest)[1])
+    fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
+    margin = None if example.margin is None else float(np.ldexp(example.margin, -exponent))
+    whole = SpinProblem.of_machine(fields, couplings, margin, example.constraints)
+    step = 2 * common_unit(fields, couplings) if margin is None else 0.0
+    slack = ROUND_OFF * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
+    problem = whole.given(known)
+    if number == 1 and example.constraints is None:
+        if not fields.any() and not known.any():
+            # All labels flipped are worth as much.
+            problem = problem.merged(1, 0, -1)
+        if margin is None:
+            problem = merge_implied(problem)
+    free = len(problem) - 1
+    best = Best.of(whole, min(number, 2**free) if free < 60 else number, step, slack)
+    if example.constraints is not None:
+        best.offer(_nearest(example.constraints, fields, known))
+    answer = search(problem, best, limits)
+    values = np.ldexp(best.values, exponent)
+    others = values[-1] if answer.complete else max(values[-1], float(np.ldexp(answer.bound, exponent)))
+    return Labellings(best.spins[:, 1:], values, others, answer.complete, answer.nodes)
+
+
+def _nearest(constraints: Constraints, fields: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """What the fields ask for, as far as rules allow, as rows of all spins: none where nothing is allowed."""
+    labels = constraints.nearest((fields > 0).astype(np.float64), np.where(known == 0, np.nan, known > 0))
+    return np.ones((0, 1 + len(fields))) if labels is None else np.insert(2.0 * labels - 1, 0, 1)[None]
+
+
+def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) -> Labellings:
+    """The best labellings of what was found and of one part more, ``labels``."""
+    sums = found.values[:, None] + part.values
+    order = np.argsort(-sums, axis=None, kind="stable")[:number]
+    rows, columns = np.unravel_index(order, sums.shape)
+    spins = found.spins[rows]
+    spins[:, labels] = part.spins[columns]
+    values = sums.ravel()[order]
+    # Any other labelling is another one here or there, or a sum that was left out.
+    elsewhere = max(
+        found.others + max(part.values[0], part.others), part.others + max(found.values[0], found.others)
+    )
+    complete = found.complete and part.complete
+    others = values[-1] if complete else max(values[-1], elsewhere)
+    return Labellings(spins, values, others, complete, found.nodes + part.nodes)
+
+
+def common_unit(fields: np.ndarray, couplings: np.ndarray) -> float:
+    """A number of which all weights are multiples; 0 where they have none that sums can tell."""
+    weights = np.unique(np.abs(np.concatenate([fields, couplings[np.tril_indices(len(fields), -1)]])))
+    total, unit = float(weights.sum()) * len(fields) ** 2, 0.0
+    for weight in weights:
+        # Euclid's algorithm; remainders of floating-point numbers are exact.
+        one, other = float(weight), unit
+        while other:
+            one, other = other, float(np.fmod(one, other))
+        unit = one
+        if unit and total > MOST_MULTIPLES * unit:
+            return 0.0
+    return unit

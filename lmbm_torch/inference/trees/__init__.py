@@ -1,0 +1,1 @@
+"""Dynamic programmes on chains, trees and junction trees."""

@@ -1,0 +1,195 @@
+"""Exact inference in chains by dynamic programming: forward–backward, Viterbi and their kin.
+
+Source: max_margin_markov_networks_survey_2003, section 4.2.
+
+Log-potentials are first lowered so that the largest at each position is 0, and messages after each step, so
+that rounding is relative to what matters there, not to a score that grows with length.
+
+On the CPU a kernel goes through each chain by itself; without one, and for gradients, each position is one
+step for the whole batch. A step of sum-product is a matrix product of probabilities. Where transitions differ
+by less than the dtype's range, whatever the unaries, what underflows could not have been seen in any of its
+sums. Where they differ by more, for instance because some are forbidden, no kernel is taken, and the sums
+that may have lost something are done again as logsumexp.
+
+On a device all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
+
+Labels that are known are unaries of −∞ for all other states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count
+from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
+from lmbm_torch.inference.trees import chain_steps
+from lmbm_torch.inference.trees.chain_steps import Chains
+from lmbm_torch.shapes import Float, Int
+from lmbm_torch.verdicts import number, one_door
+
+__all__ = ["decode", "entropy", "log_partition", "marginals", "sample"]
+
+
+@one_door
+def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """log Σ_y exp(score(y)), differentiable any number of times; its gradient is the marginals.
+
+    Args:
+        energy: chains in float32 or float64, on any device.
+
+    Raises:
+        ValueError: NaN or +∞ in the energy; a chain all of whose labellings are forbidden.
+    """
+    chains = Chains.of(energy)
+    forward, scale = chain_steps.forward(chains)
+    return scale + forward[-1].logsumexp(-1)
+
+
+@one_door
+@torch.no_grad()
+def marginals(energy: ChainEnergy) -> ChainMarginals:
+    """P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
+
+    Args:
+        energy: see :func:`log_partition`.
+
+    Returns:
+        Marginals with ``status.exact`` but for log-potentials beyond 5e10, whose sums no float64 holds to
+        1e-5.
+
+    Raises:
+        ValueError: see :func:`log_partition`.
+    """
+    if chain_steps.is_coarse(energy):
+        fine = marginals(energy.to(torch.float64))
+        parts = (fine.nodes, fine.edges, fine.log_partition)
+        nodes, edges, log_partition = (part.to(energy.dtype) for part in parts)
+        return ChainMarginals(
+            nodes, edges, log_partition, replace(fine.status, residual=fine.status.residual.to(energy.dtype))
+        )
+    chains = Chains.of(energy)
+    if (found := chain_steps.sums(energy, chains)) is not None:
+        return ChainMarginals(*found, Status.certain(energy, energy.lengths))
+    messages, scale = chain_steps.forward(chains)
+    forward = torch.stack(messages, 1)
+    ahead, backward = chain_steps.backward(chains)
+    beliefs = forward + backward
+    nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
+    before = forward - beliefs.logsumexp(-1, keepdim=True)
+    edges = chain_steps.edges(before[:, :-1], chains, ahead)
+    if not chains.is_full:
+        edges.masked_fill_(~energy.inside[:, 1:, None, None], 0)
+    log_partition = scale + forward[:, -1].logsumexp(-1)
+    status = Status.certain(energy, energy.lengths)
+    if chain_steps.largest(energy) > chain_steps.COARSE_DOUBLE:
+        # Sums from both sides do not cancel to digits any more: each step is a distribution for itself.
+        tables = before[:, :-1, :, None] + chains.transition + ahead[..., None, :]
+        edges = (
+            tables.flatten(-2).softmax(-1).view_as(tables).masked_fill(~energy.inside[:, 1:, None, None], 0)
+        )
+        status = replace(status, exact=torch.zeros_like(status.exact))
+    return ChainMarginals(nodes, edges, log_partition, status)
+
+
+@one_door
+def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """−Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
+
+    With H_t(s) the entropy of the labels before t given y_t = s, summed forward by the chain rule; no term
+    is negative, and none as large as a score.
+
+    Args:
+        energy: see :func:`log_partition`.
+
+    Raises:
+        ValueError: see :func:`log_partition`.
+    """
+    chains = Chains.of(energy)
+    forward, _ = chain_steps.forward(chains)
+    before = torch.zeros_like(forward[0])
+    for message, step in zip(forward[:-1], chains.steps(), strict=True):
+        given = (message[..., None] + step.transition).log_softmax(-2)
+        after = (given.exp() * (before[..., None] - given)).sum(-2)
+        before = after.where(step.inside, before)
+    last = forward[-1].log_softmax(-1)
+    return (last.exp() * (before - last)).sum(-1)
+
+
+@one_door
+@torch.no_grad()
+def sample(
+    energy: ChainEnergy, num_samples: int, *, generator: torch.Generator | None = None
+) -> Int[Tensor, "num_samples batch length"]:
+    """Independent draws from p(y), int64 with ``PADDING`` beyond a chain's end: from last to first position.
+
+    Args:
+        energy: see :func:`log_partition`.
+        num_samples: draws for each chain.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+
+    Raises:
+        ValueError: see :func:`log_partition`; fewer than 1 sample.
+    """
+    check_count("num_samples", num_samples)
+    chains = Chains.of(energy)
+    forward, _ = chain_steps.forward(chains)
+    last = forward[-1].expand(num_samples, -1, -1)
+    draw = partial(chain_steps.draw, generator=generator)
+    labels = chain_steps.trace(last, forward, chains, draw)
+    return labels.where(energy.inside, PADDING)
+
+
+@one_door
+@torch.no_grad()
+def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
+    """The labelling with the largest score (MAP, Viterbi), or the ``top_k`` best ones.
+
+    Of labellings that are equally good, the one with the lower state at the last position where they differ
+    wins; with ``top_k`` above 1 such labellings come in any order.
+
+    Args:
+        energy: see :func:`log_partition`.
+        top_k: how many labellings to return, best first; the bound is then the last one's score.
+
+    Returns:
+        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound. Of a chain that has
+        fewer labellings than others, those that are forbidden apart, the last ones are ``PADDING`` throughout
+        and score −∞.
+
+    Raises:
+        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above every chain's labellings.
+    """
+    check_count("top_k", top_k)
+    if top_k == 1:
+        labels = chain_steps.best_labels(energy).where(energy.inside, PADDING)
+        objective = energy.score(labels)
+        return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.lengths))
+    best, pointers = chain_steps.best_paths(Chains.of(energy), top_k)
+    ranks = best.shape[-1]
+    best = best.flatten(1)
+    most = int(number("most labellings", (best,), lambda: _are_possible(best).sum(-1).max()))
+    if most < top_k:
+        raise ValueError(f"top_k: expected at most {most}, the most labellings of a chain, got {top_k}")
+    values, places = best.topk(top_k, -1)
+    are_found = _are_possible(values)
+    states = [places // ranks]
+    for pointer, ranks in reversed(pointers):
+        places = pointer.flatten(1).gather(1, places)
+        states.append(places // ranks)
+    labels = torch.stack(states[::-1], -1).where(energy.inside[:, None], PADDING)
+    objective = energy.score(labels.transpose(0, 1)).mT.where(are_found, -torch.inf)
+    labels = labels.where(are_found[..., None], PADDING)
+    # The search's rounding and the score's may differ.
+    objective, order = objective.sort(stable=True, descending=True)
+    labels = labels.take_along_dim(order[..., None], 1)
+    return Decoding(labels, objective, objective[:, -1].clone(), Status.certain(energy, energy.lengths))
+
+
+def _are_possible(scores: Tensor) -> Tensor:
+    """Whether paths of these scores, the best one's being 0, pass nothing that is forbidden."""
+    return scores > chain_steps.FORBIDDEN / 2

@@ -1,0 +1,392 @@
+"""Steps along chains, one position after another for the whole batch, or on a device all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.energies.base import kept
+from lmbm_torch.energies.chain import ChainEnergy
+from lmbm_torch.inference.trees import chain_scans
+from lmbm_torch.shapes import Float
+from lmbm_torch.verdicts import is_traced, number, refuse_unless
+
+__all__ = [
+    "COARSE_DOUBLE",
+    "FORBIDDEN",
+    "Chains",
+    "backward",
+    "best_labels",
+    "best_paths",
+    "draw",
+    "edges",
+    "forward",
+    "is_coarse",
+    "largest",
+    "sums",
+    "trace",
+]
+
+# Stands for −∞: far below any sum of log-potentials, yet sums of it stay finite, so that no −∞ − (−∞) arises
+# in a gradient.
+FORBIDDEN = -1e30
+# Sums of larger log-potentials in float32 are rounded by 1e-5 and more: relative errors of probabilities.
+COARSE = 100.0
+# The same of float64.
+COARSE_DOUBLE = COARSE * 2.0**29
+_POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
+
+
+class _Step(NamedTuple):
+    """A step to a position: log-potentials of its state and of the pair of states, and whether it exists."""
+
+    unary: Tensor
+    transition: Tensor
+    inside: Tensor
+
+
+@dataclass(frozen=True)
+class Chains:
+    """An energy's log-potentials as the steps take them: at most 0, and finite, padding included.
+
+    Args:
+        unary: one (batch, states) tensor for each position.
+        transition: (states, states), or (batch, steps, states, states).
+        least: sums of probabilities below this may have lost what matters to them; 0 where none can.
+        inside: one (batch, 1) mask for each position.
+        is_full: nothing is padding.
+        shift: how much a chain's log-potentials were lowered, summed over its positions and steps.
+    """
+
+    unary: tuple[Tensor, ...]
+    transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
+    least: float
+    inside: tuple[Tensor, ...]
+    is_full: bool
+    shift: Float[Tensor, " batch"]
+
+    @classmethod
+    def of(cls, energy: ChainEnergy) -> Chains:
+        """Check what came."""
+        energy.check_values()
+        inside, shared = energy.inside, energy.is_shared
+        # A device would have to be waited for.
+        is_full = _is_on_host(energy.unary) and bool(inside.all())
+        unary, transition = energy.unary, energy.transition
+        if not is_full:
+            unary = unary.masked_fill(~inside[..., None], 0)
+            transition = transition if shared else transition.masked_fill(~inside[:, 1:, None, None], 0)
+        unary, at_positions = _lowered(unary, -1)
+        transition, at_steps = _lowered(transition, (-2, -1))
+        at_steps = at_steps * (energy.lengths - 1) if shared else at_steps.sum(-1)
+        return cls(
+            unary=unary.unbind(1),
+            transition=transition,
+            least=_least(transition),
+            inside=inside[..., None].unbind(1),
+            is_full=is_full,
+            shift=at_positions.sum(-1) + at_steps,
+        )
+
+    @kept
+    def tables(self) -> Tensor:
+        """The transitions as probabilities."""
+        return self.transition.exp()
+
+    @kept
+    def is_parallel(self) -> bool:
+        """Whether all positions are computed together."""
+        batch, states = self.unary[0].shape
+        steps, dtype = len(self.unary) - 1, self.transition.dtype
+        return not _is_on_host(self.transition) and chain_scans.fits(batch, steps, states, dtype)
+
+    @kept
+    def all_steps(self) -> Float[Tensor, "batch steps states states"]:
+        """Each step's log-potentials, for all positions together."""
+        inside = torch.cat(self.inside, 1)
+        return chain_scans.steps_of(torch.stack(self.unary, 1), self.transition, inside, FORBIDDEN)
+
+    def steps(self) -> list[_Step]:
+        """The potentials of each step, to every position but the first."""
+        return list(map(_Step, self.unary[1:], self.by_step(self.transition), self.inside[1:]))
+
+    def by_step(self, tables: Tensor) -> tuple[Tensor, ...]:
+        """One table for each step."""
+        # Not by index: the gradient of an index fills a tensor of all steps, for each.
+        return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
+
+
+def _is_on_host(tensor: Tensor) -> bool:
+    """Whether values may decide what is computed: not a device's, nor those that code is compiled for."""
+    return tensor.device.type == "cpu" and not is_traced()
+
+
+def is_coarse(energy: ChainEnergy) -> bool:
+    """Whether the energy's own precision rounds sums of its log-potentials too much."""
+    return energy.dtype == torch.float32 and largest(energy) > COARSE
+
+
+def largest(energy: ChainEnergy) -> float:
+    """The largest magnitude of a log-potential that does not forbid."""
+    finite = (tensor.detach().nan_to_num(0.0, neginf=0.0) for tensor in (energy.unary, energy.transition))
+    largest = [tensor.abs().amax() for tensor in finite if tensor.numel()]
+    return number("largest log-potential", (energy.unary, energy.transition), torch.stack(largest).max)
+
+
+def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Log-potentials less their largest along some axes, which moves no probability, and the largest."""
+    if potentials.numel() and not (_is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
+        potentials = potentials.clamp(min=FORBIDDEN)
+    largest = potentials.detach().amax(axes, keepdim=True)
+    return potentials - largest, largest.squeeze(axes)
+
+
+def _least(transition: Tensor) -> float:
+    """The least sum of probabilities, of a message that is at most 1, that cannot have lost what matters.
+
+    What underflows is below ``tiny`` for each state, and should be so far below the sum that it rounds away.
+    The best state before a step, of probability 1, gives every sum at least e^−spread: where that is enough,
+    there is nothing to watch. On a device, which would have to be waited for, all sums are logsumexp.
+    """
+    if not _is_on_host(transition):
+        return torch.inf
+    limits = torch.finfo(transition.dtype)
+    least = 16 * transition.shape[-1] * limits.tiny / limits.eps
+    is_safe = not transition.numel() or float(transition.detach().amin()) > math.log(least)
+    return 0.0 if is_safe else least
+
+
+def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) -> Tensor:
+    """log Σ_r exp(message_r) table_rs."""
+    if least == torch.inf:
+        return (message[..., None] + log_table).logsumexp(-2)
+    sums = (message.exp()[:, None] @ table).squeeze(1)
+    lost = sums < least
+    if not least or not bool(lost.any()):
+        return sums.log()
+    example, state = lost.nonzero(as_tuple=True)
+    columns = log_table.mT[state] if log_table.ndim == 2 else log_table.mT[example, state]
+    again = (message[example] + columns).logsumexp(-1)
+    return sums.where(~lost, 1).log().index_put((example, state), again)
+
+
+def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch steps states states"]:
+    """exp(before_r + transition_rs + ahead_s), for log-messages from both sides, those ahead at most 0."""
+    limits = torch.finfo(before.dtype)
+    if before.numel() and (
+        not _is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
+    ):
+        # What underflows ahead might be seen after all.
+        return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
+    return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
+
+
+def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
+    """For each position the log-message that arrives, its state's unary included, at most 0; what is missing.
+
+    The message of a chain's last position goes on unchanged to the end of the batch's.
+    """
+    if chains.is_parallel:
+        return _all_forward(chains, torch.logsumexp)
+    message = chains.unary[0]
+    messages, lowered = [message], []
+    for step, table in zip(chains.steps(), chains.by_step(chains.tables), strict=True):
+        after = _product(message, table, step.transition, chains.least) + step.unary
+        largest = after.detach().amax(-1, keepdim=True)
+        message = (after - largest).where(step.inside, message)
+        messages.append(message)
+        lowered.append(largest.where(step.inside, 0))
+    scale = chains.shift + torch.cat([torch.zeros_like(chains.shift)[:, None], *lowered], 1).sum(1)
+    _check_possible(scale)
+    return messages, scale
+
+
+def backward(chains: Chains) -> tuple[Tensor, Tensor]:
+    """For each step the log-message from what is ahead of it, at most 0, and what that says before it.
+
+    Returns:
+        ``(batch, steps, states)``, and ``(batch, length, states)`` that are 0 from a chain's end on.
+    """
+    if chains.is_parallel:
+        return _all_backward(chains)
+    backward = [torch.zeros_like(chains.unary[0])]
+    ahead = []
+    steps = list(zip(chains.steps(), chains.by_step(chains.tables), strict=True))
+    for step, table in reversed(steps):
+        message = step.unary + backward[-1]
+        ahead.append(message - message.amax(-1, keepdim=True))
+        before = _product(ahead[-1], table.mT, step.transition.mT, chains.least)
+        backward.append(before.where(step.inside, 0))
+    empty = chains.unary[0].new_empty(len(chains.shift), 0, chains.transition.shape[-1])
+    return torch.stack(ahead[::-1], 1) if ahead else empty, torch.stack(backward[::-1], 1)
+
+
+def _best_scores(chains: Chains) -> list[Tensor]:
+    """For each position the score of the best path to each state there, at most 0, less the best of all."""
+    if chains.is_parallel:
+        return _all_forward(chains, torch.amax)[0]
+    messages, scale = [chains.unary[0]], chains.shift
+    for step in chains.steps():
+        # Examples lie together in memory, so that the sums do too, whose largest are then taken abreast.
+        before = messages[-1].mT.contiguous().mT[..., None]
+        after = (before + step.transition).amax(-2) + step.unary
+        largest = after.amax(-1, keepdim=True)
+        messages.append((after - largest).where(step.inside, messages[-1]))
+        scale = scale + largest.where(step.inside, 0)[:, 0]
+    _check_possible(scale)
+    return messages
+
+
+def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tensor], Tensor]:
+    """:func:`forward`, or by ``torch.amax`` :func:`_best_scores`, of all positions together."""
+    messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
+    scale = chains.shift + lowered
+    _check_possible(scale)
+    return list(messages.unbind(1)), scale
+
+
+def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
+    """:func:`backward` of all positions together."""
+    message = torch.stack(chains.unary[1:], 1) + chain_scans.backward(chains.all_steps)
+    ahead = message - message.amax(-1, keepdim=True)
+    before = (chains.transition + ahead[..., None, :]).logsumexp(-1)
+    before = before.where(torch.stack(chains.inside[1:], 1), 0)
+    return ahead, torch.cat([before, torch.zeros_like(before[:, :1])], 1)
+
+
+def best_labels(energy: ChainEnergy) -> Tensor:
+    """Each chain's labelling of largest score, (batch, length); what stands in padding has no meaning.
+
+    On the CPU by a kernel, which goes through each chain by itself.
+    """
+    kernel = compiled("search.chains", "Viterbi") if _is_on_host(energy.unary) else None
+    if kernel is None:
+        chains = Chains.of(energy)
+        return _best_path(_best_scores(chains), chains)
+    energy.check_values()
+    batch, length, states = energy.unary.shape
+    labels = torch.zeros(batch, length, dtype=torch.int64)
+    are_possible = kernel.best_paths(
+        energy.unary.detach().contiguous().numpy().reshape(-1, states),
+        length * np.arange(batch),
+        energy.lengths.numpy(),
+        *_steps_of(energy.transition.detach()),
+        labels.view(-1).numpy(),
+    )
+    _refuse_impossible(torch.from_numpy(~are_possible))
+    return labels
+
+
+def sums(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor] | None:
+    """P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU, in double precision inside.
+
+    None without one, and where a sum of probabilities may lose what matters, or rounding tells.
+    """
+    kernel = compiled("search.chains", "forward–backward") if _is_on_host(energy.unary) else None
+    if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE:
+        return None
+    unary = torch.stack(chains.unary, 1)
+    batch, length, states = unary.shape
+    nodes, edges = torch.zeros_like(unary), unary.new_zeros(batch, length - 1, states, states)
+    steps = _steps_of(chains.tables)
+    total = kernel.marginals(unary.numpy(), energy.lengths.numpy(), *steps, nodes.numpy(), edges.numpy())
+    scale = chains.shift + torch.from_numpy(total).to(chains.shift)
+    _check_possible(scale)
+    return nodes, edges, scale
+
+
+def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
+    """The tables of steps as kernels take them: flat, and how far those of chains and steps are apart."""
+    strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
+    return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
+
+
+def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
+    """The states on the way back from the best last one, (batch, length)."""
+    if not chains.is_parallel:
+        return trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
+    pointers = (torch.stack(messages[:-1], 1)[..., None] + chains.transition).argmax(-2)
+    # Beyond a chain's end the last position's label goes on.
+    same = torch.arange(pointers.shape[-1], device=pointers.device)
+    pointers = pointers.where(torch.stack(chains.inside[1:], 1), same)
+    return chain_scans.trace(messages[-1].argmax(-1), pointers)
+
+
+def trace(last: Tensor, messages: list[Tensor], chains: Chains, choose: Callable[[Tensor], Tensor]) -> Tensor:
+    """Labellings, (samples, batch, length), from last to first position.
+
+    Args:
+        last: (samples, batch, states), what the last position's states are chosen by.
+        messages: one for each position, of what is before each state.
+        choose: (samples, batch, states) → (samples, batch), states.
+    """
+    labels = choose(last)
+    found = [labels]
+    for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
+        # Beyond a chain's end the last position's label goes on, so that it is chosen once.
+        labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
+        found.append(labels)
+    return torch.stack(found[::-1], -1)
+
+
+def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, int]]]:
+    """The best paths to each state of the last position, and for each step where those to a state came from.
+
+    Returns:
+        ``(batch, states, ranks)`` values, best first, the best of all being 0; for each step the places
+        ``state · ranks + rank`` among the paths before it, ``(batch, states, ranks)``, and the number of
+        ranks before it.
+    """
+    best = chains.unary[0][..., None]
+    pointers, scale = [], chains.shift
+    for step in chains.steps():
+        states, ranks = best.shape[1:]
+        candidates = (best[:, None] + step.transition.mT[..., None]).flatten(-2)
+        after, origin = candidates.topk(min(top_k, states * ranks), -1)
+        after = after + step.unary[..., None]
+        largest = after.amax((1, 2))
+        goes_on = step.inside[..., None]
+        more = after.shape[-1] - ranks
+        best = (after - largest[:, None, None]).where(goes_on, pad(best, (0, more), value=-torch.inf))
+        same = torch.arange(states * ranks, device=best.device).view(states, ranks)
+        pointers.append((origin.where(goes_on, pad(same, (0, more))), ranks))
+        scale = scale + largest.where(step.inside[:, 0], 0)
+    _check_possible(scale)
+    return best, pointers
+
+
+def _into(transition: Tensor, states: Tensor) -> Tensor:
+    """The columns of these states, (samples, batch, states), from what all chains share or from their own."""
+    if transition.ndim == 2:
+        return transition.mT[states]
+    return transition.mT[torch.arange(states.shape[1], device=states.device), states]
+
+
+def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Places along the last axis, drawn in proportion to the weights: the first of exponential clocks."""
+    clocks = torch.empty_like(log_weights).exponential_(generator=generator)
+    return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
+
+
+def _check_possible(scale: Tensor) -> None:
+    """Refuse chains whose every labelling passes something forbidden."""
+    refuse_unless(
+        _POSSIBLE,
+        (scale,),
+        lambda: (scale.detach() >= FORBIDDEN / 2).all(),
+        lambda: _refuse_impossible(scale < FORBIDDEN / 2),
+    )
+
+
+def _refuse_impossible(are_impossible: Tensor) -> None:
+    if are_impossible.any():
+        rows = are_impossible.nonzero().flatten()
+        raise ValueError(f"{_POSSIBLE}, got none in {len(rows)}, the first at row {int(rows[0])}")

@@ -1,0 +1,178 @@
+"""Variables of few values, summed or maximised out one after another: messages on a junction tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
+from math import prod
+from operator import add
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.inference.trees.triangulation import Cliques, Triangulation, by_index, min_fill
+from lmbm_torch.shapes import Float, Int
+
+__all__ = ["Layout", "Tables", "eliminate", "layout_of", "traced"]
+
+# Structures whose layouts are kept.
+NUM_LAYOUTS = 32
+
+
+class _Incoming(NamedTuple):
+    """A table that a bucket takes in.
+
+    Args:
+        index: of the table, or of the bucket that the message is from.
+        shape: its axes among the bucket's, of size 1 where it says nothing, behind the batch.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The tables that meet as variables are eliminated.
+
+    Args:
+        triangulation: the order.
+        sizes: how many values each variable has.
+        scopes: the variables of each table, as they come.
+        tables: for each bucket those whose first variable it eliminates.
+        messages: for each bucket the earlier buckets that report to it.
+    """
+
+    triangulation: Triangulation
+    sizes: tuple[int, ...]
+    scopes: Cliques
+    tables: tuple[tuple[_Incoming, ...], ...]
+    messages: tuple[tuple[_Incoming, ...], ...]
+
+    @property
+    def buckets(self) -> Cliques:
+        return self.triangulation.buckets
+
+    @cached_property
+    def entries(self) -> tuple[int, ...]:
+        """The numbers in each bucket's table."""
+        return tuple(prod(self.sizes[variable] for variable in bucket) for bucket in self.buckets)
+
+    @cached_property
+    def width(self) -> int:
+        """The least w with at most 2^(w + 1) entries in each table; of two values each the order's width."""
+        return (max(self.entries) - 1).bit_length() - 1
+
+    @cached_property
+    def axes(self) -> tuple[tuple[int, ...], ...]:
+        """The axes of each table in the order of elimination, the batch before them."""
+        place = _places(self.triangulation)
+        return tuple(
+            (0, *(1 + axis for axis in sorted(range(len(scope)), key=lambda axis: place[scope[axis]])))
+            for scope in self.scopes
+        )
+
+    def in_order(self, tables: list[Tensor]) -> list[Tensor]:
+        """Tables (batch, entries) of the scopes, their variables in the order of elimination."""
+        return [
+            table.view(-1, *(self.sizes[variable] for variable in scope)).permute(axes)
+            for table, scope, axes in zip(tables, self.scopes, self.axes, strict=True)
+        ]
+
+
+@lru_cache(NUM_LAYOUTS)
+def layout_of(sizes: tuple[int, ...], scopes: Cliques) -> Layout:
+    """The layout by minimum fill, or as variables are numbered where that is narrower."""
+    orders = min_fill(len(sizes), scopes), by_index(len(sizes), scopes)
+    return min((_layout(order, sizes, scopes) for order in orders), key=lambda layout: layout.width)
+
+
+def _layout(triangulation: Triangulation, sizes: tuple[int, ...], scopes: Cliques) -> Layout:
+    buckets, place = triangulation.buckets, _places(triangulation)
+
+    def incoming(index: int, scope: tuple[int, ...], home: int) -> _Incoming:
+        own = {*scope}
+        return _Incoming(index, tuple(sizes[each] if each in own else 1 for each in buckets[home]))
+
+    tables: list[list[_Incoming]] = [[] for _ in buckets]
+    messages: list[list[_Incoming]] = [[] for _ in buckets]
+    for index, scope in enumerate(scopes):
+        home = min(place[variable] for variable in scope)
+        tables[home].append(incoming(index, scope, home))
+    for index, (_, *others) in enumerate(buckets):
+        if others:
+            home = place[others[0]]
+            messages[home].append(incoming(index, tuple(others), home))
+    return Layout(triangulation, sizes, scopes, tuple(map(tuple, tables)), tuple(map(tuple, messages)))
+
+
+def _places(triangulation: Triangulation) -> dict[int, int]:
+    return {variable: index for index, variable in enumerate(triangulation.ordering)}
+
+
+class Tables(NamedTuple):
+    """What is eliminated.
+
+    Args:
+        layout: of the tables of several variables.
+        unary: log-potentials of the values of labels, which are the first variables and have two values.
+        tables: of the layout's scopes, in the order of elimination, the batch or 1 in front.
+    """
+
+    layout: Layout
+    unary: Float[Tensor, "batch labels values"]
+    tables: list[Tensor]
+
+
+def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
+    """Take each variable's tables together and ``combine`` their sum over its values; what is left.
+
+    Messages are lowered so that their largest entry is 0: they would else grow with the labels behind them.
+
+    Args:
+        problem: the tables.
+        combine: (batch, values, *others) → (batch, *others).
+    """
+    layout, unary = problem.layout, problem.unary.unbind(1)
+    messages: list[Tensor] = []
+    total = problem.unary.new_zeros(len(problem.unary))
+    for index, (variable, *others) in enumerate(layout.buckets):
+        tables = [problem.tables[table].reshape(-1, *shape) for table, shape in layout.tables[index]]
+        tables += [messages[sender].view(-1, *shape) for sender, shape in layout.messages[index]]
+        if variable < len(unary):
+            tables.append(unary[variable].view(-1, 2, *[1] * len(others)))
+        # Small tables first, so that few sums are as large as the bucket.
+        tables.sort(key=lambda table: table[0].numel())
+        message = combine(reduce(add, tables))
+        largest = message.detach().reshape(len(message), -1).amax(1)
+        messages.append(message - largest.view(-1, *[1] * len(others)))
+        total = total + largest
+        if not others:
+            total = total + messages[-1]
+    return total
+
+
+def traced(
+    problem: Tables, combined: list[Tensor], num_samples: int, choose: Callable[[Tensor], Tensor]
+) -> Int[Tensor, "num_samples batch variables"]:
+    """Values of all variables, the last eliminated chosen first, each given those that it is tabled with.
+
+    Args:
+        problem: the tables that have been eliminated.
+        combined: what :func:`eliminate` has combined, in that order.
+        num_samples: how many labellings of each example.
+        choose: (samples, batch, values) of log-potentials → (samples, batch) of values.
+    """
+    batch, sizes = len(problem.unary), problem.layout.sizes
+    rows = torch.arange(batch, device=problem.unary.device)
+    values = torch.zeros(num_samples, batch, len(sizes), dtype=torch.int64, device=rows.device)
+    for (variable, *others), table in reversed(list(zip(problem.layout.buckets, combined, strict=True))):
+        place = torch.zeros_like(values[..., 0])
+        for other in others:
+            place = sizes[other] * place + values[..., other]
+        # Between two indices, the axis of values comes last.
+        given = table.reshape(len(table), sizes[variable], -1).expand(batch, -1, -1)[rows, :, place]
+        values[..., variable] = choose(given)
+    return values

@@ -1,0 +1,160 @@
+"""Sparse models as tables over few labels, which an elimination starts from: log-potentials, or losses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.inference.trees.triangulation import Cliques
+from lmbm_torch.shapes import Bool, Float
+
+__all__ = [
+    "EXCLUDED",
+    "Machine",
+    "Potentials",
+    "cliques_of",
+    "families",
+    "log_potentials",
+    "log_tables",
+    "margin_tables",
+    "most_others",
+    "parity",
+    "scopes_of",
+]
+
+Machine = PairwiseEnergy | CliqueEnergy
+
+# Log-potential of a value that is known not to be: far below any score, and no −∞ that a gradient would trip
+# over.
+EXCLUDED = -1e30
+
+
+def cliques_of(energy: Machine) -> Cliques:
+    """The cliques of two or more labels; couplings are some where they are not 0 for every example."""
+    if isinstance(energy, CliqueEnergy):
+        return tuple(clique for clique in energy.cliques if len(clique) > 1)
+    coupled = energy.pairwise.detach() != 0
+    if coupled.ndim == 3:
+        coupled = coupled.any(0)
+    return tuple(map(tuple, coupled.triu(1).nonzero().tolist()))
+
+
+def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
+    """The log-potentials of each label's spin, and of the product of each clique's spins."""
+    if isinstance(energy, PairwiseEnergy):
+        first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
+        # Either direction is half of what the score takes.
+        both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
+        return energy.unary, both / 2
+    single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
+    larger = [index for index, clique in enumerate(energy.cliques) if len(clique) > 1]
+    names = [energy.cliques[index][0] for index in single]
+    unary = energy.weight.new_zeros(*energy.weight.shape[:-1], energy.num_labels)
+    place = torch.tensor(names, dtype=torch.int64, device=energy.device)
+    return unary.index_add(-1, place, energy.weight[..., single]), energy.weight[..., larger]
+
+
+def parity(order: int, like: Tensor) -> Float[Tensor, " labellings"]:
+    """Π_i s_i of every labelling of a clique, its first label the most significant bit of its number."""
+    spins = like.new_tensor([-1, 1])
+    return reduce(lambda table, _: torch.outer(table, spins).flatten(), range(order - 1), spins)
+
+
+Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Tensor, " _batch"]]
+
+
+def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
+    """The labels of each table: a Boltzmann machine's cliques, a network's labels with their parents."""
+    return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
+
+
+def families(energy: Machine | DirectedEnergy) -> Cliques:
+    """Each label, then those that its margin depends on: parents or, of a Boltzmann machine, neighbours."""
+    others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
+    if isinstance(energy, DirectedEnergy):
+        place = energy.positions.tolist()
+        for clique in energy.cliques:
+            child = max(clique, key=place.__getitem__)
+            others[child] |= {*clique} - {child}
+    return tuple((child, *sorted(rest)) for child, rest in enumerate(others))
+
+
+def most_others(energy: Machine | DirectedEnergy) -> int:
+    """How many labels the margin of any label depends on, those of a directed model's cliques apart.
+
+    The graph is no narrower.
+    """
+    return int(_seen(energy).sum(-1).max())
+
+
+def _seen(energy: Machine | DirectedEnergy) -> Bool[Tensor, "labels labels"]:
+    """Row i marks the labels that the margin of label i depends on."""
+    if isinstance(energy, CliqueEnergy):
+        return (energy.membership @ energy.membership.mT).fill_diagonal_(0) > 0
+    seen = _weights(energy).detach() != 0
+    return seen.any(0) if seen.ndim == 3 else seen
+
+
+def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
+    """Log-potentials of each label's two values, of each scope's labellings, and a constant.
+
+    Tables are (batch or 1, labellings), a scope's first label the most significant bit of a number.
+
+    Args:
+        energy: the model.
+        scopes: those of :func:`scopes_of`.
+    """
+    if isinstance(energy, DirectedEnergy):
+        return margin_tables(energy, scopes, lambda margins: logsigmoid(2 * margins))
+    unary, weight = log_potentials(energy, scopes)
+    by_value = torch.stack([-unary, unary], -1).expand(energy.batch_size, -1, -1)
+    parities = {order: parity(order, by_value) for order in {len(clique) for clique in scopes}}
+    weights = (weight if weight.ndim == 2 else weight[None]).unbind(1)
+    tables = [one[:, None] * parities[len(clique)] for one, clique in zip(weights, scopes, strict=True)]
+    return by_value, tables, energy.constant
+
+
+def margin_tables(
+    energy: Machine | DirectedEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
+) -> Potentials:
+    """The sum of a function of each label's margin m_i, in the form of :func:`log_tables`.
+
+    Args:
+        scopes: those of :func:`families`.
+        value: of margins, number by number.
+    """
+    unary = torch.zeros(energy.batch_size, energy.num_labels, 2, dtype=energy.dtype, device=energy.device)
+    return unary, [value(_margins(energy, family)) for family in scopes], unary[:, 0, 0]
+
+
+def _weights(energy: DirectedEnergy | PairwiseEnergy) -> Tensor:
+    """Row i holds those of the labels that the margin of label i depends on."""
+    return energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
+
+
+def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float[Tensor, "_batch labellings"]:
+    """s z of the first label of a family, of every labelling of the family."""
+    child, *parents = family
+    shift = torch.arange(len(family) - 1, -1, -1, device=energy.device)
+    numbers = torch.arange(2 ** len(family), device=energy.device)
+    spins = to_spins(numbers[:, None] >> shift & 1, energy.dtype)
+    if isinstance(energy, CliqueEnergy):
+        own = [index for index, clique in enumerate(energy.cliques) if child in clique]
+        place = {label: index for index, label in enumerate(family)}
+        parities = [spins[:, [place[label] for label in energy.cliques[index]]].prod(1) for index in own]
+        weight = energy.weight if energy.weight.ndim == 2 else energy.weight[None]
+        return weight[:, own] @ torch.stack(parities) if own else spins.new_zeros(1, len(spins))
+    field = energy.unary[:, child, None] + _weights(energy)[..., child, parents] @ spins[:, 1:].mT
+    if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
+        place = {label: index for index, label in enumerate(family)}
+        for index, clique in enumerate(energy.cliques):
+            # All others of the family come before the child, which is the clique's own child then.
+            if child in clique and {*clique} <= {*family}:
+                others = [place[label] for label in clique if label != child]
+                field = field + energy.clique_weight[..., index, None] * spins[:, others].prod(1)
+    return spins[:, 0] * field

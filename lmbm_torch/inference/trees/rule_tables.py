@@ -1,0 +1,195 @@
+"""Linear rules as tables over few variables each, which an elimination takes beside those of an energy.
+
+A rule over many labels is counted. Variables of their own, the counters, stand for its sums over growing sets
+of labels, which are joined two at a time as the labels meet in an elimination tree: counts of the leaves of a
+hierarchy grow up the hierarchy. A counter is a function of the labels, so that each labelling has one
+completion and nothing is counted twice. Sums that no further label can tell apart are one value: of an
+at_least(2, …) there are 0, 1 and enough.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import lru_cache, partial, reduce
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
+
+__all__ = ["ManySumsError", "RuleTables", "rule_tables"]
+
+# A table that joins two counters has three variables as well.
+FEW_LABELS = 3
+# Tabled as they are where an elimination brings all of them together anyway.
+MOST_LABELS = 10
+# Entries of a table that joins two counters: 100 sums of one, 100 of the other, and theirs together.
+MOST_ENTRIES = 2**20
+# Sums of scaled weights are told apart by so many digits, fewer than a rule's own allowance for rounding.
+DIGITS = 12
+# Rules whose tables are kept.
+NUM_KEPT = 32
+
+
+class ManySumsError(ValueError):
+    """A rule over many labels whose sums take too many values to be counted."""
+
+
+class RuleTables(NamedTuple):
+    """What rules allow.
+
+    Args:
+        sizes: how many values each counter has; counters are numbered behind the labels.
+        scopes: of each table its variables.
+        tables: of bool, an axis for each variable of the scope.
+    """
+
+    sizes: tuple[int, ...]
+    scopes: Cliques
+    tables: tuple[np.ndarray, ...]
+
+
+@lru_cache(NUM_KEPT)
+def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
+    """The tables of all rules.
+
+    Args:
+        constraints: over the labels.
+        cliques: sets of labels that depend on each other anyway.
+
+    Raises:
+        ManySumsError: a rule over many labels whose sums take too many values.
+    """
+    several = [_Together.of(constraints, *group) for group in _by_labels(constraints.matrix).items()]
+    few = [each.labels for each in several if len(each.labels) <= FEW_LABELS]
+    buckets = narrowest(constraints.num_labels, (*cliques, *few)).buckets
+    tables = _Tables(constraints.num_labels)
+    for rules in several:
+        if len(rules.labels) <= FEW_LABELS or _are_together(rules.labels, buckets):
+            tables.add(rules.labels, rules.table())
+        else:
+            tables.count(rules, buckets)
+    return RuleTables(tuple(tables.sizes), tuple(tables.scopes), tuple(tables.tables))
+
+
+def _are_together(labels: tuple[int, ...], buckets: Cliques) -> bool:
+    """Whether some labels, not too many, are in a bucket of an elimination."""
+    return len(labels) <= MOST_LABELS and any({*labels} <= {*bucket} for bucket in buckets)
+
+
+def _by_labels(matrix: np.ndarray) -> dict[tuple[int, ...], list[int]]:
+    """The rows over the same labels, such as both halves of an exactly_one."""
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for row, weights in enumerate(matrix):
+        groups[tuple(weights.nonzero()[0].tolist())].append(row)
+    return groups
+
+
+class _Together(NamedTuple):
+    """Rules over the same labels, Σ_i weights_ri y_i ≤ bounds_r, scaled so that the largest weight is ±1.
+
+    Args:
+        labels: some, in ascending order.
+        weights: (labels, rules).
+        bounds: (rules,).
+        texts: as their reader knows them.
+    """
+
+    labels: tuple[int, ...]
+    weights: np.ndarray
+    bounds: np.ndarray
+    texts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, constraints: Constraints, labels: tuple[int, ...], rows: list[int]) -> _Together:
+        weights = constraints.matrix[rows][:, labels].T
+        scale = np.abs(weights).max(0)
+        texts = tuple(dict.fromkeys(constraints.texts[row] for row in rows))
+        return cls(labels, weights / scale, constraints.bounds[rows] / scale, texts)
+
+    @property
+    def least(self) -> np.ndarray:
+        """The least sums, (rules,)."""
+        return np.minimum(self.weights, 0).sum(0)
+
+    @property
+    def most(self) -> np.ndarray:
+        """The largest sums, (rules,)."""
+        return np.maximum(self.weights, 0).sum(0)
+
+    def table(self) -> np.ndarray:
+        """Whether each labelling is allowed."""
+        labellings = np.array(list(product((0, 1), repeat=len(self.labels))))
+        is_obeyed = np.all(labellings @ self.weights <= self.bounds, axis=1)
+        return is_obeyed.reshape([2] * len(self.labels))
+
+
+class _Counter(NamedTuple):
+    """A variable whose values stand for sums over a set of labels.
+
+    Args:
+        variable: its number; a label's own until it is joined with others.
+        sums: (values, rules), −∞ where a rule is obeyed whatever the other labels are.
+        least, most: (rules,), of the set's sums.
+    """
+
+    variable: int
+    sums: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+
+
+class _Tables:
+    """Tables, and the counters that they need, as they are made.
+
+    Args:
+        num_labels: counters are numbered from here on.
+    """
+
+    def __init__(self, num_labels: int) -> None:
+        self.num_labels = num_labels
+        self.sizes: list[int] = []
+        self.scopes: list[tuple[int, ...]] = []
+        self.tables: list[np.ndarray] = []
+
+    def add(self, scope: tuple[int, ...], table: np.ndarray) -> None:
+        self.scopes.append(scope)
+        self.tables.append(table)
+
+    def count(self, rules: _Together, buckets: Cliques) -> None:
+        """Join labels of ``rules`` where an elimination, given by its ``buckets``, brings them together."""
+        singles = dict(zip(rules.labels, rules.weights, strict=True))
+        join = partial(self._joined, rules)
+        waiting: dict[int, list[_Counter]] = defaultdict(list)
+        roots = -1
+        for label, *others in buckets:
+            if label in singles:
+                sums = np.stack([np.zeros_like(singles[label]), singles[label]])
+                waiting[label].append(_Counter(label, sums, sums.min(0), sums.max(0)))
+            if waiting[label]:
+                waiting[others[0] if others else roots].append(reduce(join, waiting[label]))
+        # The last counter has one value: all rules are obeyed.
+        reduce(join, waiting[roots])
+
+    def _joined(self, rules: _Together, one: _Counter, other: _Counter) -> _Counter:
+        """The counter of both sets of labels, and the table of what it is where no rule is broken already."""
+        least, most = one.least + other.least, one.most + other.most
+        sums = one.sums[:, None] + other.sums
+        allowed = np.all(sums + (rules.least - least) <= rules.bounds, axis=-1)
+        is_sure = sums + (rules.most - most) <= rules.bounds
+        # Without a sign of 0, which would be a value of its own.
+        sums = np.where(is_sure, -np.inf, sums.round(DIGITS) + 0.0)
+        values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
+        if allowed.size * len(values) > MOST_ENTRIES:
+            raise ManySumsError(
+                f"constraints: expected rules over more than {FEW_LABELS} labels whose sums take few values, "
+                f"got {len(values)} of some labels in {'; '.join(rules.texts)}"
+            )
+        table = np.zeros((*allowed.shape, len(values)), bool)
+        table[(*allowed.nonzero(), place.ravel())] = True
+        variable = self.num_labels + len(self.sizes)
+        self.sizes.append(len(values))
+        self.add((one.variable, other.variable, variable), table)
+        return _Counter(variable, values, least, most)

@@ -1,0 +1,1 @@
+"""The best labellings that obey rules."""

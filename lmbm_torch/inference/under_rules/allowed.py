@@ -1,0 +1,252 @@
+"""The best labellings that rules allow: enumerated, or by searches with the rules inside.
+
+These propagate the rules at every node, and have them in its bound:
+:mod:`lmbm_torch.backends.search.compiled.under_rules`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.backends.installed import compiled
+from lmbm_torch.checks import check_count, count_limit
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.constraints.implications import implied_pairs
+from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
+from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.semidefinite import spin_problems
+from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
+from lmbm_torch.shapes import Known
+
+__all__ = ["best_scores", "climbed", "enumerated", "least_hinges", "suits"]
+
+# Improvements below this share of the largest loss that a label can have do not count.
+ROUND_OFF = 1e-12
+# A search holds two tables of labels × labels.
+MOST_LABELS = 2000
+# Constraints whose rows are kept.
+NUM_KEPT = 16
+
+
+def suits(energy: Any) -> bool:
+    """Whether the energy can be searched here: pairs of labels at most, and the kernel usable."""
+    is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
+    is_able = (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
+    return is_able and _kernel() is not None
+
+
+def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
+    """The allowed labellings of largest score, of an energy that :func:`pairwise_enumeration.suits`.
+
+    Raises:
+        ValueError: NaN or infinity in the energy, or rules of another size.
+    """
+    energy.check_values()
+    check_rules(energy, constraints, None)
+    labels = pairwise_enumeration.best_labels(energy, constraints)
+    objective = energy.score(labels)
+    return Decoding(labels, objective, objective.clone(), Status.certain(energy, 2**energy.num_labels))
+
+
+def least_hinges(
+    energy: DirectedEnergy | PairwiseEnergy,
+    *,
+    constraints: Constraints,
+    margin: float,
+    node_limit: int | None,
+    known: Known | None,
+    top_k: int,
+) -> Decoding:
+    """The allowed labellings of least hinge loss, of an energy that :func:`suits`, on the CPU.
+
+    Raises:
+        ValueError: see :func:`best_scores`.
+    """
+    precise = energy.to(torch.float64)
+    effects = precise.parents.mT if isinstance(precise, DirectedEnergy) else precise.pairwise
+    kind = _kernel().HINGE
+    found = _search(energy, effects, kind, margin, constraints, known, node_limit, top_k)
+    losses = (margin - precise.local_margins(found.samples)).clamp(min=0).sum(-1)
+    return _decoding(energy, found, losses.mT, 1.0)
+
+
+def best_scores(
+    energy: DirectedEnergy | PairwiseEnergy,
+    *,
+    constraints: Constraints,
+    node_limit: int | None,
+    known: Known | None,
+    top_k: int,
+) -> Decoding:
+    """The allowed labellings of largest score, of an energy that :func:`suits`, on the CPU.
+
+    Raises:
+        ValueError: NaN or infinity in the energy; ``known`` or rules of another size, that contradict each
+            other, or values that are none; a limit or ``top_k`` that is no count; more labellings asked for
+            than are allowed, or found within the limit.
+    """
+    precise, kernel = energy.to(torch.float64), _kernel()
+    if isinstance(precise, DirectedEnergy):
+        effects, kind = precise.parents.mT, kernel.LOGISTIC
+        constant = torch.zeros(energy.batch_size, dtype=torch.float64)
+    else:
+        # A pair's term is shared by the fields of both of its labels.
+        effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
+    found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
+    found = found._replace(bound=found.bound - constant)
+    return _decoding(energy, found, -precise.score(found.samples).mT, -1.0)
+
+
+class _Found(NamedTuple):
+    """What was found, labels (top_k, batch, labels), and how each example's search ended."""
+
+    samples: Tensor
+    bound: Tensor
+    proven: Tensor
+    limited: Tensor
+    nodes: Tensor
+
+
+def _kernel() -> Any:
+    return compiled("search.under_rules", "branch and bound under rules")
+
+
+def _search(
+    energy: DirectedEnergy | PairwiseEnergy,
+    effects: Tensor,
+    kind: int,
+    margin: float,
+    constraints: Constraints,
+    known: Tensor | None,
+    node_limit: int | None,
+    top_k: int,
+) -> _Found:
+    """Check what came, and search."""
+    energy.check_values()
+    check_rules(energy, constraints, known)
+    check_count("top_k", top_k)
+    labels = energy.num_labels
+    given = np.full((1, labels), np.nan) if known is None else known.double().numpy()
+    fields = np.ascontiguousarray(energy.unary.double().numpy())
+    tables = np.ascontiguousarray(effects.reshape(-1, labels, labels).numpy())
+    kernel = _kernel()
+    problem = kernel.RuledProblem(
+        fields=fields,
+        effects=tables,
+        order=_order(energy),
+        known=np.nan_to_num(given, nan=-1).astype(np.int8),
+        rows=_rows(constraints),
+        loss=kind,
+        margin=float(margin),
+        round_off=ROUND_OFF,
+        node_limit=count_limit("node_limit", node_limit),
+        top_k=top_k,
+    )
+    found = kernel.search(problem)
+    for row in np.isinf(found.losses[:, -1]).nonzero()[0].tolist():
+        found.labels[row] = _in_place(found, row, constraints, given[row % len(given)])
+    arrays = found.labels.swapaxes(0, 1), found.bound, found.losses[:, -1] <= found.bound
+    return _Found(*map(torch.from_numpy, (*arrays, found.limited, found.nodes)))
+
+
+def climbed(
+    energy: PairwiseEnergy,
+    found: Decoding,
+    margin: float | None,
+    constraints: Constraints,
+    known: Tensor | None,
+) -> Decoding:
+    """One labelling of each example, made better by flips where it is not proven the best.
+
+    Args:
+        margin: of hinge losses; None for scores.
+    """
+    rows = (~found.status.exact).nonzero().flatten().tolist()
+    if not rows:
+        return found
+    precise, labels = energy.to(torch.float64), found.labels.clone()
+    couplings = precise.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    given = torch.zeros(1, energy.num_labels) if known is None else (2 * known - 1).nan_to_num(0.0)
+    for row in rows:
+        fields, spins = precise.unary[row].numpy(), given[row % len(given)].double().numpy()
+        problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)
+        wishes = np.where(spins != 0, spins, np.where(fields > 0, 1.0, -1.0))
+        starts = problem.reduced(np.stack([2.0 * labels[row].numpy() - 1, wishes]))
+        ends = problem.in_full(spin_problems.climbed(problem, starts, np.abs(problem.fields)))
+        best = ends[problem.values(problem.reduced(ends[:, 1:])).argmax(), 1:]
+        labels[row] = torch.from_numpy(best > 0)
+    value = precise.score(labels) if margin is None else hinge_loss(precise, labels, margin)
+    objective = torch.where(found.status.exact, found.objective, value.to(energy.dtype))
+    status = replace(found.status, residual=(objective - found.bound).abs())
+    return replace(found, labels=labels, objective=objective, status=status)
+
+
+def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:
+    """An allowed labelling in place of those that a search has not found; refuses where there are too few."""
+    count, top_k = int(np.isfinite(found.losses[row]).sum()), found.losses.shape[1]
+    if not count:
+        constraints.check(known, f"known[{row}]")
+    if top_k > 1:
+        what = "found within node_limit" if found.limited[row] else "allowed"
+        raise ValueError(
+            f"top_k: expected at most {count}, the labellings of example {row} that are {what}, got {top_k}"
+        )
+    nearest = constraints.nearest(np.zeros(len(known)), known)
+    assert nearest is not None
+    return nearest[None]
+
+
+def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
+    """Parents first; of a Boltzmann machine the labels first whose couplings weigh most."""
+    if isinstance(energy, DirectedEnergy):
+        return energy.ordering.numpy()
+    pairwise = energy.pairwise.detach().abs()
+    weights = pairwise.sum(-1) if pairwise.ndim == 2 else pairwise.sum(-1).mean(0)
+    return weights.argsort(descending=True, stable=True).numpy()
+
+
+@lru_cache(NUM_KEPT)
+def _rows(constraints: Constraints) -> Any:
+    """The rules as the kernel reads them, and behind them the pairs that they imply."""
+    matrix, bounds = constraints.matrix, constraints.bounds
+    pairs = implied_pairs(matrix, bounds)
+    # "Not both" of labels by their values: weights of 1 or −1 whose sum may reach 1 less than its largest.
+    signs = np.array([[2.0 * value - 1 for _, value in pair] for pair in pairs]).reshape(-1, 2)
+    own_rows, own_columns = matrix.nonzero()
+    columns = np.concatenate([own_columns, np.array([[a, b] for (a, _), (b, _) in pairs], int).ravel()])
+    weights = np.concatenate([matrix[own_rows, own_columns], signs.ravel()])
+    sizes = np.concatenate([(matrix != 0).sum(1), np.full(len(pairs), 2)])
+    further = np.clip(signs, 0, None).sum(1) - 1
+    by_label = np.argsort(own_columns, kind="stable")
+    return _kernel().Rows(
+        starts=np.concatenate([[0], sizes.cumsum()]),
+        columns=columns.astype(np.int64),
+        weights=weights,
+        bounds=np.concatenate([bounds, further]),
+        num_rules=len(bounds),
+        order=np.argsort(sizes, kind="stable"),
+        label_starts=np.searchsorted(own_columns[by_label], np.arange(matrix.shape[1] + 1)),
+        label_rows=own_rows[by_label],
+        label_weights=matrix[own_rows, own_columns][by_label],
+    )
+
+
+def _decoding(energy: Any, found: _Found, losses: Tensor, sign: float) -> Decoding:
+    """The answer: losses (batch, top_k) in float64, and objectives of the other ``sign`` or of theirs."""
+    bound = torch.where(found.proven, losses[:, -1], found.bound.minimum(losses[:, -1]))
+    exact = losses[:, -1] <= bound
+    labels, objective = found.samples.transpose(0, 1).contiguous(), (sign * losses).to(energy.dtype)
+    residual = (losses[:, -1] - bound).to(energy.dtype)
+    status = Status(exact, ~found.limited, found.nodes, residual)
+    if labels.shape[1] == 1:
+        labels, objective = labels.squeeze(1), objective.squeeze(1)
+    return Decoding(labels, objective, (sign * bound).to(energy.dtype), status, found.nodes)

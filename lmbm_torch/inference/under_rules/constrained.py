@@ -1,0 +1,404 @@
+"""Exact decoding under hard constraints, by whatever routine decodes without them.
+
+What follows from the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) is filled in, and an
+example decoded given that; if its best labelling obeys the rules, it is done. Else a label of a broken rule
+is held at either value, and both parts are decoded in the same way; the part with the best bound goes on. The
+first part whose best labelling obeys all rules has the best one that is allowed. Several labellings are found
+by splitting off each (Lawler 1972). Rules are looked at on the CPU, energies stay where they are.
+
+Rules that are broken in many places at once take many parts, each a decoding of its own. Networks and
+Boltzmann machines have searches that look at the rules at every node:
+:func:`lmbm_torch.inference.search.branch_and_bound.decode` and its undirected peer, with ``constraints``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, count_limit
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
+from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.results import Decoding, Status, replaced
+from lmbm_torch.shapes import Known
+
+__all__ = ["decode", "decode_loss", "restricted", "where_broken"]
+
+PART_LIMIT = 1000
+
+Routine = Callable[..., Decoding]
+"""``routine(energy, known=...)``: the best labelling of each example with its objective and bound."""
+
+
+def decode(
+    energy: Any,
+    constraints: Constraints,
+    routine: Routine,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    part_limit: int | None = PART_LIMIT,
+) -> Decoding:
+    """The best labelling that obeys all rules, for an objective of which more is better.
+
+    Args:
+        energy: of a kind that ``routine`` takes.
+        constraints: over the energy's labels.
+        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`: one
+            labelling for each example, its objective and bound.
+        known: {0, 1, NaN}, NaN for a free label.
+        top_k: how many labellings, best first.
+        part_limit: of each example, how many parts are decoded. One that meets the limit gets the best of
+            the allowed labellings seen, or one that is reached by the better half each time.
+
+    Returns:
+        No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact`` where the best
+        bound was met, ``status.converged`` where no limit was.
+
+    Raises:
+        ValueError: constraints of another number of labels, or that contradict what is known; a limit or
+            ``top_k`` that is no count; more labellings asked for than are allowed, or found within the limit;
+            what the routine refuses.
+    """
+    search = partial(_decode, constraints, routine, 1.0, part_limit)
+    alone = partial(_as_one_part, routine)
+    return where_broken(energy, constraints, alone, search, known=known, top_k=top_k)
+
+
+def decode_loss(
+    energy: Any,
+    constraints: Constraints,
+    routine: Routine,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    part_limit: int | None = PART_LIMIT,
+) -> Decoding:
+    """The labelling of least loss that obeys all rules; see :func:`decode`."""
+    search = partial(_decode, constraints, routine, -1.0, part_limit)
+    alone = partial(_as_one_part, routine)
+    return where_broken(energy, constraints, alone, search, known=known, top_k=top_k)
+
+
+@torch.no_grad()
+def where_broken(
+    energy: Any,
+    constraints: Constraints,
+    routine: Routine,
+    search: Routine,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+) -> Decoding:
+    """The routine's own answers where they obey all rules, and those of ``search`` elsewhere.
+
+    Both are given what follows from the rules and from what is known: labels fixed so make them fast.
+
+    Args:
+        energy, constraints, routine, known: see :func:`decode`.
+        search: ``search(energy, known=..., top_k=...)``, the best labellings that obey all rules.
+        top_k: of several, all are those of ``search``.
+
+    Raises:
+        TypeError: an energy over labels of several values.
+        ValueError: see :func:`decode`.
+    """
+    check_count("top_k", top_k)
+    check_rules(energy, constraints, known)
+    given = np.full((energy.batch_size, energy.num_labels), np.nan)
+    if known is not None:
+        given[:] = known.cpu().numpy()
+    filled, _ = constraints.propagate(given)
+    try:
+        return _where_broken(energy, constraints, routine, search, filled, top_k)
+    except ValueError:
+        if known is not None:
+            _refuse(constraints, given)
+        raise
+
+
+def _as_one_part(routine: Routine, energy: Any, *, known: Tensor | None) -> Decoding:
+    found = routine(energy, known=known)
+    ones = torch.ones_like(found.status.num_iters)
+    return replace(found, status=replace(found.status, num_iters=ones), nodes=ones)
+
+
+def _where_broken(
+    energy: Any, constraints: Constraints, routine: Routine, search: Routine, known: np.ndarray, top_k: int
+) -> Decoding:
+    """:func:`where_broken`, given all labels ``known`` by propagation."""
+    is_free = bool(np.isnan(known).all())
+    given = None if is_free else torch.from_numpy(known).to(energy.device, energy.dtype)
+    if top_k > 1:
+        return search(energy, known=given, top_k=top_k)
+    found = routine(energy, known=given)
+    # What else the routine tells, such as hidden units, is not told of the others.
+    found = Decoding(found.labels, found.objective, found.bound, found.status, found.nodes)
+    broken = constraints.violated(found.labels.cpu().numpy())
+    rows = torch.from_numpy(np.flatnonzero(broken.any(1))).to(energy.device)
+    if not len(rows):
+        return found
+    part = None if given is None else given[rows]
+    return replaced(found, rows, search(energy.select(rows), known=part, top_k=1))
+
+
+def _refuse(constraints: Constraints, known: np.ndarray) -> None:
+    """Raise ValueError if no allowed labelling agrees with an example's known labels."""
+    for row, labels in enumerate(known):
+        constraints.check(labels, f"known[{row}]")
+
+
+def restricted(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> RestrictedEnergy:
+    """The energy of the allowed labellings, for enumeration: :mod:`lmbm_torch.inference.enumeration.exact`.
+
+    Args:
+        energy: over labels in {0, 1}.
+        constraints: over its labels.
+        known: {0, 1, NaN}, what is to be known.
+
+    Raises:
+        TypeError: an energy over labels of several values.
+        ValueError: constraints of another number of labels; ``known`` of another shape or with other values.
+    """
+    if isinstance(energy, SequentialEnergy):
+        raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
+    check_rules(energy, constraints, known)
+    to = {"dtype": torch.float64, "device": energy.device}
+    # No rules are one that is always obeyed.
+    matrix = constraints.matrix if len(constraints.bounds) else np.zeros((1, energy.num_labels))
+    bounds = constraints.bounds if len(constraints.bounds) else np.zeros(1)
+    return RestrictedEnergy(energy, torch.tensor(matrix, **to), torch.tensor(bounds, **to))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The labellings of an example that agree with what is fixed, decoded by the routine.
+
+    Args:
+        row: the example.
+        fixed: (labels,) of {0, 1, NaN}.
+        labels: (labels,), the best labelling of the part, whether allowed or not.
+        gain: its objective, or minus its loss.
+        bound: no labelling of the part has a larger gain.
+        broken: (inequalities,), what ``labels`` break.
+    """
+
+    row: int
+    fixed: np.ndarray
+    labels: np.ndarray
+    gain: float
+    bound: float
+    broken: np.ndarray
+
+    @property
+    def is_allowed(self) -> bool:
+        return not self.broken.any()
+
+    def halves(self, constraints: Constraints) -> np.ndarray:
+        """Both values of the free label that most of the broken rules are about, as further fixed labels."""
+        counts = constraints.involved(self.broken) * np.isnan(self.fixed)
+        halves = np.stack([self.fixed, self.fixed])
+        halves[:, counts.argmax()] = 0, 1
+        return halves
+
+    def without_best(self) -> np.ndarray:
+        """Parts that together hold all labellings of this one but ``labels``."""
+        free = np.isnan(self.fixed).nonzero()[0]
+        parts = np.repeat(self.fixed[None], len(free), 0)
+        for part, label in zip(range(len(free)), free, strict=True):
+            parts[part, free[:part]] = self.labels[free[:part]]
+            parts[part, label] = 1 - self.labels[label]
+        return parts
+
+
+@dataclass(eq=False)
+class Search:
+    """The state of one example's search.
+
+    Attributes:
+        open: parts by their bounds, the largest first; the order in which they came breaks ties.
+        found: allowed labellings, best first, each proven the best that was left.
+        best: the best allowed labelling seen.
+        is_limited: whether a limit was met, or a part's decoding left a gap.
+        has_gap: whether it was the latter.
+        last_bound: of the part that was split last.
+    """
+
+    row: int
+    top_k: int
+    open: list[tuple[float, int, Part]] = field(default_factory=list)
+    found: list[Part] = field(default_factory=list)
+    best: Part | None = None
+    num_parts: int = 0
+    is_limited: bool = False
+    has_gap: bool = False
+    last_bound: float = np.inf
+
+    def add(self, part: Part) -> None:
+        """Note a part that has been decoded."""
+        self.num_parts += 1
+        heappush(self.open, (-part.bound, self.num_parts, part))
+        if part.is_allowed and (self.best is None or part.gain > self.best.gain):
+            self.best = part
+
+    def next_parts(self, constraints: Constraints, limit: int) -> np.ndarray:
+        """The parts to decode next, as fixed labels (parts, labels): none at the end."""
+        while self.open and len(self.found) < self.top_k:
+            entry = heappop(self.open)
+            part = entry[2]
+            if part.is_allowed and part.gain < part.bound:
+                parts = None
+            elif part.is_allowed:
+                self.found.append(part)
+                parts = part.without_best()
+            else:
+                parts = part.halves(constraints)
+            if len(self.found) == self.top_k:
+                break
+            if parts is None or self.num_parts + len(parts) > limit:
+                heappush(self.open, entry)
+                self.is_limited, self.has_gap = True, parts is None
+                break
+            if len(parts):
+                self.last_bound = part.bound
+                return parts
+        return np.zeros((0, constraints.num_labels))
+
+    @property
+    def answers(self) -> list[Part]:
+        """The labellings found, or the best one seen where a limit was met."""
+        if len(self.found) == self.top_k:
+            return self.found
+        assert self.best is not None
+        return [self.best]
+
+    @property
+    def bound(self) -> float:
+        """No labelling but those found has a larger gain; for one labelling no other one at all."""
+        if len(self.found) == self.top_k:
+            return self.found[-1].gain
+        assert self.best is not None
+        return max(self.best.gain, *(-bound for bound, _, _ in self.open[:1]))
+
+
+def _decode(
+    constraints: Constraints,
+    routine: Routine,
+    sign: float,
+    part_limit: int | None,
+    energy: Any,
+    *,
+    known: Tensor | None,
+    top_k: int,
+) -> Decoding:
+    """Decode parts of all examples, one round after another, until each has what was asked for."""
+    limit = count_limit("part_limit", part_limit)
+    given = np.full((energy.batch_size, energy.num_labels), np.nan)
+    if known is not None:
+        given[:] = known.cpu().numpy()
+    searches = [Search(row, top_k) for row in range(energy.batch_size)]
+    going_on = searches
+    rows, asked = np.arange(energy.batch_size), given
+    while len(rows):
+        filled, consistent = constraints.propagate(asked)
+        rows, filled = rows[consistent], filled[consistent]
+        if len(rows):
+            bounds = np.array([searches[row].last_bound for row in rows])
+            for part in _parts(energy, constraints, routine, sign, rows, filled, bounds):
+                searches[part.row].add(part)
+        parts = [search.next_parts(constraints, limit) for search in going_on]
+        rows = np.repeat([search.row for search in going_on], [len(each) for each in parts])
+        asked = np.concatenate(parts)
+        going_on = [search for search, each in zip(going_on, parts, strict=True) if len(each)]
+    for search in searches:
+        _complete(search, given[search.row], energy, constraints, routine, sign)
+    return _decoding(energy, searches, sign)
+
+
+def _parts(
+    energy: Any,
+    constraints: Constraints,
+    routine: Routine,
+    sign: float,
+    rows: np.ndarray,
+    fixed: np.ndarray,
+    bounds: np.ndarray,
+) -> list[Part]:
+    """Parts of any examples, decoded as one batch; ``bounds`` are those of the parts that they come from."""
+    known = torch.from_numpy(fixed).to(energy.device, energy.dtype)
+    decoding = routine(energy.select(torch.from_numpy(rows).to(energy.device)), known=known)
+    labels = decoding.labels.cpu().numpy()
+    gains = sign * decoding.objective.double().cpu().numpy()
+    own = np.where(decoding.status.exact.cpu().numpy(), gains, sign * decoding.bound.double().cpu().numpy())
+    bounds = np.maximum(gains, np.minimum(own, bounds))
+    columns = rows.tolist(), fixed, labels, gains.tolist(), bounds.tolist(), constraints.violated(labels)
+    return [Part(*values) for values in zip(*columns, strict=True)]
+
+
+def _complete(
+    search: Search,
+    known: np.ndarray,
+    energy: Any,
+    constraints: Constraints,
+    routine: Routine,
+    sign: float,
+) -> None:
+    """Refuse to answer with fewer labellings than asked for; find an allowed one where there is none yet."""
+    found = len(search.found)
+    if not found and not search.is_limited:
+        constraints.check(known, f"known[{search.row}]")
+    if found < search.top_k and (search.top_k > 1 or not search.is_limited):
+        what = "found within part_limit" if search.is_limited else "allowed"
+        if search.has_gap:
+            what = "proven best by the decoder's own bound"
+        raise ValueError(
+            f"top_k: expected at most {found}, the labellings of example {search.row} that are {what}, "
+            f"got {search.top_k}"
+        )
+    if search.best is None:
+        constraints.check(known, f"known[{search.row}]")
+        search.best = _dive(search.open[0][2], known, energy, constraints, routine, sign)
+
+
+def _dive(
+    part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
+) -> Part:
+    """An allowed labelling by the better half of a half, and so on; the nearest one at a dead end."""
+
+    def decoded(fixed: np.ndarray) -> list[Part]:
+        rows = np.full(len(fixed), part.row)
+        return _parts(energy, constraints, routine, sign, rows, fixed, np.full(len(fixed), np.inf))
+
+    while not part.is_allowed:
+        filled, consistent = constraints.propagate(part.halves(constraints))
+        if not consistent.any():
+            nearest = constraints.nearest(part.labels, known)
+            assert nearest is not None
+            return decoded(nearest[None])[0]
+        part = max(decoded(filled[consistent]), key=lambda half: half.gain)
+    return part
+
+
+def _decoding(energy: Any, searches: list[Search], sign: float) -> Decoding:
+    """The searches' answers as tensors of the energy's dtype and device."""
+    chosen = [search.answers for search in searches]
+    to = {"device": energy.device, "dtype": energy.dtype}
+    labels = torch.tensor(
+        np.array([[part.labels for part in parts] for parts in chosen]), device=energy.device
+    )
+    objective = torch.tensor([[sign * part.gain for part in parts] for parts in chosen], **to)
+    bound = torch.tensor([sign * search.bound for search in searches], **to)
+    nodes = torch.tensor([search.num_parts for search in searches], device=energy.device)
+    limited = torch.tensor([search.is_limited for search in searches], device=energy.device)
+    residual = (bound - objective[:, -1]).abs()
+    if searches[0].top_k == 1:
+        labels, objective = labels[:, 0], objective[:, 0]
+    return Decoding(labels, objective, bound, Status(residual == 0, ~limited, nodes, residual), nodes)
