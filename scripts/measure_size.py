@@ -77,7 +77,9 @@ def public_names(found: dict[str, str], *, packages_alone: bool = False) -> set[
             for alias in node.names
         }
         names |= {origins.get(name, f"{module}.{name}") for name in _listed(body)}
-    return names
+    # The package itself imports a room's names when somebody asks for them.
+    of_rooms = {name.rpartition(".")[2] for name in names if name.count(".") > 1}
+    return {name for name in names if name.count(".") > 1 or name.partition(".")[2] not in of_rooms}
 
 
 def _listed(body: list[ast.stmt]) -> set[str]:

@@ -10,10 +10,13 @@ import ast
 import json
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from test_imports import ARROWS, ROOT, imports, is_private, modules
+
+import lmbm_torch
 
 REPOSITORY = ROOT.parent
 SOURCES = {module: path.read_text(encoding="utf-8") for module, path in modules()}
@@ -126,6 +129,20 @@ def test_lists_are_of_what_there_is(package):
     lists = [ast.literal_eval(node.value) for node in body if isinstance(node, ast.Assign)]
     listed = [name for names in lists for name in names] + NOT_UNDER_STAR.get(package, [])
     assert sorted(listed) == sorted(exported(package))
+
+
+def test_the_package_has_few_names_each_of_a_room():
+    stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8")).body
+    homes = {
+        alias.name: node.module for node in stub if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert {*homes, "__version__"} == {*lmbm_torch.__all__}
+    assert len(lmbm_torch.__all__) <= 45
+    for name, room in homes.items():
+        assert getattr(lmbm_torch, name) is getattr(import_module(str(room)), name)
+    assert {*lmbm_torch.__all__} <= {*dir(lmbm_torch)}
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        lmbm_torch.nonsense  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize("package", BY_MODULE)
