@@ -22,6 +22,7 @@ PACKAGES = (
     "losses",
     "solvers",
     "fitting",
+    "calibration",
     "certificates",
     "constraints",
     "data",
