@@ -1,4 +1,4 @@
-"""How numba compiles the kernels.
+"""Decorators that compile the kernels by numba.
 
 Where numba's internals are as :mod:`lmbm_torch.backends.numba_internals` knows them, code is kept on the disk
 and compiled once; elsewhere numba compiles by its public interface, anew in each process.
@@ -51,7 +51,7 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
 
 
 def part(function: Callable | None = None, **options: Any) -> Any:
-    """:func:`njit` for what compiled code alone calls."""
+    """Compile a function, as :func:`njit` does, that compiled code alone calls."""
     if function is None:
         return partial(part, **options)
     internals = _internals()

@@ -143,7 +143,7 @@ def _fit_to_sequences(
 
 
 def _chosen(estimator: Any) -> dict[str, float]:
-    """The C that cross-validation chose, where it did, and its mean score; printed beside those of others."""
+    """Return the chosen C and its mean score, and print all scores; nothing without cross-validation."""
     if not hasattr(estimator, "Cs_"):
         return {}
     scores = estimator.scores_.mean(0)

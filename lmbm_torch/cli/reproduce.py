@@ -10,7 +10,7 @@ SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def main() -> None:
-    """Run the package that stands beside this one in a clone, or say that it is needed."""
+    """Run ``scripts/reproduce`` of a clone; exit with a message where there is no clone."""
     if not (SCRIPTS / "reproduce" / "__main__.py").is_file():
         sys.exit(
             "lmbm reproduce: expected a clone of the repository, whose folder scripts/reproduce computes the "

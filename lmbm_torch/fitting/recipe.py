@@ -1,7 +1,7 @@
 """The recipe by which a large-margin model is trained where nobody says otherwise.
 
 Estimators, training modules and comparisons read it here: the weight of the losses and the units of features
-that it counts in, the order of labels, the penalty of couplings, the rounds in which missing labels are
+that it counts in, the penalty of couplings, the rounds in which missing labels are
 completed, and the folds that probabilities are calibrated by. ``scripts/bench/recipes.py`` has measured it
 beside others.
 """
@@ -27,8 +27,6 @@ C = SCALE
 """Of the losses: relative to units of features that are the columns' own."""
 COUPLING_PENALTY = SCALE
 """η0 of a large-margin Boltzmann machine."""
-ORDERING = "f_score"
-"""Of the labels of a belief network."""
 FOLDS = 5
 """That probabilities are calibrated by."""
 ROUNDS = 4

@@ -44,7 +44,7 @@ LOOK_EVERY = 8
 
 
 class Product(Enum):
-    """Which units are summed out in a message, and which maximised out."""
+    """The units that messages sum out, and those that messages maximise out."""
 
     SUM = auto()
     MAX = auto()

@@ -95,7 +95,7 @@ class MemberFields(AnswerFields):
 
 
 def _held(known: np.ndarray) -> tuple[Rule, ...]:
-    """Rules that hold labels, by their index, at what is known of them."""
+    """Return a rule for each known label, named by its index, that fixes the label at its value."""
     return tuple(
         Rule({label: -1.0}, -1.0, f"{label}") if known[label] else Rule({label: 1.0}, 0.0, f"not {label}")
         for label in np.flatnonzero(~np.isnan(known)).tolist()

@@ -283,7 +283,7 @@ class Search:
     def _known(
         self, trials: Sequence[Trial], size: int, folds: range, before: Sequence[Trial]
     ) -> list[Trial]:
-        """Those that are known on these folds, in their order; those that were not before are ranked."""
+        """Return the trials that are known on these folds, in order; rank each that is not in ``before``."""
         known = [trial for trial in trials if trial.knows(size, folds)]
         for trial in known:
             if trial not in before:

@@ -138,7 +138,7 @@ class Inequalities:
         return Inequalities(tuple(group.select(part) for group, part in chosen))
 
     def join(self, values: np.ndarray, new: Iterable[Group]) -> tuple[Inequalities, np.ndarray]:
-        """These and those ``new`` ones that are not among them, with ``values``, 0 for new ones."""
+        """Return the inequalities with ``new`` ones added, and their values, 0 for what is added."""
         groups, kept = [], []
         for group, part, more in zip(self.groups, self.parts(values), new, strict=True):
             fresh = more.select(~np.isin(more.names(), group.names()))
