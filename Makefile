@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-$(COMPILED): $(READY) $(shell find lmbm_torch/backends -name '*.py')
+$(COMPILED): $(READY) $(shell find lmbm_torch/kernels -name '*.py')
 	$(BIN)/python -m lmbm_torch.cli.compile
 	@touch $@
 

@@ -5,7 +5,7 @@
 A multiprocessor issues four instructions of a warp in a cycle, and computes 16 special functions
 (reciprocals, logarithms). Neither kernel can be faster than its issue slots, its special functions, or the
 bytes that it moves at the bandwidth of a copy; latency that is not hidden comes on top. The instructions were
-counted in code compiled for capability 9.0, and tests/backends/test_dry_launch.py holds the streaming kernel
+counted in code compiled for capability 9.0, and tests/kernels/test_dry_launch.py holds the streaming kernel
 to its count. What an H200 took is in results/gpu_check_nvidia_h200.csv: 1.6 times as long for the largest
 batch that is streamed, 2.4 times for messages that stay on the chip.
 """
@@ -62,7 +62,7 @@ class Floors:
 
 
 def streaming(device: Device, instances: int, visible: int, hidden: int, iterations: int) -> Floors:
-    """Of :mod:`lmbm_torch.backends.matrix_bp.compiled.cuda` in odds and float32."""
+    """Of :mod:`lmbm_torch.kernels.matrix_bp.compiled.cuda` in odds and float32."""
     width = 1 << (visible - 1).bit_length()
     messages = instances * hidden * iterations
     issue, special = _cycles(messages * width, STREAMING)
@@ -71,7 +71,7 @@ def streaming(device: Device, instances: int, visible: int, hidden: int, iterati
 
 
 def resident(device: Device, instances: int, visible: int, hidden: int, iterations: int) -> Floors:
-    """Of :mod:`lmbm_torch.backends.matrix_bp.compiled.resident`; blocks of a cluster wait for each other."""
+    """Of :mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`; blocks of a cluster wait for each other."""
     blocks, columns = -(-hidden // _LANES), -(-visible // _WARPS_OF_A_BLOCK)
     rounds = -(-instances // max(1, device.multiprocessors // blocks))
     of_a_block = rounds * iterations * columns * _WARPS_OF_A_BLOCK * _LANES

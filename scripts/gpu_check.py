@@ -70,7 +70,7 @@ def tests(device: torch.device) -> Iterator[Row]:
     # Most of their time is the compiler's, on the host.
     pytest += ["-n", str(max(4, len(os.sched_getaffinity(0)) - 4))]
     yield ran("marked cuda", [*pytest, "-m", "cuda", *marked_cuda()])
-    files = [f"tests/backends/{name}" for name in KERNEL_TESTS]
+    files = [f"tests/kernels/{name}" for name in KERNEL_TESTS]
     yield ran("kernels of belief propagation", [*pytest, "-m", "", *files])
 
 

@@ -2,7 +2,7 @@
 
 A mutant is a file below lmbm_torch, in examples or in scripts, a text that stands there once, another one in
 its place, and a test. It is written into a copy of the package, in which the test must fail; beforehand every
-test must pass there without a mutant. The copy has the package's compiled kernels; a mutant in ``backends``
+test must pass there without a mutant. The copy has the package's compiled kernels; a mutant in ``kernels``
 makes all of them stale, so that its test had better call few.
 
     python scripts/mutants.py                 # all; slow

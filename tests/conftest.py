@@ -28,7 +28,7 @@ import_module("devices.accelerator")
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, max_examples=30)
 hypothesis.settings.load_profile("suite")
 
-# Never backends: their inner loops are compiled, or called per tensor element of a search.
+# Never kernels: their inner loops are compiled, or called per tensor element of a search.
 jaxtyping.install_import_hook(
     ["lmbm_torch.energies", "lmbm_torch.inference", "lmbm_torch.losses", "lmbm_torch.models"],
     "shape_checking.checker",

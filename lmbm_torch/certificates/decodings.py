@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.search.plain import roof_duality
 from lmbm_torch.certificates.dense import BySemidefiniteBounds
 from lmbm_torch.certificates.lines import array, double, field, joined, line, name
 from lmbm_torch.certificates.losses import CliqueScoreLosses, HingeLosses, LogLosses, Losses, PairScoreLosses
@@ -24,6 +23,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.files import Mode, replacing
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.kernels.search.plain import roof_duality
 from lmbm_torch.shapes import Known
 
 __all__ = ["digest", "write"]

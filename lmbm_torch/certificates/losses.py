@@ -174,7 +174,7 @@ class PairScoreLosses(Losses):
     Args:
         constant: (batch,).
         messages: (batch, labels, labels), row i: the field that label i is given by its pairs, which lose it.
-            Any bound the score; good ones (:mod:`lmbm_torch.backends.search.plain.roof_duality`) well.
+            Any bound the score; good ones (:mod:`lmbm_torch.kernels.search.plain.roof_duality`) well.
     """
 
     constant: np.ndarray

@@ -13,8 +13,6 @@ import torch
 from scipy import sparse
 
 from lmbm_torch import estimators, inference
-from lmbm_torch.backends.jit import num_compiled
-from lmbm_torch.backends.search.compiled import few_parents
 from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
@@ -24,6 +22,8 @@ from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, most_probable, undirected_branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.trees import chain_dp
+from lmbm_torch.kernels.jit import num_compiled
+from lmbm_torch.kernels.search.compiled import few_parents
 from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem

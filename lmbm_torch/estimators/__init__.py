@@ -8,8 +8,8 @@
   they share.
 """
 
-from lmbm_torch.backends.uncollected import uncollected
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.kernels.uncollected import uncollected
 
 with naming_extras(), uncollected():
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier

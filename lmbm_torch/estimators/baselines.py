@@ -20,12 +20,12 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
-from lmbm_torch.backends.threads import leavable
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.common.kernels import resolved_gamma
 from lmbm_torch.estimators.explain.contributions import AnswerFields
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation, without_names
+from lmbm_torch.kernels.threads import leavable
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:

@@ -19,7 +19,6 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.base import BaseEnergy, MarginEnergy
@@ -32,6 +31,7 @@ from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Float, Int, Known
 
 __all__ = [

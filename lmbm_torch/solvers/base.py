@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count, check_positive
+from lmbm_torch.kernels.blas import single_threaded
 
 TINY = float(np.finfo(np.float64).tiny)
 

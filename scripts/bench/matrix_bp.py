@@ -44,10 +44,10 @@ from measuring import described, seconds, table, write_csv
 from numba import njit
 from torch import Tensor
 
-from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.files import write_figure
 from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.kernels.threads import share
 
 # Seconds after which threads of torch's that wait for work have stopped spinning.
 REST = 0.02

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 # Numba cannot compile what is instrumented.
 KERNELS = [
     ".".join(file.relative_to(ROOT).with_suffix("").parts)
-    for file in (ROOT / "lmbm_torch" / "backends").rglob("*.py")
+    for file in (ROOT / "lmbm_torch" / "kernels").rglob("*.py")
 ]
 
 # An extra of its own, which type checkers need not find.

@@ -213,9 +213,9 @@ for folder, overrides in json.loads(sys.argv[1]).items():
 def copy_with_every_row(folder: Path, *runs: str) -> Path:
     """The repository with the files of every row and data for a reader, after these runs were made of it."""
     for name in ("lmbm_torch", "conf", "scripts"):
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("backends"))
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("kernels"))
     # No row adds to it, and its compiled kernels serve other tests.
-    (folder / "lmbm_torch" / "backends").symlink_to(REPOSITORY / "lmbm_torch" / "backends")
+    (folder / "lmbm_torch" / "kernels").symlink_to(REPOSITORY / "lmbm_torch" / "kernels")
     generator = np.random.default_rng(0)
     features = generator.normal(size=(80, 64))
     labels = features @ generator.normal(size=(64, 7)) > 0

@@ -77,7 +77,7 @@ missing, find_spec = set(sys.argv[1:]), importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in missing else find_spec(name, package)
 sys.meta_path.insert(0, Missing())
 rooms = pkgutil.walk_packages(lmbm_torch.__path__, "lmbm_torch.", onerror=lambda name: None)
-inner = ("backends.", "cli.", "compare.", "inference.relaxations.toulbar2")
+inner = ("kernels.", "cli.", "compare.", "inference.relaxations.toulbar2")
 for name in [each.name for each in rooms]:
     if name.removeprefix("lmbm_torch.").startswith(inner):
         continue

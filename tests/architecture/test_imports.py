@@ -30,7 +30,7 @@ BELOW_PREDICTION = {
     "solvers",
     "fitting",
     "calibration",
-    "backends",
+    "kernels",
     "metrics",
     "viz",
     "data",
@@ -38,13 +38,13 @@ BELOW_PREDICTION = {
 ABOVE = BELOW_PREDICTION | {"persistence", "prediction", "training", "estimators"}
 ARROWS = {
     "constraints": set(),
-    "certificates": {"constraints", "energies", "backends", "inference", "solvers"},
+    "certificates": {"constraints", "energies", "kernels", "inference", "solvers"},
     "energies": set(),
-    "backends": {"energies"},
+    "kernels": {"energies"},
     "models": {"energies"},
-    "inference": {"energies", "backends", "constraints"},
+    "inference": {"energies", "kernels", "constraints"},
     "losses": {"energies", "inference"},
-    "solvers": {"energies", "inference", "losses", "backends"},
+    "solvers": {"energies", "inference", "losses", "kernels"},
     "fitting": {"energies", "losses", "models", "solvers"},
     "calibration": {"energies", "losses", "fitting"},
     "metrics": RESULTS,
@@ -61,18 +61,18 @@ EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "tor
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
-FOR_LOOPS = {"backends.installed", "backends.jit", "backends.memory", "backends.threads"}
+FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.memory", "kernels.threads"}
 RECORDS = {"inference.results", "inference.routes", "inference.common"}
 OF_LABEL_VECTORS = {
     *("estimators.baselines", "estimators.common", "estimators.decoders", "estimators.explain"),
     *("estimators.machines", "estimators.networks"),
 }
 ROOMS = {
-    "backends.matrix_bp": FOR_LOOPS | {"backends.nvrtc"},
-    "backends.search": FOR_LOOPS | {"backends.matrix_bp.compiled.rows"},
-    "backends.dual": FOR_LOOPS,
-    "backends.numba_internals": {"backends.uncollected"},
-    "backends.sampling": FOR_LOOPS,
+    "kernels.matrix_bp": FOR_LOOPS | {"kernels.nvrtc"},
+    "kernels.search": FOR_LOOPS | {"kernels.matrix_bp.compiled.rows"},
+    "kernels.dual": FOR_LOOPS,
+    "kernels.numba_internals": {"kernels.uncollected"},
+    "kernels.sampling": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.tables.table"},
     "data.mapped": {
         *("data.batches", "data.datamodule", "data.dataset", "data.features", "data.formats"),
@@ -117,15 +117,15 @@ PLAIN = "plain"
 
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
-    "llvmlite": {"backends"},
-    "numba": {"backends"},
-    "triton": {"backends"},
+    "llvmlite": {"kernels"},
+    "numba": {"kernels"},
+    "triton": {"kernels"},
     "cvxpy": {"inference.relaxations.lp_layer"},
     "cvxpylayers": {"inference.relaxations.lp_layer"},
     "clarabel": {"inference.relaxations.lp_relaxation"},
     "highspy": {"inference.relaxations.integer_program"},
     "pytoulbar2": {"inference.relaxations.cost_function_network", "inference.relaxations.toulbar2"},
-    "threadpoolctl": {"backends", "compare"},
+    "threadpoolctl": {"kernels", "compare"},
     "scipy": {
         "cli.first_calls",
         "constraints.feasibility",
@@ -224,7 +224,7 @@ def forbidden(module: str, source: str) -> set[str]:
     refused = set()
     for name in imports(source):
         top, _, below = name.partition(".")
-        # Ours, of backends.jit, knows when code has changed in another file.
+        # Ours, of kernels.jit, knows when code has changed in another file.
         if name == "numba.njit":
             allowed = False
         elif top == "lmbm_torch":
@@ -299,14 +299,14 @@ def test_circles_are_seen(late):
     [
         ("energies.directed", "from lmbm_torch.inference.enumeration import exact"),
         ("models.boltzmann", "from lmbm_torch import solvers"),
-        ("backends.threads", "import lmbm_torch.inference.results"),
+        ("kernels.threads", "import lmbm_torch.inference.results"),
         ("metrics.classes", "from lmbm_torch.inference.enumeration.exact import decode"),
         ("estimators.networks.sigmoid_belief", "from lmbm_torch.training import gradient"),
         ("estimators.networks.sigmoid_belief", "from lmbm_torch.prediction.fitted import FittedEstimator"),
         ("training.runs", "from lmbm_torch.estimators import load"),
         ("checks", "from lmbm_torch.energies import DirectedEnergy"),
         ("inference.enumeration.exact", "def late():\n    import numba"),
-        ("backends.dual.compiled.machine", "from numba import njit"),
+        ("kernels.dual.compiled.machine", "from numba import njit"),
         ("training.gradient", "import matplotlib.pyplot as plt"),
         ("data.dataset", "import pandas"),
         ("solvers.logistic.smo", "from cvxpy import Variable"),
@@ -314,7 +314,7 @@ def test_circles_are_seen(late):
         ("inference.enumeration.one_side", "from lmbm_torch.inference.search import beam_search"),
         ("solvers.networks.states", "from lmbm_torch.solvers.machines.problem import SharedProblem"),
         ("solvers.machines.problem", "from lmbm_torch.solvers.networks import dual_coordinate"),
-        ("backends.dual.plain.machine", "from lmbm_torch.backends.dual.compiled.machine import sweep"),
+        ("kernels.dual.plain.machine", "from lmbm_torch.kernels.dual.compiled.machine import sweep"),
         ("data.formats.npz", "from lmbm_torch.data.sequences.records import SequenceData"),
     ],
 )

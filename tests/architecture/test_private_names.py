@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from test_imports import ROOT
 
-# Taken away by tests/backends/test_numba_internals.py and tests/test_torch_internals.py.
+# Taken away by tests/kernels/test_numba_internals.py and tests/test_torch_internals.py.
 GUARDED = {
-    "backends/numba_internals/dispatchers.py",
-    "backends/numba_internals/kernel_cache.py",
+    "kernels/numba_internals/dispatchers.py",
+    "kernels/numba_internals/kernel_cache.py",
     "torch_internals.py",
 }
 # Documented by Python itself.

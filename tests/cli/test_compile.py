@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import lmbm_torch
-from lmbm_torch.backends.jit import njit
 from lmbm_torch.cli import compile as command
 from lmbm_torch.cli import first_calls
+from lmbm_torch.kernels.jit import njit
 
 PACKAGE = Path(lmbm_torch.__file__).parent
 

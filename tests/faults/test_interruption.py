@@ -13,7 +13,6 @@ import pytest
 import torch
 from sklearn.exceptions import NotFittedError
 
-from lmbm_torch.backends.threads import interruptible, leavable
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
@@ -24,6 +23,7 @@ from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.kernels.threads import interruptible, leavable
 from lmbm_torch.solvers.machines import dual_coordinate
 from lmbm_torch.solvers.structural import frank_wolfe
 

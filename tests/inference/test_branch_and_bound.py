@@ -19,10 +19,10 @@ from strategies.directed import (
 )
 from sweeps import thorough
 
-from lmbm_torch.backends import installed
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import beam_search, branch_and_bound
+from lmbm_torch.kernels import installed
 
 DOUBLE = directed_energies(max_labels=7, dtypes=(torch.float64,))
 # The decoders with the sign that makes their objective a loss, and the least loss of a right branch.
@@ -252,8 +252,8 @@ def without_numba(monkeypatch):
     installed.kernels.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in ("jit", "search.compiled.directed"):
-        monkeypatch.delitem(sys.modules, f"lmbm_torch.backends.{name}", raising=False)
-    monkeypatch.delattr("lmbm_torch.backends.search.compiled.directed", raising=False)
+        monkeypatch.delitem(sys.modules, f"lmbm_torch.kernels.{name}", raising=False)
+    monkeypatch.delattr("lmbm_torch.kernels.search.compiled.directed", raising=False)
     yield
     installed.compiled.cache_clear()
     installed.kernels.cache_clear()

@@ -9,12 +9,12 @@ import torch
 from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy
 
-from lmbm_torch.backends.search.compiled import undirected as compiled
-from lmbm_torch.backends.search.plain import undirected as plain
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import flips
 from lmbm_torch.inference.search.undirected_branch_and_bound import undirected_problem
+from lmbm_torch.kernels.search.compiled import undirected as compiled
+from lmbm_torch.kernels.search.plain import undirected as plain
 
 drawn = partial(random_pairwise_energy, per_example=True)
 

@@ -9,12 +9,12 @@ from strategies.directed import random_known
 from strategies.pairwise import random_forest_energy, random_pairwise_energy
 from sweeps import thorough
 
-from lmbm_torch.backends.search.compiled import roof_duality as compiled
-from lmbm_torch.backends.search.plain import roof_duality as plain
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import lp_relaxation, roof_duality
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
+from lmbm_torch.kernels.search.compiled import roof_duality as compiled
+from lmbm_torch.kernels.search.plain import roof_duality as plain
 
 STRENGTHS = (0.01, 0.3, 1.0, 100.0)
 

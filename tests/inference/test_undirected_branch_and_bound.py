@@ -11,11 +11,11 @@ import torch
 from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy, renamed
 
-from lmbm_torch.backends import installed
-from lmbm_torch.backends.search.plain import undirected
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import undirected_branch_and_bound
+from lmbm_torch.kernels import installed
+from lmbm_torch.kernels.search.plain import undirected
 
 DECODERS = (
     (undirected_branch_and_bound.decode, exact.decode, 1),
@@ -86,7 +86,7 @@ def test_nodes_grow_exponentially_with_the_labels(decode, enumerate_all, sign):
 @pytest.mark.parametrize("node_limit", [5, sys.maxsize])
 @pytest.mark.parametrize("rule", ["least_hinges", "best_scores"])
 def test_the_compiled_search_visits_the_nodes_of_the_reference(known_share, node_limit, rule):
-    compiled = pytest.importorskip("lmbm_torch.backends.search.compiled.undirected")
+    compiled = pytest.importorskip("lmbm_torch.kernels.search.compiled.undirected")
     generator = np.random.default_rng(0)
     upper = np.triu(generator.normal(size=(6, 9, 9)), 1)
     problem = undirected.UndirectedProblem(
@@ -211,8 +211,8 @@ def without_numba(monkeypatch):
     installed.kernels.cache_clear()
     monkeypatch.setitem(sys.modules, "numba", None)
     for name in ("jit", "search.compiled.undirected"):
-        monkeypatch.delitem(sys.modules, f"lmbm_torch.backends.{name}", raising=False)
-    monkeypatch.delattr("lmbm_torch.backends.search.compiled.undirected", raising=False)
+        monkeypatch.delitem(sys.modules, f"lmbm_torch.kernels.{name}", raising=False)
+    monkeypatch.delattr("lmbm_torch.kernels.search.compiled.undirected", raising=False)
     yield
     installed.compiled.cache_clear()
     installed.kernels.cache_clear()

@@ -258,7 +258,7 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         "lmbm_torch.models.BoltzmannMachine.load_state_dict",
         "lmbm_torch.persistence.trusted.import_trusted",
         "lmbm_torch.cli.reproduce.main",
-        "lmbm_torch.backends.nvrtc.Kernel",
+        "lmbm_torch.kernels.nvrtc.Kernel",
         "lmbm_torch.data",
         "lmbm_torch",
         "torch.nn.Module",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lmbm_torch.backends.matrix_bp import choosing
+from lmbm_torch.kernels.matrix_bp import choosing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

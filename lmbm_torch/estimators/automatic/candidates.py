@@ -18,7 +18,6 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
@@ -27,6 +26,7 @@ from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting.feature_units import root_mean_square
+from lmbm_torch.kernels.blas import single_threaded
 
 # Undirected models of more labels are decoded within limits, and trained long.
 MAX_MACHINE_LABELS = 10

@@ -14,12 +14,12 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold
 
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
 from lmbm_torch.estimators.common.measures import measure
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
+from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, and held out at most, where there are more; each round takes four

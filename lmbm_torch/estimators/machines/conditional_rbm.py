@@ -14,7 +14,6 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_count
 from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
@@ -41,6 +40,7 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM

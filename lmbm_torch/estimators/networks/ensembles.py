@@ -13,7 +13,6 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
@@ -34,6 +33,7 @@ from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search import mixture
+from lmbm_torch.kernels.blas import single_threaded
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:

@@ -22,7 +22,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
@@ -40,6 +39,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.kernels.blas import single_threaded
 
 # The logarithms of the smallest and the largest C where only their number is given.
 LEAST, MOST = -3, 2

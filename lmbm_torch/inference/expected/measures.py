@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.backends.installed import compiled
 from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.kernels.installed import compiled
 
 __all__ = ["F1", "HAMMING", "JACCARD", "Measure", "labelling_of_most_f1"]
 

@@ -7,8 +7,8 @@ converged; elsewhere a fixed point of sum-product is a stationary point of the B
 
 CPUs and CUDA devices each have a compiled kernel, which runs where its requirements are installed; elsewhere
 the plain reference does, which may also be called for differentiation through every iteration
-(:func:`lmbm_torch.backends.matrix_bp.plain.propagate`). A second kernel for CUDA devices
-(:mod:`lmbm_torch.backends.matrix_bp.compiled.resident`) runs where a model's messages stay on the chip.
+(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second kernel for CUDA devices
+(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs where a model's messages stay on the chip.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lmbm_torch.backends.matrix_bp.choosing import Propagation
-from lmbm_torch.backends.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.iterations import Settings
 from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
+from lmbm_torch.kernels.matrix_bp.choosing import Propagation
+from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door
 

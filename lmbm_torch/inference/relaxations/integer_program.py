@@ -27,7 +27,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lmbm_torch.backends.threads import interruptible
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.extras import naming_extras
@@ -36,6 +35,7 @@ from lmbm_torch.inference.relaxations.local_polytope import LocalPolytope, Progr
 from lmbm_torch.inference.relaxations.objectives import Hinge, Score, Solution, Task
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees.log_tables import Machine
+from lmbm_torch.kernels.threads import interruptible
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]

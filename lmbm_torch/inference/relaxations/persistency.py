@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import kernels
-from lmbm_torch.backends.threads import share
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.common.given import free_part
 from lmbm_torch.inference.trees.log_tables import Machine
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Float, Int
 
 __all__ = [

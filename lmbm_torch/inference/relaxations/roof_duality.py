@@ -1,7 +1,7 @@
 """The value of the local polytope, and labels that it decides for certain, by a maximum flow.
 
 Of models of pairs the linear programme of :mod:`~lmbm_torch.inference.relaxations.lp_relaxation` is a maximum
-flow of field through the pairs (:mod:`lmbm_torch.backends.search.plain.roof_duality`), which takes a small
+flow of field through the pairs (:mod:`lmbm_torch.kernels.search.plain.roof_duality`), which takes a small
 part of the programme's time. It has a solution of 0, ½ and 1 alone; labels that are 0 or 1 there are so in
 every best labelling (Hammer, Hansen and Simeone, Roof duality, complementation and persistency, 1984).
 """

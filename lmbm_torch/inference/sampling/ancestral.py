@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import kernels
-from lmbm_torch.backends.sampling.plain.chances import Chances
-from lmbm_torch.backends.sampling.plain.most_f1 import Answers
-from lmbm_torch.backends.sampling.plain.network import Network
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.inference.results import Marginals, Status
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.sampling.plain.chances import Chances
+from lmbm_torch.kernels.sampling.plain.most_f1 import Answers
+from lmbm_torch.kernels.sampling.plain.network import Network
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, settle

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import torch
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.search.undirected_branch_and_bound import undirected_problem
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
 from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
+from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Known
 

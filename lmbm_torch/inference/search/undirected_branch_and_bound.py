@@ -19,8 +19,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import kernels
-from lmbm_torch.backends.search.plain.undirected import UndirectedProblem
 from lmbm_torch.checks import check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
@@ -30,6 +28,8 @@ from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.inference.search.branch_and_bound import ROUND_OFF
 from lmbm_torch.inference.under_rules import allowed, constrained
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.search.plain.undirected import UndirectedProblem
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]

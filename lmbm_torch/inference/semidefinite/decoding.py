@@ -27,8 +27,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lmbm_torch.backends.blas import single_threaded
-from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
@@ -39,6 +37,8 @@ from lmbm_torch.inference.relaxations.persistency import Settled, settle_persist
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.semidefinite.spin_parts import Example, Labellings, best_labellings
 from lmbm_torch.inference.semidefinite.spin_search import Limits
+from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.backends.threads import share
 from lmbm_torch.inference.semidefinite.bound import Proof, Relaxation
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, climbed, tabu
+from lmbm_torch.kernels.threads import share
 
 __all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
 

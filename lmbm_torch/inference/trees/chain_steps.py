@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.backends.installed import compiled
 from lmbm_torch.energies.base import kept
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference.trees import chain_scans
+from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import is_traced, number, refuse_unless
 

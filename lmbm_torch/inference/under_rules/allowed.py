@@ -1,7 +1,7 @@
 """The best labellings that rules allow: enumerated, or by searches with the rules inside.
 
 These propagate the rules at every node, and have them in its bound:
-:mod:`lmbm_torch.backends.search.compiled.under_rules`.
+:mod:`lmbm_torch.kernels.search.compiled.under_rules`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
@@ -25,6 +24,7 @@ from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.semidefinite import spin_problems
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
+from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Known
 
 __all__ = ["best_scores", "climbed", "enumerated", "least_hinges", "suits"]

@@ -7,8 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
-from lmbm_torch.backends.threads import share
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.base import TINY
 from lmbm_torch.solvers.chains.problems import LabelledChains
 from lmbm_torch.solvers.networks.problems import Features, feature_rows

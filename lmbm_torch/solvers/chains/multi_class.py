@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_positive, check_shape
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem

@@ -9,9 +9,9 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.networks.problems import Features, sample_weights
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
 
 __all__ = ["init", "limits", "update"]

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.backends.dual.plain import logistic
-from lmbm_torch.backends.installed import compiled
 from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.kernels.dual.plain import logistic
+from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Float
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.logistic import newton

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_shape
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.backends.threads import share
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.interior_point import MatrixRows, Solve, factorised
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 

@@ -25,9 +25,9 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg.lapack import dposv  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
-from lmbm_torch.backends.blas import single_threaded
-from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_shape
+from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers import interior_point
 from lmbm_torch.solvers.machines import dual_coordinate
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified, init

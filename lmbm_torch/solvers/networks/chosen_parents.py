@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.backends.blas import single_threaded
-from lmbm_torch.backends.threads import share
 from lmbm_torch.checks import check_count
+from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from lmbm_torch.backends.blas import single_threaded
-from lmbm_torch.backends.installed import kernels
-from lmbm_torch.backends.threads import share, stoppable
+from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.threads import share, stoppable
 from lmbm_torch.solvers import interior_point
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems

@@ -14,7 +14,7 @@ from typing import Unpack
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage

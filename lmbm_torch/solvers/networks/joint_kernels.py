@@ -11,7 +11,7 @@ from copy import copy
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.gram import CachedGram
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import torch
 
-from lmbm_torch.backends.dual.plain.boxes import Box
-from lmbm_torch.backends.installed import kernels
-from lmbm_torch.backends.threads import share
+from lmbm_torch.kernels.dual.plain.boxes import Box
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.joint_kernels import (
     BACKEND,

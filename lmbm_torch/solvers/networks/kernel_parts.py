@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.backends.dual.plain.boxes import Box, shares
-from lmbm_torch.backends.dual.plain.kernel_network import active
-from lmbm_torch.backends.installed import kernels
+from lmbm_torch.kernels.dual.plain.boxes import Box, shares
+from lmbm_torch.kernels.dual.plain.kernel_network import active
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.networks.joint_kernels import BACKEND, JointKernel, most_instances
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 

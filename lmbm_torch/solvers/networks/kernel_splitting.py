@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import get_lapack_funcs
 
-from lmbm_torch.backends.blas import single_threaded
-from lmbm_torch.backends.threads import share
+from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.networks.joint_kernels import is_within_memory, matrix
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems

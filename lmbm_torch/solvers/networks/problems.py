@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.backends.blas import single_threaded
 from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
 from lmbm_torch.energies import to_spins
+from lmbm_torch.kernels.blas import single_threaded
 
 Features = np.ndarray | sparse.csr_array
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
     CertifiedWeights,

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol, TypedDict
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.backends.installed import kernels
 from lmbm_torch.checks import check_count, check_finite, check_positive
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import Certified
 from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
 

@@ -10,8 +10,8 @@ from references import chains as chain_references
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import rbf_kernel
 
-from lmbm_torch.backends.dual.compiled import multi_class as compiled
-from lmbm_torch.backends.dual.plain import multi_class as plain
+from lmbm_torch.kernels.dual.compiled import multi_class as compiled
+from lmbm_torch.kernels.dual.plain import multi_class as plain
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem

@@ -7,8 +7,8 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from lmbm_torch.backends.dual.compiled import logistic
-from lmbm_torch.backends.dual.plain import logistic as torch_smo
+from lmbm_torch.kernels.dual.compiled import logistic
+from lmbm_torch.kernels.dual.plain import logistic as torch_smo
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram

@@ -14,7 +14,7 @@ from sklearn.svm import LinearSVC
 from strategies.label_problems import random_inputs
 from strategies.shared_problems import FORMS, random_shared_problem, shared_problems
 
-from lmbm_torch.backends.dual.plain import machine
+from lmbm_torch.kernels.dual.plain import machine
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.base import run

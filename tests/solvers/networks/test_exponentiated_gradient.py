@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from scipy import sparse
 from strategies.label_problems import label_problems, optima, random_inputs, random_problems
 
-from lmbm_torch.backends.dual.compiled import network_gradient
-from lmbm_torch.backends.dual.plain import network_gradient as numpy_label_gradient
+from lmbm_torch.kernels.dual.compiled import network_gradient
+from lmbm_torch.kernels.dual.plain import network_gradient as numpy_label_gradient
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient, states
 from lmbm_torch.solvers.networks.problems import LabelProblems

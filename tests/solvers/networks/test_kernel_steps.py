@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
-from lmbm_torch.backends import jit
-from lmbm_torch.backends.dual.compiled import boxes, free_set
-from lmbm_torch.backends.dual.compiled import kernel_network as compiled
-from lmbm_torch.backends.dual.plain import free_set as plain_moves
-from lmbm_torch.backends.dual.plain import kernel_network as plain
-from lmbm_torch.backends.dual.plain.boxes import Box, shares
+from lmbm_torch.kernels import jit
+from lmbm_torch.kernels.dual.compiled import boxes, free_set
+from lmbm_torch.kernels.dual.compiled import kernel_network as compiled
+from lmbm_torch.kernels.dual.plain import free_set as plain_moves
+from lmbm_torch.kernels.dual.plain import kernel_network as plain
+from lmbm_torch.kernels.dual.plain.boxes import Box, shares
 
 
 @jit.njit

@@ -1,0 +1,392 @@
+"""Dual coordinate descent for label problems that share their inputs, compiled for the CPU.
+
+Two phases, both exact minimisation of the same duals (Hsieh et al. 2008):
+
+* :func:`shared_sweeps` visits an instance once for a whole block of labels. The weights are stored
+  feature-major, so one feature's weights for all labels are one contiguous vector: measured three times as
+  fast per visit as one label at a time, while nearly every instance still matters to every label.
+* :func:`solve_labels` finishes each label on the few instances that still matter to it: random sweeps that
+  shrink, and, once a sweep leaves the set of free duals nearly as it was, conjugate gradients on that face of
+  the box up to the first bound. Coordinate descent finds the face in a few sweeps but crawls along it;
+  conjugate gradients do the reverse.
+
+``problems`` is a :class:`lmbm_torch.solvers.networks.problems.LabelProblems`; its features are made rows that
+:mod:`~lmbm_torch.kernels.dual.compiled.rows` can read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmbm_torch.kernels.dual.compiled.random import random_state, shuffle
+from lmbm_torch.kernels.dual.compiled.rows import (
+    readable,
+    row_add,
+    row_add_block,
+    row_dot,
+    row_dot_block,
+    row_support,
+)
+from lmbm_torch.kernels.jit import SUMS, njit, part
+from lmbm_torch.kernels.threads import share, stoppable
+
+# A sweep that moves at most this share of the free duals to or from a bound has settled on a face.
+SETTLED = 0.001
+# The least sweeps between two looks at all instances, and the share of their violation at which to look
+# earlier. So many sweeps follow a look that they cost as much.
+SWEEPS_PER_ROUND = 20
+ROUND_TARGET = 0.1
+MAX_CONJUGATE_STEPS = 30
+
+
+class Problems(NamedTuple):
+    """The labels' problems, whose inputs are shared, as compiled code reads them."""
+
+    rows: Any
+    context: np.ndarray
+    shared: np.ndarray
+    own: np.ndarray
+    spins: np.ndarray
+    upper: np.ndarray
+    square_norm: np.ndarray
+    margin: float
+
+
+def compilable(problems: Any) -> Problems:
+    """The record that compiled code takes in place of the solver's."""
+    return Problems(readable(problems.features), *(getattr(problems, name) for name in Problems._fields[1:]))
+
+
+class Label(NamedTuple):
+    """One label's problem: min ½‖w‖² + Σ_i upper_i [margin − spins_i ⟨w, (features, context)_i⟩]_+."""
+
+    rows: Any
+    context: np.ndarray
+    shared: int
+    own: int
+    own_end: int
+    spins: np.ndarray
+    upper: np.ndarray
+    curvature: np.ndarray
+    margin: float
+
+
+def one_label(problems: Problems, k: int) -> Label:
+    """The problem of label k alone."""
+    rows, context, shared, own, spins, upper, square_norm, margin = problems
+    curvature = square_norm + (shared[k] + own[k + 1] - own[k])
+    return Label(rows, context, shared[k], own[k], own[k + 1], spins[k], upper, curvature, margin)
+
+
+class Scratch(NamedTuple):
+    """Working memory of :func:`face_step`, made once per label, by Python: that spares its compilation."""
+
+    free: np.ndarray
+    support: np.ndarray
+    seen: np.ndarray
+    residual: np.ndarray
+    direction: np.ndarray
+    image: np.ndarray
+
+    @classmethod
+    def of(cls, instances: int, columns: int) -> Scratch:
+        """For so many instances and weights of a label."""
+        return cls(
+            np.empty(instances, np.int64),
+            np.empty(columns, np.int64),
+            np.zeros(columns, np.bool_),
+            np.empty(instances),
+            np.empty(instances),
+            np.zeros(columns),
+        )
+
+
+@part(fastmath=SUMS)
+def field(label, i, weights):
+    """z_i: the local field that ``weights`` (features, then context) give instance i."""
+    context = label.context[i]
+    beyond = weights[len(weights) - len(context) :]
+    total = row_dot(label.rows, i, weights)
+    for c in range(label.shared):
+        total += context[c] * beyond[c]
+    for c in range(label.own, label.own_end):
+        total += context[c] * beyond[c]
+    return total
+
+
+@part(fastmath=SUMS)
+def add_instance(label, i, scale, weights):
+    """weights += scale · (features, context) of instance i."""
+    context = label.context[i]
+    beyond = weights[len(weights) - len(context) :]
+    row_add(label.rows, i, scale, weights)
+    for c in range(label.shared):
+        beyond[c] += scale * context[c]
+    for c in range(label.own, label.own_end):
+        beyond[c] += scale * context[c]
+
+
+@part(fastmath=SUMS)
+def survey(label, weights, dual, active):
+    """Look at every instance: primal, dual, largest violation, and how many are active (put first)."""
+    primal = value = violation = 0.0
+    count = 0
+    behind = label.spins.shape[0]
+    for i in range(label.spins.shape[0]):
+        gradient = label.spins[i] * field(label, i, weights) - label.margin
+        upper = label.upper[i] if label.spins[i] != 0 else 0.0
+        if gradient < 0.0:
+            primal -= upper * gradient
+        value += label.margin * dual[i]
+        if (dual[i] == 0.0 and gradient >= 0.0) or (dual[i] == upper and gradient <= 0.0):
+            behind -= 1
+            active[behind] = i
+        else:
+            active[count] = i
+            count += 1
+            violation = max(violation, abs(gradient))
+    norm = 0.0
+    for d in range(weights.shape[0]):
+        norm += weights[d] * weights[d]
+    return primal + 0.5 * norm, value - 0.5 * norm, violation, count
+
+
+@part(fastmath=SUMS)
+def sweep(label, weights, dual, active, count, high, low):
+    """One sweep over ``active[:count]`` with shrinking.
+
+    Instances at a bound whose gradient points outwards beyond the last sweep's extremes ``high``, ``low``
+    are moved behind the active ones. Returns how many stay active, the extreme projected gradients, how many
+    duals came to or left a bound, and how many are free.
+    """
+    largest, smallest = -np.inf, np.inf
+    moved = free = 0
+    a = 0
+    while a < count:
+        i = active[a]
+        upper = label.upper[i]
+        gradient = label.spins[i] * field(label, i, weights) - label.margin
+        old = dual[i]
+        at_rest = (old == 0.0 and gradient > 0.0) or (old == upper and gradient < 0.0)
+        if at_rest and (gradient > high or gradient < low):
+            count -= 1
+            active[a], active[count] = active[count], active[a]
+            continue
+        a += 1
+        if at_rest:
+            largest, smallest = max(largest, 0.0), min(smallest, 0.0)
+            continue
+        largest, smallest = max(largest, gradient), min(smallest, gradient)
+        new = min(max(old - gradient / label.curvature[i], 0.0), upper)
+        if new != old:
+            dual[i] = new
+            add_instance(label, i, (new - old) * label.spins[i], weights)
+        is_free = 0.0 < new < upper
+        free += is_free
+        moved += is_free != (0.0 < old < upper)
+    return count, largest, smallest, moved, free
+
+
+@part
+def free_among(label, dual, active, count, free):
+    """Put the active instances whose dual is strictly inside its box into ``free``; return how many."""
+    size = 0
+    for a in range(count):
+        if 0.0 < dual[active[a]] < label.upper[active[a]]:
+            free[size] = active[a]
+            size += 1
+    return size
+
+
+@part
+def touched_columns(label, columns, scratch, size):
+    """Collect the weights that the free instances touch: a step on their face changes no other."""
+    width = row_support(label.rows, scratch.free, size, scratch.seen, scratch.support)
+    offset = columns - label.context.shape[1]
+    for c in range(label.shared):
+        scratch.support[width] = offset + c
+        width += 1
+    for c in range(label.own, label.own_end):
+        scratch.support[width] = offset + c
+        width += 1
+    return width
+
+
+@part
+def longest_step(label, dual, direction, free, size, step):
+    """The longest step up to ``step`` that stays in the box, and who stops it (−1: nobody)."""
+    stopper = -1
+    for a in range(size):
+        i = free[a]
+        room = step
+        if direction[a] > 0.0:
+            room = (label.upper[i] - dual[i]) / direction[a]
+        elif direction[a] < 0.0:
+            room = -dual[i] / direction[a]
+        if room < step:
+            step = room
+            stopper = a
+    return step, stopper
+
+
+@part(fastmath=SUMS)
+def face_step(label, weights, dual, active, count, scratch, stop):
+    """Conjugate gradients on the free duals among ``active[:count]``, up to the first bound met."""
+    free, support, _, residual, direction, image = scratch
+    size = free_among(label, dual, active, count, free)
+    width = touched_columns(label, weights.shape[0], scratch, size)
+    square = 0.0
+    for a in range(size):
+        residual[a] = label.margin - label.spins[free[a]] * field(label, free[a], weights)
+        direction[a] = residual[a]
+        square += residual[a] * residual[a]
+    enough = 1e-4 * square
+    for _ in range(MAX_CONJUGATE_STEPS):
+        if square <= enough or stop[0]:
+            return
+        for f in range(width):
+            image[support[f]] = 0.0
+        for a in range(size):
+            add_instance(label, free[a], direction[a] * label.spins[free[a]], image)
+        curvature = 0.0
+        for f in range(width):
+            curvature += image[support[f]] * image[support[f]]
+        if curvature <= 1e-14 * square:
+            return
+        step, stopper = longest_step(label, dual, direction, free, size, square / curvature)
+        for a in range(size):
+            dual[free[a]] = min(max(dual[free[a]] + step * direction[a], 0.0), label.upper[free[a]])
+        for f in range(width):
+            weights[support[f]] += step * image[support[f]]
+        if stopper >= 0:
+            i = free[stopper]
+            dual[i] = label.upper[i] if direction[stopper] > 0.0 else 0.0
+            return
+        last_square = square
+        square = 0.0
+        for a in range(size):
+            residual[a] -= step * label.spins[free[a]] * field(label, free[a], image)
+            square += residual[a] * residual[a]
+        for a in range(size):
+            direction[a] = residual[a] + square / last_square * direction[a]
+
+
+@njit(nogil=True, cache=True)
+def solve_label(label, weights, dual, active, scratch, tol, rounds, seed, stride, stop):
+    """Improve one label's duals by up to ``rounds`` rounds, or until its relative gap is ``tol``.
+
+    Round r draws its random numbers from ``seed + r · stride``, so that rounds may be made in several calls.
+    ``weights`` and ``dual`` are changed in place, ``active`` (instances,) and ``scratch`` room to work in.
+    Returns the primal and dual value and the rounds made; all of it unfinished once ``stop`` is true.
+    """
+    instances = label.spins.shape[0]
+    done = 0
+    while True:
+        primal, value, violation, count = survey(label, weights, dual, active)
+        if done == rounds or primal - value <= tol * primal or stop[0]:
+            return primal, value, done
+        state = random_state(seed + done * stride)
+        done += 1
+        high, low = np.inf, -np.inf
+        made = visits = 0
+        while made < SWEEPS_PER_ROUND or visits < instances:
+            made += 1
+            visits += count
+            shuffle(active, count, state)
+            count, largest, smallest, moved, free = sweep(label, weights, dual, active, count, high, low)
+            if max(largest, -smallest) <= ROUND_TARGET * violation or stop[0]:
+                break
+            high = largest if largest > 0.0 else np.inf
+            low = smallest if smallest < 0.0 else -np.inf
+            if free > 0 and moved <= SETTLED * free:
+                face_step(label, weights, dual, active, count, scratch, stop)
+
+
+def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
+    """Improve each of ``labels`` by up to ``rounds`` rounds, or until its relative gap is ``tol``.
+
+    ``weights`` and ``duals`` are changed in place. Returns primal values, dual values and rounds made, one
+    entry for each of ``labels``.
+    """
+    primal, value = np.empty(len(labels)), np.empty(len(labels))
+    made = np.empty(len(labels), np.int64)
+
+    compiled, (count, instances) = compilable(problems), problems.spins.shape
+
+    def solve(j, stop):
+        k = labels[j]
+        own_weights = weights[:, k].copy()
+        room = np.empty(instances, np.int64), Scratch.of(instances, len(own_weights))
+        rounds_from = tol, rounds, seed * count + k, count
+        primal[j], value[j], made[j] = solve_label(
+            one_label(compiled, k), own_weights, duals[k], *room, *rounds_from, stop
+        )
+        weights[:, k] = own_weights
+
+    stoppable(lambda stop: share(range(len(labels)), partial(solve, stop=stop)))
+    return primal, value, made
+
+
+@njit(nogil=True, cache=True, fastmath=SUMS)
+def sweep_block(problems, first, last, weights, duals, sweeps, seed, stop):
+    """Sweep for the labels from ``first`` up to ``last``, each instance visited once for all."""
+    rows, context, shared, own, spins, upper, square_norm, margin = problems
+    block, size = weights[:, first:last], last - first
+    beyond = block[len(weights) - context.shape[1] :]
+    # shared[k] does not fall with k, so the labels that see a column are the last ones of the block.
+    seen_from, label = np.empty(shared[last - 1], np.int64), first
+    for c in range(len(seen_from)):
+        while shared[label] <= c:
+            label += 1
+        seen_from[c] = label - first
+    fields, steps = np.empty(size), np.empty(size)
+    state = random_state(seed)
+    order = np.arange(spins.shape[1])
+    for _ in range(sweeps):
+        shuffle(order, len(order), state)
+        for i in order:
+            if stop[0]:
+                return
+            around = context[i]
+            fields[:] = 0.0
+            row_dot_block(rows, i, block, fields)
+            for c in range(len(seen_from)):
+                weight = beyond[c]
+                for k in range(seen_from[c], size):
+                    fields[k] += around[c] * weight[k]
+            any_step = False
+            for k in range(size):
+                label = first + k
+                for c in range(own[label], own[label + 1]):
+                    fields[k] += around[c] * beyond[c, k]
+                steps[k] = 0.0
+                if spins[label, i] != 0:
+                    curvature = square_norm[i] + (shared[label] + own[label + 1] - own[label])
+                    gradient = spins[label, i] * fields[k] - margin
+                    new = min(max(duals[label, i] - gradient / curvature, 0.0), upper[i])
+                    steps[k] = (new - duals[label, i]) * spins[label, i]
+                    any_step |= new != duals[label, i]
+                    duals[label, i] = new
+            if not any_step:
+                continue
+            row_add_block(rows, i, steps, block)
+            for c in range(len(seen_from)):
+                weight = beyond[c]
+                for k in range(seen_from[c], size):
+                    weight[k] += steps[k] * around[c]
+            for k in range(size):
+                for c in range(own[first + k], own[first + k + 1]):
+                    beyond[c, k] += steps[k] * around[c]
+
+
+def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
+    """``sweeps`` random sweeps over all instances for each block of labels that ``bounds`` delimits."""
+    compiled = compilable(problems)
+
+    def sweep_one(b, stop):
+        sweep_block(compiled, bounds[b], bounds[b + 1], weights, duals, sweeps, seed, stop)
+
+    stoppable(lambda stop: share(range(len(bounds) - 1), partial(sweep_one, stop=stop)))

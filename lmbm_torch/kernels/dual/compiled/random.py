@@ -1,0 +1,40 @@
+"""Seeded random numbers for compiled code.
+
+numba's global generator belongs to the caller and differs from thread to thread; a state passed along does
+neither.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmbm_torch.kernels.jit import njit
+
+
+@njit(cache=True)
+def random_state(seed):
+    """A state that :func:`next_random` advances."""
+    state = np.empty(1, np.uint64)
+    state[0] = np.uint64(seed) * np.uint64(2654435769) + np.uint64(1)
+    for _ in range(8):
+        next_random(state)
+    return state
+
+
+@njit(cache=True)
+def next_random(state):
+    """The next 64 random bits of a one-element state (xorshift64*), which must not be zero."""
+    x = state[0]
+    x ^= x >> np.uint64(12)
+    x ^= x << np.uint64(25)
+    x ^= x >> np.uint64(27)
+    state[0] = x
+    return x * np.uint64(2685821657736338717)
+
+
+@njit(cache=True)
+def shuffle(entries, count, state):
+    """Fisher–Yates on the first ``count`` entries."""
+    for a in range(count - 1, 0, -1):
+        b = np.int64((next_random(state) >> np.uint64(11)) % np.uint64(a + 1))
+        entries[a], entries[b] = entries[b], entries[a]

@@ -1,0 +1,104 @@
+"""Which kernel propagates on which device, and in what precision it keeps its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.kernels.installed import compiled
+from lmbm_torch.kernels.matrix_bp import plain
+from lmbm_torch.kernels.matrix_bp.compiled import resident
+from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem
+from lmbm_torch.verdicts import is_traced
+
+BACKENDS = ("auto", "plain", "streaming", "resident")
+# What can be computed in, and what messages can only be rounded to between iterations.
+WORKING = (torch.float64, torch.float32)
+ROUNDED = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """A choice of kernel and precision, which propagates in any problem.
+
+    Args:
+        backend: one of ``BACKENDS``.
+        message_dtype: one of ``WORKING`` to propagate in, or one of ``ROUNDED`` for messages between
+            iterations; None for the problem's own.
+    """
+
+    backend: str = "auto"
+    message_dtype: torch.dtype | None = None
+
+    def check(self) -> None:
+        """Raise ValueError for a backend or a precision that does not exist."""
+        if self.backend not in BACKENDS:
+            expected = ", ".join(map(repr, BACKENDS))
+            raise ValueError(f"backend: expected one of {expected}, got {self.backend!r}")
+        if self.message_dtype not in (None, *WORKING, *ROUNDED):
+            expected = ", ".join(map(str, (*WORKING, *ROUNDED)))
+            raise ValueError(f"message_dtype: expected None or one of {expected}, got {self.message_dtype}")
+
+    def __call__(self, problem: Problem) -> Beliefs:
+        """Beliefs in the problem's own precision.
+
+        Raises:
+            ValueError: a kernel that cannot do what is asked for.
+            ImportError: one that is not installed.
+        """
+        own = problem.visible.dtype
+        # Of a decorated method ``torch.compile`` can make no graph.
+        with torch.no_grad():
+            if self.message_dtype in WORKING:
+                return _converted(self._run(_converted(problem, self.message_dtype)), own)
+            if self.message_dtype is None:
+                return self._run(problem)
+            return self._run_rounded(problem, self.message_dtype)
+
+    def _run(self, problem: Problem) -> Beliefs:
+        is_cuda = problem.visible.is_cuda
+        if self.backend == "plain":
+            return plain.propagate(problem)
+        if self.backend == "resident":
+            return resident.propagate(problem)
+        if problem.init is not None and is_cuda:
+            if self.backend == "streaming":
+                raise ValueError("backend 'streaming': on CUDA devices it takes no init")
+            return plain.propagate(problem)
+        chooses = self.backend == "auto" and is_cuda and not is_traced()
+        if chooses and resident.suits(problem):
+            return resident.propagate(problem)
+        return kernel(problem.visible.device.type)(problem)
+
+    def _run_rounded(self, problem: Problem, storage: torch.dtype) -> Beliefs:
+        suits = problem.visible.is_cuda and storage is torch.bfloat16 and problem.init is None
+        if suits and self.backend in ("auto", "streaming"):
+            run: Any = kernel("cuda")
+            return run(problem, storage)
+        if self.backend in ("streaming", "resident"):
+            raise ValueError(
+                f"message_dtype: expected float32 or float64 of backend={self.backend!r} on "
+                f"{problem.visible.device.type}, got {storage}"
+            )
+        return plain.propagate(problem, storage)
+
+
+def kernel(device: str) -> Callable[[Problem], Beliefs]:
+    """The kernel for a kind of device where its requirements are met, else (said once) the reference."""
+    if is_traced():
+        return plain.propagate
+    name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
+    module = None if name is None else compiled(name, "belief propagation")
+    return (module or plain).propagate
+
+
+def _converted(record: Any, dtype: torch.dtype | None) -> Any:
+    """A record whose numbers with a point are in another precision."""
+    return record._make(
+        value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in record
+    )

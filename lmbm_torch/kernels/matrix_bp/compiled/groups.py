@@ -1,0 +1,293 @@
+"""Matrix belief propagation compiled for the CPU: one pass over the messages per iteration.
+
+Of each instance a matrix of messages to the visible units is stored, one row per hidden unit. A pass goes
+through the rows: it computes the visible units' messages to the hidden unit, hence its belief, hence its new
+messages, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
+odds that is a dozen multiplications and additions and one division per message and iteration, and nothing
+transcendental: a unit of probability τ that hears r along a weight log a answers
+
+    N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
+
+and a unit of probability τ' answers that by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
+product of messages, kept as mantissa and exponent, so that no field is too large or too finely balanced.
+Log-odds are used for messages that odds cannot hold, and for damped or max-product propagation.
+
+Threads share the instances or, if these are few and large, the rows of one instance at a time. Sums are taken
+in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lmbm_torch.kernels.jit import compiled
+from lmbm_torch.kernels.matrix_bp.compiled import lanes
+from lmbm_torch.kernels.matrix_bp.compiled.instance import (
+    MOST_ROWS,
+    PADDING,
+    begin,
+    believe,
+    conclude,
+    finish,
+    iterate,
+    judge,
+    set_messages,
+    start,
+)
+from lmbm_torch.kernels.matrix_bp.compiled.rows import encode
+from lmbm_torch.kernels.matrix_bp.compiled.state import Instances, Model, new_state
+from lmbm_torch.kernels.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
+from lmbm_torch.kernels.memory import borrowed, empty
+from lmbm_torch.kernels.threads import interruptible, share
+from lmbm_torch.memory import part_bytes
+
+Tensors = TypeVar("Tensors", Problem, Beliefs)
+
+# Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
+_ROW_BYTES = 2**18
+
+# Rows are cut into parts of so many messages and instances into groups, neither into more than so many. Each
+# group has its own sum of pairwise beliefs, if they are asked for, all of them together so many bytes.
+_PART_MESSAGES = 2**16
+_MOST_PARTS = 64
+# Below so many messages an iteration is over before the threads have met twice.
+_SHARED_MESSAGES = 3 * 2**20
+_SUM_BYTES = 2**27
+
+# What is certain has odds of two to this, less the exponent of the largest message: twice their square is a
+# number. Up to so large messages it is as certain as 2e-6 in float32, as rounding in float64.
+_MOST_POWER = {torch.float32: 62, torch.float64: 510}
+_WIDEST = {torch.float32: 15.0, torch.float64: 150.0}
+
+# Rows that a thread encodes at a time.
+_ENCODED = 64
+
+# To begin a group takes about as long as so many messages of an iteration.
+_GROUP_MESSAGES = 2**19
+# A sum of pairwise beliefs takes as long as about three iterations of an instance: a tenth of these, where a
+# third to a half of all are needed.
+_SUM_ITERATIONS = 64
+
+
+@compiled
+def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
+    """Instances one after the other, all in this thread."""
+    parts = len(bounds) - 1
+    for row in range(first, last):
+        if instances.stop[0]:
+            break
+        messages = instances.messages[row] if len(instances.messages) > 0 else scratch
+        iteration, residual = 0, np.inf
+        if not model.silent:
+            for part in range(parts):
+                set_messages(model, messages, bounds, part)
+        start(model, state, instances, row, messages)
+        if model.silent:
+            for part in range(parts):
+                begin(model, state, messages, bounds, part)
+            believe(model, state)
+            iteration = 1
+        while iteration < model.num_iters and residual > model.tol and not instances.stop[0]:
+            for part in range(parts):
+                iterate(model, state, messages, bounds, part)
+            believe(model, state)
+            iteration += 1
+            residual = judge(model, state, iteration)
+        instances.num_iters[row], instances.residual[row] = iteration, residual
+        for part in range(parts):
+            finish(model, state, instances, row, messages, pair_sum, bounds, part)
+        conclude(model, state, instances, row)
+
+
+def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, last):
+    """The same, where all threads share every instance's rows."""
+    parts = range(len(bounds) - 1)
+    for row in range(first, last):
+        messages = instances.messages[row] if len(instances.messages) > 0 else scratch
+        iteration, residual = 0, math.inf
+        # Memory is fetched where it is first written: by all threads.
+        if not model.silent:
+            share(parts, partial(set_messages, model, messages, bounds))
+        start(model, state, instances, row, messages)
+        if model.silent:
+            share(parts, partial(begin, model, state, messages, bounds))
+            believe(model, state)
+            iteration = 1
+        while iteration < model.num_iters and residual > model.tol:
+            share(parts, partial(iterate, model, state, messages, bounds))
+            believe(model, state)
+            iteration += 1
+            residual = judge(model, state, iteration)
+        instances.num_iters[row], instances.residual[row] = iteration, residual
+        share(parts, partial(finish, model, state, instances, row, messages, pair_sum, bounds))
+        conclude(model, state, instances, row)
+
+
+def propagate(problem: Problem) -> Beliefs:
+    """Run belief propagation, for tensors on the CPU."""
+    (num_visible, num_hidden), dtype, widest = problem.coupling.shape, problem.visible.dtype, _spread(problem)
+    in_odds = problem.product is not Product.MAX and problem.damping == 0
+    if in_odds and widest <= ODDS_LIMIT[dtype] and lanes.suits(problem):
+        return lanes.propagate(problem, int(LOG_RANGE[dtype] / max(widest, 1.0)))
+    if in_odds and dtype == torch.float32 and _WIDEST[dtype] < widest <= _WIDEST[torch.float64]:
+        # Twice the memory and time; log-odds would take many times as long.
+        return _converted(propagate(_converted(problem, torch.float64)), dtype)
+    in_odds = in_odds and widest <= _WIDEST[dtype]
+    columns = -(-num_visible // PADDING) * PADDING
+    with borrowed((num_hidden, columns), problem.coupling.numpy().dtype) as weight:
+        _encode(problem.coupling, in_odds, weight[None])
+        return _propagate(problem, _model(problem, widest, in_odds, weight))
+
+
+def _converted(given: Tensors, dtype: torch.dtype) -> Tensors:
+    """The same with its floating-point tensors in another precision."""
+    return given._make(
+        each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each for each in given
+    )
+
+
+def _propagate(problem: Problem, model: Model) -> Beliefs:
+    """The same, in whatever form the model is."""
+    batch, (num_hidden, columns), in_odds = len(problem.visible), model.weight.shape, model.in_odds
+    instances = _instances(problem, in_odds, columns)
+    parts = _parts(num_hidden, columns)
+    work = batch * num_hidden * columns * problem.num_iters
+    groups = max(1, min(_MOST_PARTS, batch, work // _GROUP_MESSAGES))
+    rows_summed = 0
+    if problem.pair_weights is not None:
+        iterations = batch * problem.num_iters
+        groups = max(
+            1, min(groups, iterations // _SUM_ITERATIONS, part_bytes(_SUM_BYTES) // model.weight.nbytes)
+        )
+        groups, rows_summed = _power_of_two(groups), num_hidden
+    pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype)
+    bounds = np.linspace(0, num_hidden, parts + 1).astype(np.int64)
+    firsts = np.linspace(0, batch, groups + 1).astype(np.int64)
+
+    def propagate_group(run: Callable[..., None], group: int) -> None:
+        with borrowed(model.weight.shape, model.weight.dtype) as scratch:
+            state, pair_sum = new_state(model, parts), pair_sums[group].numpy()
+            run(model, state, scratch, instances, bounds, pair_sum, firsts[group], firsts[group + 1])
+
+    if groups >= torch.get_num_threads() or num_hidden * columns < _SHARED_MESSAGES:
+        share_all = partial(share, range(groups), partial(propagate_group, _propagate_group))
+        if work > lanes.LONG_WORK:
+            interruptible(share_all, lambda: instances.stop.fill(True))
+        else:
+            share_all()
+    else:
+        for group in range(groups):
+            propagate_group(_propagate_rows, group)
+    return _beliefs(problem, instances, in_odds, pair_sums)
+
+
+def _parts(rows: int, columns: int) -> int:
+    wanted = max(1, min(_MOST_PARTS, rows * columns // _PART_MESSAGES))
+    return min(_power_of_two(wanted), rows)
+
+
+def _power_of_two(count: int) -> int:
+    """At least ``count``, which two or four threads share evenly."""
+    return 1 << (count - 1).bit_length()
+
+
+def _model(problem: Problem, widest: float, in_odds: bool, weight: np.ndarray) -> Model:
+    dtype, columns = problem.visible.dtype, weight.shape[1]
+    rows_per_flush = max(1, int(LOG_RANGE[dtype] / max(widest, 1.0)))
+    fitting = _ROW_BYTES // (2 * columns * dtype.itemsize)
+    rows_at_a_time = max(1, min(MOST_ROWS, fitting, rows_per_flush))
+    return Model(
+        weight=weight,
+        in_odds=in_odds,
+        maximise=problem.product is Product.MAX,
+        decide=problem.product is Product.MIXED,
+        # So that (m + w own)², with a message m and a weight w, is a number of the weights' type.
+        most_odds=2.0 ** (_MOST_POWER[dtype] - math.ceil(widest / math.log(2))),
+        damping=problem.damping,
+        rows_at_a_time=rows_at_a_time,
+        rows_per_flush=rows_per_flush - rows_per_flush % rows_at_a_time,
+        num_iters=problem.num_iters,
+        tol=problem.tol,
+        warm=problem.start is not None,
+        silent=problem.init is not None
+        or ((in_odds or problem.product is Product.MAX) and problem.start is None and problem.known is None),
+    )
+
+
+def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
+    (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
+    dtype = problem.visible.dtype
+    added = (0, columns - num_visible)
+    kind = problem.visible.numpy().dtype
+    kept = batch if problem.keep_messages or problem.start is not None else 0
+    messages = empty((kept, num_hidden, columns), kind)
+    if problem.start is not None:
+        _encode(problem.start, in_odds, messages)
+    known = torch.full((1, num_visible), math.nan) if problem.known is None else problem.known
+    weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
+    return Instances(
+        visible=pad(problem.visible.double(), added).numpy(),
+        hidden=problem.hidden.double().contiguous().numpy(),
+        init=(problem.hidden[:0] if problem.init is None else problem.init.logit()).double().numpy(),
+        known=pad(known.double(), added, value=math.nan).numpy(),
+        messages=messages,
+        to_hidden=empty((batch, num_hidden if problem.keep_messages else 0, columns), kind),
+        pair_weights=weights.to(dtype).contiguous().numpy(),
+        visible_out=np.empty((batch, num_visible)),
+        hidden_out=np.empty((batch, num_hidden)),
+        log_partition=np.empty(batch),
+        num_iters=np.empty(batch, np.int64),
+        residual=np.empty(batch),
+        stop=np.zeros(1, np.bool_),
+    )
+
+
+def _encode(values: Tensor, in_odds: bool, rows: np.ndarray) -> None:
+    """Log-odds (…, visible, hidden) as padded rows (matrices, hidden, columns), in odds if these are used."""
+    matrices = values.contiguous().numpy().reshape(-1, *values.shape[-2:])
+    num_hidden = rows.shape[1]
+
+    def encode_some(task: tuple[int, int]) -> None:
+        matrix, first = task
+        encode(matrices[matrix], in_odds, rows[matrix], first, min(first + _ENCODED, num_hidden))
+
+    share(product(range(len(rows)), range(0, num_hidden, _ENCODED)), encode_some)
+
+
+def _spread(problem: Problem) -> float:
+    """The largest |message| that can occur; by numpy, for torch's threads would go on spinning."""
+    given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
+    return max(float(max(-values.numpy().min(), values.numpy().max())) for values in given)
+
+
+def _beliefs(problem: Problem, instances: Instances, in_odds: bool, pair_sums: Tensor) -> Beliefs:
+    num_visible, dtype = problem.visible.shape[1], problem.visible.dtype
+
+    def as_messages(rows: np.ndarray) -> Tensor | None:
+        if not problem.keep_messages:
+            return None
+        messages = torch.from_numpy(rows)[..., :num_visible].mT.contiguous()
+        return messages.log_() if in_odds else messages
+
+    pair_sum = None
+    if problem.pair_weights is not None:
+        pair_sum = pair_sums.sum(0)[:, :num_visible].mT.contiguous()
+    return Beliefs(
+        visible=torch.from_numpy(instances.visible_out).to(dtype),
+        hidden=torch.from_numpy(instances.hidden_out).to(dtype),
+        log_partition=torch.from_numpy(instances.log_partition).to(dtype),
+        num_iters=torch.from_numpy(instances.num_iters),
+        residual=torch.from_numpy(instances.residual).to(dtype),
+        to_visible=as_messages(instances.messages),
+        to_hidden=as_messages(instances.to_hidden),
+        pair_sum=pair_sum,
+    )

@@ -1,0 +1,400 @@
+"""Belief propagation on many small restricted Boltzmann machines side by side, in odds.
+
+Where rows are short, a vector register holds the same message of several instances, one in each lane, instead
+of several messages of one instance. The mathematics is that of
+:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`. Lanes do not influence one another: an instance that
+has converged stays as it is until all those beside it have.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.kernels.jit import compiled, fast, inlined
+from lmbm_torch.kernels.matrix_bp.compiled.rows import (
+    exp,
+    exponent,
+    log_of_ratio,
+    mantissa,
+    power_of_two,
+)
+from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product
+from lmbm_torch.kernels.threads import interruptible, share
+
+# The number of lanes is a multiple of what a register holds; to set up a loop over fewer takes as long as the
+# loop itself.
+_REGISTER = 16
+_MOST_LANES = 64
+
+# All messages of the instances that are taken together stay in the second-level cache.
+_CACHE_BYTES = 2**19
+
+# With fewer instances too many lanes would be empty.
+_FEWEST = 16
+
+# Where there are enough instances, at least so many blocks of lanes, to share among threads.
+_BLOCKS = 4
+
+# Factors multiplied before the product's exponent is taken out, which bounds the rounding error.
+_MOST_FACTORS = 16
+
+# Exponents are clipped to ±this, so that no probability of 0 or 1 is exact in float64.
+_POWERS = 1000.0
+_LOG_2 = math.log(2.0)
+
+# Messages of all iterations that are over too soon for anybody to interrupt: within some 0.1 s.
+LONG_WORK = 2**28
+
+
+class _Model(NamedTuple):
+    """The model and the settings that all instances share."""
+
+    weight: np.ndarray  # (hidden, visible), in odds
+    warm: bool  # whether messages to start from were given
+    decide: bool  # whether visible units are decided
+    factors: int  # messages that can be multiplied before the product's exponent is taken out
+    num_iters: int
+    tol: float
+
+
+class _Instances(NamedTuple):
+    """Inputs and outputs, lane by lane; float64 unless another type is given.
+
+    All blocks of lanes have a first axis in front of the shapes below.
+    """
+
+    visible: np.ndarray  # (visible, lanes) log-potentials
+    hidden: np.ndarray  # (hidden, lanes) log-potentials
+    init: np.ndarray  # (hidden or 0, lanes) log-odds that the first answers are of
+    known: np.ndarray  # (visible, lanes) of {0, 1, NaN}
+    pair_weights: np.ndarray  # (lanes,) of the weights' type
+    moving: np.ndarray  # (lanes,) bool
+    to_hidden: np.ndarray  # (hidden or 0, visible, lanes) of the weights' type
+    pair_sum: np.ndarray  # (hidden or 0, visible) of the weights' type
+    visible_out: np.ndarray  # (visible, lanes) log-odds
+    hidden_out: np.ndarray  # (hidden, lanes) log-odds
+    log_partition: np.ndarray  # (lanes,)
+    num_iters: np.ndarray  # (lanes,)
+    residual: np.ndarray  # (lanes,)
+    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
+
+
+class _Visible(NamedTuple):
+    """The visible units of a block; odds are mantissa · 2^power."""
+
+    bias_mantissa: np.ndarray
+    bias_power: np.ndarray
+    product: np.ndarray  # of all messages to a unit, with ``power``
+    power: np.ndarray
+    own: np.ndarray  # the probability of 1 that the messages see
+    rest: np.ndarray  # its complement
+
+
+def suits(problem: Problem) -> bool:
+    """Whether there are many instances, each of them small."""
+    return len(problem.visible) >= _FEWEST and _fitting(problem) >= 2 * _REGISTER
+
+
+def _fitting(problem: Problem) -> int:
+    fitting = _CACHE_BYTES // problem.coupling.nbytes
+    return fitting - fitting % _REGISTER
+
+
+def propagate(problem: Problem, factors: int) -> Beliefs:
+    """Run belief propagation in odds, of which any ``factors`` multiply to a normal number."""
+    (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
+    dtype, keeps = problem.visible.dtype, problem.keep_messages
+    lanes = min(_fitting(problem), _MOST_LANES, -(-batch // (_BLOCKS * _REGISTER)) * _REGISTER)
+
+    def side_by_side(values: Tensor, filler: float) -> np.ndarray:
+        """(batch, …) as (blocks, …, lanes), the last lanes filled up."""
+        missing = values.new_full((-len(values) % lanes, *values.shape[1:]), filler)
+        joined = torch.cat([values, missing]).unflatten(0, (-1, lanes))
+        return joined.movedim(1, -1).contiguous().numpy()
+
+    def one_by_one(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).movedim(-1, 1).flatten(0, 1)[:batch]
+
+    weight = problem.coupling.mT.exp().contiguous().numpy()
+    known = torch.full_like(problem.visible, math.nan) if problem.known is None else problem.known
+    weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
+    visible = side_by_side(problem.visible.double(), 0.0)
+    blocks, matrix = len(visible), (num_hidden, num_visible, lanes)
+    kept, summed = num_hidden * keeps, 0 if problem.pair_weights is None else num_hidden
+    log_partition, num_iters, residual = np.empty((3, blocks, lanes))
+    instances = _Instances(
+        visible=visible,
+        hidden=side_by_side(problem.hidden.double(), 0.0),
+        init=side_by_side(_first_fields(problem), 0.0),
+        known=side_by_side(known.double(), math.nan),
+        pair_weights=side_by_side(weights.to(dtype), 0.0),
+        moving=side_by_side(torch.ones(batch, dtype=torch.bool), 0.0),
+        to_hidden=np.empty((blocks, kept, num_visible, lanes), weight.dtype),
+        pair_sum=np.zeros((blocks, summed, num_visible), weight.dtype),
+        visible_out=np.empty((blocks, num_visible, lanes)),
+        hidden_out=np.empty((blocks, num_hidden, lanes)),
+        log_partition=log_partition,
+        num_iters=num_iters,
+        residual=residual,
+        stop=np.zeros((blocks, 1), np.bool_),
+    )
+    to_visible = np.empty((blocks if keeps else 0, *matrix), weight.dtype)
+    if problem.start is not None:
+        to_visible = side_by_side(problem.start.mT.exp(), 1.0)
+    model = _Model(
+        weight=weight,
+        warm=problem.start is not None,
+        decide=problem.product is Product.MIXED,
+        factors=min(factors, _MOST_FACTORS),
+        num_iters=problem.num_iters,
+        tol=problem.tol,
+    )
+
+    def propagate_block(block: int) -> None:
+        messages = to_visible[block] if len(to_visible) > 0 else np.empty(matrix, weight.dtype)
+        _propagate_block(model, _Instances(*(array[block] for array in instances)), messages)
+
+    if batch * num_hidden * num_visible * problem.num_iters > LONG_WORK:
+        interruptible(lambda: share(range(blocks), propagate_block), lambda: instances.stop.fill(True))
+    else:
+        share(range(blocks), propagate_block)
+    pair_sum = torch.from_numpy(instances.pair_sum)
+    return Beliefs(
+        visible=one_by_one(instances.visible_out).to(dtype),
+        hidden=one_by_one(instances.hidden_out).to(dtype),
+        log_partition=one_by_one(log_partition).to(dtype),
+        num_iters=one_by_one(num_iters).long(),
+        residual=one_by_one(residual).to(dtype),
+        to_visible=one_by_one(to_visible).mT.log() if keeps else None,
+        to_hidden=one_by_one(instances.to_hidden).mT.log() if keeps else None,
+        pair_sum=None if problem.pair_weights is None else pair_sum.sum(0).mT.contiguous(),
+    )
+
+
+def _first_fields(problem: Problem) -> Tensor:
+    """Log-odds that odds in float64 can hold, if there are any."""
+    if problem.init is None:
+        return problem.hidden[:, :0].double()
+    return problem.init.double().logit().clamp(-_POWERS * _LOG_2, _POWERS * _LOG_2)
+
+
+@compiled
+def _propagate_block(model, instances, messages):
+    kind, shape, hidden = model.weight.dtype, instances.visible.shape, instances.hidden.shape
+    visible = _Visible(
+        np.empty(shape),
+        np.empty(shape),
+        np.empty(shape, kind),
+        np.empty(shape),
+        np.empty(shape, kind),
+        np.empty(shape, kind),
+    )
+    hidden_mantissa, hidden_power = np.empty(hidden), np.empty(hidden)
+    _split(instances.visible, visible.bias_mantissa, visible.bias_power)
+    _split(instances.hidden, hidden_mantissa, hidden_power)
+    moving, num_iters, residual = instances.moving, instances.num_iters, instances.residual
+    change = np.empty(len(moving), kind)
+    num_iters[:], residual[:] = 0.0, np.inf
+    if model.warm:
+        _gather(messages, model.factors, visible.product, visible.power)
+        _believe(visible, instances.known, model.decide)
+    else:
+        messages[:] = 1.0
+        for i in range(shape[0]):
+            for lane in range(shape[1]):
+                visible.own[i, lane] = len(instances.init) == 0 and instances.known[i, lane] > 0
+                visible.rest[i, lane] = 1 - visible.own[i, lane]
+        _split(instances.init, hidden_mantissa, hidden_power)
+    for iteration in range(model.num_iters):
+        if instances.stop[0]:
+            break
+        _iterate(model, messages, visible, hidden_mantissa, hidden_power, moving, change)
+        if iteration == 0:
+            _split(instances.hidden, hidden_mantissa, hidden_power)
+        _believe(visible, instances.known, model.decide)
+        remain = False
+        for lane in range(len(moving)):
+            if moving[lane]:
+                num_iters[lane] = iteration + 1
+                # Without messages to start from, the first answers ignore the visible units: that nothing
+                # changes then proves nothing.
+                if iteration > 0 or model.warm:
+                    residual[lane] = math.log1p(change[lane])
+                moving[lane] = residual[lane] > model.tol
+                remain |= moving[lane]
+        if not remain:
+            break
+    _finish(model, instances, messages, visible.own, visible.rest)
+    _conclude(instances, visible, model.decide)
+
+
+@compiled
+def _split(fields, mantissas, powers):
+    """The odds of log-odds, as mantissa · 2^power."""
+    for i in range(fields.shape[0]):
+        for lane in range(fields.shape[1]):
+            powers[i, lane] = np.floor(fields[i, lane] / _LOG_2)
+            # From 0 to log 2 but where an enormous field was rounded.
+            mantissas[i, lane] = math.exp(min(max(fields[i, lane] - powers[i, lane] * _LOG_2, 0.0), _LOG_2))
+
+
+@fast
+def _gather(messages, factors, product, power):
+    """The product of all rows' messages."""
+    product[:], power[:] = 1.0, 0.0
+    for j in range(messages.shape[0]):
+        for i in range(messages.shape[1]):
+            for lane in range(messages.shape[2]):
+                product[i, lane] *= messages[j, i, lane]
+        if (j + 1) % factors == 0:
+            _flush(product, power)
+    _flush(product, power)
+
+
+@inlined
+def _flush(product, power):
+    """Move the exponents of ``product`` to ``power``."""
+    for i in range(product.shape[0]):
+        for lane in range(product.shape[1]):
+            power[i, lane] += exponent(product[i, lane])
+            product[i, lane] = mantissa(product[i, lane])
+
+
+@fast
+def _believe(visible, known, decide):
+    """The probabilities that the visible units' messages see, after what all rows have answered."""
+    bias_mantissa, bias_power, product, power, own, rest = visible
+    for i in range(own.shape[0]):
+        for lane in range(own.shape[1]):
+            value = bias_mantissa[i, lane] * product[i, lane]
+            whole = bias_power[i, lane] + power[i, lane] + exponent(value)
+            odds = mantissa(value) * power_of_two(min(max(whole, -_POWERS), _POWERS))
+            none = 1 / (1 + odds)
+            one = odds * none
+            if decide:
+                # Of the same sign as the log-odds: a mantissa is less than 2 and a power whole.
+                one = 1.0 if whole + (mantissa(value) - 1) > 0 else 0.0
+                none = 1 - one
+            free = known[i, lane] != known[i, lane]
+            own[i, lane] = one if free else known[i, lane]
+            rest[i, lane] = none if free else 1 - known[i, lane]
+
+
+@inlined
+def _align(product, power):
+    for lane in range(product.shape[0]):
+        power[lane] += exponent(product[lane])
+        product[lane] = mantissa(product[lane])
+
+
+@inlined
+def _hear(weight, messages, own, rest, factors, above, below, above_power, below_power):
+    """The odds above / below · 2^(above_power − below_power) that a hidden unit hears, from its own rows."""
+    above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
+    for i in range(np.uint64(own.shape[0])):
+        w = weight[i]
+        for lane in range(np.uint64(own.shape[1])):
+            other = messages[i, lane] * rest[i, lane]
+            above[lane] *= other + w * own[i, lane]
+            below[lane] *= other + own[i, lane]
+        if (i + np.uint64(1)) % factors == 0:
+            _align(above, above_power)
+            _align(below, below_power)
+    _align(above, above_power)
+    _align(below, below_power)
+
+
+@fast
+def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change):
+    weight, factors, own, rest = model.weight, model.factors, visible.own, visible.rest
+    product, power = visible.product, visible.power
+    rows, units, lanes = np.uint64(weight.shape[0]), np.uint64(own.shape[0]), np.uint64(own.shape[1])
+    above, below = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
+    above_power, below_power = np.empty(lanes), np.empty(lanes)
+    one, none = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
+    product[:], power[:], change[:] = 1.0, 0.0, 0.0
+    for j in range(rows):
+        _hear(weight[j], messages[j], own, rest, factors, above, below, above_power, below_power)
+        for lane in range(lanes):
+            whole = min(max(bias_power[j, lane] + above_power[lane] - below_power[lane], -_POWERS), _POWERS)
+            value = bias_mantissa[j, lane] * above[lane] * power_of_two(whole)
+            total = 1 / (value + below[lane])
+            one[lane], none[lane] = value * total, below[lane] * total
+        for i in range(units):
+            w = weight[j, i]
+            for lane in range(lanes):
+                old = messages[j, i, lane]
+                other = old * rest[i, lane]
+                numerator = (other + w * own[i, lane]) * none[lane]
+                denominator = (other + own[i, lane]) * one[lane]
+                answer = (numerator + w * denominator) / (numerator + denominator)
+                answer = answer if moving[lane] else old
+                change[lane] = max(change[lane], abs(answer - old) / min(answer, old))
+                messages[j, i, lane] = answer
+                product[i, lane] *= answer
+        if (j + np.uint64(1)) % factors == 0:
+            _flush(product, power)
+    _flush(product, power)
+
+
+@fast
+def _finish(model, instances, messages, own, rest):
+    """The hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
+    weight, factors, hidden, pair_weights = (
+        model.weight,
+        model.factors,
+        instances.hidden,
+        instances.pair_weights,
+    )
+    to_hidden, pair_sum, hidden_out = instances.to_hidden, instances.pair_sum, instances.hidden_out
+    log_partition = instances.log_partition
+    rows, units, lanes = np.uint64(weight.shape[0]), np.uint64(own.shape[0]), np.uint64(own.shape[1])
+    above, below = np.empty(lanes, own.dtype), np.empty(lanes, own.dtype)
+    above_power, below_power = np.empty(lanes), np.empty(lanes)
+    log_partition[:] = 0.0
+    for j in range(rows):
+        _hear(weight[j], messages[j], own, rest, factors, above, below, above_power, below_power)
+        for lane in range(lanes):
+            normaliser = log_of_ratio(below[lane] - 1.0, 0.0) + below_power[lane] * _LOG_2
+            field = hidden[j, lane] + log_of_ratio(above[lane] - 1.0, 0.0)
+            field += above_power[lane] * _LOG_2 - normaliser
+            hidden_out[j, lane] = field
+            log_partition[lane] += normaliser + max(field, 0.0) + log_of_ratio(exp(-abs(field)), 0.0)
+        if len(to_hidden) > 0:
+            for i in range(units):
+                for lane in range(lanes):
+                    other = messages[j, i, lane] * rest[i, lane]
+                    to_hidden[j, i, lane] = (other + weight[j, i] * own[i, lane]) / (other + own[i, lane])
+        if len(pair_sum) > 0:
+            for lane in range(lanes):
+                tail = exp(-abs(hidden_out[j, lane]))
+                above[lane] = pair_weights[lane] * ((1.0 if hidden_out[j, lane] > 0 else tail) / (1 + tail))
+            for i in range(units):
+                for lane in range(lanes):
+                    one = weight[j, i] * own[i, lane]
+                    pair_sum[j, i] += above[lane] * (one / (messages[j, i, lane] * rest[i, lane] + one))
+
+
+@fast
+def _conclude(instances, visible, decide):
+    """The visible units' log-odds, and their part of the log partition."""
+    bias_mantissa, bias_power, product, power, _, _ = visible
+    bias, known, log_partition = instances.visible, instances.known, instances.log_partition
+    field_out = instances.visible_out
+    for i in range(bias.shape[0]):
+        for lane in range(bias.shape[1]):
+            value = bias_mantissa[i, lane] * product[i, lane]
+            whole = bias_power[i, lane] + power[i, lane] + exponent(value)
+            field = log_of_ratio(mantissa(value) - 1.0, 0.0) + whole * _LOG_2
+            field_out[i, lane] = field
+            tail = 0.0 if decide else log_of_ratio(exp(-abs(field)), 0.0)
+            free = known[i, lane] != known[i, lane]
+            # The rows' parts are of pairs times the messages in them.
+            log_partition[lane] += (max(field, 0.0) + tail if free else known[i, lane] * field) - (
+                field - bias[i, lane]
+            )

@@ -1,0 +1,91 @@
+"""What belief propagation on restricted Boltzmann machines reads, writes and keeps for each instance."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.kernels.memory import empty
+
+
+class Model(NamedTuple):
+    """The model and the settings that all instances share."""
+
+    weight: np.ndarray  # (hidden, columns), in odds or log-odds
+    in_odds: bool
+    maximise: bool  # in messages of either side
+    decide: bool  # the visible units
+    most_odds: float  # of visible units, in odds: those of what is certain
+    damping: float
+    rows_at_a_time: int
+    rows_per_flush: int  # a multiple of them
+    num_iters: int
+    tol: float
+    warm: bool
+    silent: bool  # the visible units tell nothing in the first iteration
+
+
+class Instances(NamedTuple):
+    """Inputs and outputs of each instance; float64 unless another type is given."""
+
+    visible: np.ndarray  # (batch, columns)
+    hidden: np.ndarray  # (batch, hidden)
+    init: np.ndarray  # (batch, or 0 if not given, hidden) log-odds that the first answers are of
+    known: np.ndarray  # (batch or 1, columns)
+    messages: np.ndarray  # (batch, or 0 if not requested, hidden, columns) of the weights' type
+    to_hidden: np.ndarray  # (batch, hidden or 0, columns) of the weights' type
+    pair_weights: np.ndarray  # (batch,) of the weights' type
+    visible_out: np.ndarray  # (batch, visible) log-odds
+    hidden_out: np.ndarray  # (batch, hidden) log-odds
+    log_partition: np.ndarray  # (batch,)
+    num_iters: np.ndarray  # (batch,) int64
+    residual: np.ndarray  # (batch,)
+    stop: np.ndarray  # (1,) bool: once it is true, the rest is left undone
+
+
+class Units(NamedTuple):
+    """One side's beliefs, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
+
+    bias_mantissa: np.ndarray
+    bias_power: np.ndarray
+    mantissa: np.ndarray
+    power: np.ndarray
+    own: np.ndarray  # in odds, of the weights' type: a visible unit's odds or a hidden one's probability
+    rest: np.ndarray  # in odds, of the weights' type: the probability's complement, as precise
+    field: np.ndarray  # in log-odds: the same
+
+
+class State(NamedTuple):
+    """Working memory for one instance."""
+
+    visible: Units
+    hidden: Units
+    known: np.ndarray  # (columns,)
+    row_value: np.ndarray  # (hidden,) each row's part of the log partition
+    product: np.ndarray  # (parts, columns) in odds, of the weights' type: of answers, since the last flush
+    total: np.ndarray  # (parts, columns) their exponents; in log-odds: the sum of answers
+    change: np.ndarray  # (parts, columns)
+
+
+def new_state(model: Model, parts: int) -> State:
+    """Memory for an instance whose rows are in so many parts.
+
+    Made in Python: a tuple that code from numba's cache returned has been seen to crash the interpreter.
+    """
+    rows, columns = model.weight.shape
+    kind = model.weight.dtype
+    return State(
+        visible=_new_units(columns, kind),
+        hidden=_new_units(rows, kind),
+        known=np.empty(columns),
+        row_value=np.empty(rows),
+        product=empty((parts, columns), kind),
+        total=np.empty((parts, columns)),
+        change=empty((parts, columns), kind),
+    )
+
+
+def _new_units(count: int, kind: np.dtype) -> Units:
+    beliefs = (np.empty(count) for _ in range(4))
+    return Units._make((*beliefs, empty((count,), kind), empty((count,), kind), np.empty(count)))

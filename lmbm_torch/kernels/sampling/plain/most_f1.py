@@ -1,0 +1,53 @@
+"""The labelling of largest mean F1 against samples of a directed model: the definition, in NumPy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.kernels.sampling.plain.network import Network
+
+
+class Answers(NamedTuple):
+    """Labellings of largest mean F1.
+
+    Args:
+        labels: (batch, labels), whether each is in the answer.
+        mean: (batch,), the answer's mean F1 against the samples.
+        variance: (batch,), that of its F1.
+    """
+
+    labels: np.ndarray
+    mean: np.ndarray
+    variance: np.ndarray
+
+
+def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
+    """The answers by samples of all examples.
+
+    Args:
+        noise: (samples, labels), logistic. All examples share it, so that no answer depends on its batch.
+    """
+    answers = [_answer(network._replace(log_odds=row), noise) for row in network.log_odds]
+    labels, mean, variance = zip(*answers, strict=True)
+    return Answers(np.array(labels), np.array(mean), np.array(variance))
+
+
+def _answer(network: Network, noise: np.ndarray) -> tuple[np.ndarray, float, float]:
+    log_odds = np.tile(network.log_odds, (len(noise), 1))
+    drawn = np.zeros(noise.shape, bool)
+    for label in range(noise.shape[1]):
+        drawn[:, label] = log_odds[:, label] > noise[:, label]
+        edges = slice(network.start[label], network.start[label + 1])
+        log_odds[:, network.child[edges]] += network.step[edges] * drawn[:, [label]]
+    sizes = drawn.sum(1, keepdims=True)
+    best, most = np.zeros(noise.shape[1], bool), float((sizes == 0).mean())
+    for size in range(1, noise.shape[1] + 1):
+        worth = (2 * drawn / (size + sizes)).mean(0)
+        chosen = np.argsort(-worth, kind="stable")[:size]
+        if worth[chosen].sum() > most:
+            best, most = np.isin(np.arange(len(worth)), chosen), float(worth[chosen].sum())
+    both = (drawn & best).sum(1)
+    gains = np.where(sizes[:, 0] + best.sum() == 0, 1.0, 2 * both / np.maximum(sizes[:, 0] + best.sum(), 1))
+    return best, float(gains.mean()), float(gains.var())

@@ -1,0 +1,142 @@
+"""Chains by dynamic programming, compiled for the CPU: Viterbi's algorithm and forward–backward."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lmbm_torch.kernels.jit import compiled, fast
+from lmbm_torch.kernels.threads import by_rows
+
+
+def best_paths(scores, first, lengths, tables, strides, labels):
+    """See :func:`lmbm_torch.kernels.search.plain.chains.best_paths`."""
+    are_possible = np.empty(len(first), np.bool_)
+    arrays = scores, first, lengths, tables, *strides, labels, are_possible
+    by_rows(len(first), lambda begin, end, stop: _best_paths(begin, end, *arrays, stop))
+    return are_possible
+
+
+@compiled
+def _best_paths(
+    begin, end, scores, first, lengths, tables, chain_stride, step_stride, labels, are_possible, stop
+):
+    longest, states = 0, scores.shape[1]
+    for x in range(begin, end):
+        longest = max(longest, lengths[x])
+    messages = np.empty((longest, states))
+    for x in range(begin, end):
+        if stop[0]:
+            return
+        start, length = first[x], lengths[x]
+        are_possible[x] = True
+        for t in range(length):
+            row, message = scores[start + t], messages[t]
+            if t == 0:
+                for s in range(states):
+                    message[s] = row[s]
+            else:
+                table, before = tables[x * chain_stride + (t - 1) * step_stride], messages[t - 1]
+                for s in range(states):
+                    message[s] = -np.inf
+                for r in range(states):
+                    steps = table[r]
+                    for s in range(states):
+                        value = before[r] + steps[s]
+                        message[s] = value if value > message[s] else message[s]
+                for s in range(states):
+                    message[s] += row[s]
+            largest = message[0]
+            for s in range(states):
+                largest = message[s] if message[s] > largest else largest
+            if largest == -np.inf:
+                are_possible[x] = False
+                break
+            # Rounding is relative to what matters here, not to a score that grows with length.
+            for s in range(states):
+                message[s] -= largest
+        if not are_possible[x]:
+            continue
+        state = 0
+        for s in range(states):
+            if messages[length - 1, s] > messages[length - 1, state]:
+                state = s
+        labels[start + length - 1] = state
+        for t in range(length - 2, -1, -1):
+            message, table = messages[t], tables[x * chain_stride + t * step_stride]
+            best, largest = 0, -np.inf
+            for r in range(states):
+                value = message[r] + table[r, state]
+                if value > largest:
+                    best, largest = r, value
+            state = best
+            labels[start + t] = state
+
+
+def marginals(unary, lengths, tables, strides, nodes, edges):
+    """See :func:`lmbm_torch.kernels.search.plain.chains.marginals`."""
+    log_partition = np.empty(len(unary))
+    arrays = unary, lengths, tables, *strides, nodes, edges, log_partition
+    by_rows(len(unary), lambda begin, end, stop: _marginals(begin, end, *arrays, stop))
+    return log_partition
+
+
+@fast
+def _marginals(
+    begin, end, unary, lengths, tables, chain_stride, step_stride, nodes, edges, log_partition, stop
+):
+    longest, states = 0, unary.shape[2]
+    for x in range(begin, end):
+        longest = max(longest, lengths[x])
+    forward, odds = np.empty((longest, states)), np.empty((longest, states))
+    ahead, behind = np.empty(states), np.empty(states)
+    for x in range(begin, end):
+        if stop[0]:
+            return
+        length, total = lengths[x], 0.0
+        for t in range(length):
+            row, message, own = unary[x, t], forward[t], odds[t]
+            for s in range(states):
+                own[s] = math.exp(row[s])
+                message[s] = 1.0 if t == 0 else 0.0
+            if t > 0:
+                table, before = tables[x * chain_stride + (t - 1) * step_stride], forward[t - 1]
+                for r in range(states):
+                    steps = table[r]
+                    for s in range(states):
+                        message[s] += before[r] * steps[s]
+            norm = 0.0
+            for s in range(states):
+                message[s] *= own[s]
+                norm += message[s]
+            for s in range(states):
+                message[s] /= norm
+            total += math.log(norm)
+        log_partition[x] = total
+        for s in range(states):
+            behind[s] = 1.0
+        for t in range(length - 1, -1, -1):
+            norm, largest = 0.0, 0.0
+            for s in range(states):
+                norm += forward[t, s] * behind[s]
+            for s in range(states):
+                nodes[x, t, s] = forward[t, s] * behind[s] / norm
+            if t == 0:
+                break
+            for s in range(states):
+                ahead[s] = odds[t, s] * behind[s]
+                largest = max(largest, ahead[s])
+            for s in range(states):
+                ahead[s] /= largest
+            table, norm = tables[x * chain_stride + (t - 1) * step_stride], 0.0
+            for r in range(states):
+                steps, behind[r] = table[r], 0.0
+                for s in range(states):
+                    behind[r] += steps[s] * ahead[s]
+                norm += forward[t - 1, r] * behind[r]
+            for r in range(states):
+                share, steps, pairs = forward[t - 1, r] / norm, table[r], edges[x, t - 1, r]
+                for s in range(states):
+                    # In this order nothing underflows that matters.
+                    pairs[s] = share * steps[s] * ahead[s]

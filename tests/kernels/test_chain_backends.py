@@ -1,0 +1,205 @@
+"""The compiled sweeps over chains against their plain references."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from strategies.chain import random_chain_energy
+
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.inference.trees import chain_dp, chain_steps
+from lmbm_torch.kernels.dual.compiled import chain_gradient, chain_likelihood, chain_pairs
+from lmbm_torch.kernels.dual.plain import chain_gradient as numpy_chain_gradient
+from lmbm_torch.kernels.dual.plain import chain_likelihood as numpy_chain_likelihood
+from lmbm_torch.kernels.dual.plain import chain_pairs as numpy_chain_smo
+from lmbm_torch.kernels.search.compiled import chains
+from lmbm_torch.kernels.search.plain import chains as numpy_chains
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.chains import exponentiated_gradient, smo
+from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
+from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.problems import padded_chains
+
+
+def random_problem(seed):
+    random = np.random.default_rng(seed)
+    start = np.concatenate([[0], random.integers(1, 6, 8).cumsum()])
+    rows = random.normal(size=(start[-1], 3))
+    labels = random.integers(0, 4, start[-1])
+    weight = np.where(random.random(8) < 0.8, 1.0, 0.0)
+    return ChainKernelProblem(1 + rows @ rows.T, labels, start, 4, C=2.0, sample_weight=weight)
+
+
+@pytest.fixture(params=["smo", "gradient"])
+def solver(request):
+    """A solver, and its compiled and plain kernels."""
+    if request.param == "smo":
+        return smo, (chain_pairs, numpy_chain_smo)
+    return exponentiated_gradient, (chain_gradient, numpy_chain_gradient)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
+    solver, kernels = solver
+    problem = random_problem(seed)
+    begun = solver.update(problem, solver.init(problem), num_iters=5)
+    # After a step to the best length two labellings are equally good, and rounding chooses the next.
+    monkeypatch.setattr(smo, "STEPS_PER_VISIT", 1)
+    found = []
+    for each in kernels:
+        monkeypatch.setattr(solver, "kernels", lambda *_, each=each: each)
+        found.append(solver.update(problem, begun, num_iters=1))
+    np.testing.assert_allclose(found[1].nodes, found[0].nodes, atol=1e-8)
+    assert found[1].dual == pytest.approx(found[0].dual, rel=1e-9)
+    assert found[1].dual > begun.dual
+
+
+def test_compiled_and_plain_smo_reach_one_optimum(monkeypatch):
+    problem = random_problem(5)
+    values = []
+    for each in (chain_pairs, numpy_chain_smo):
+        monkeypatch.setattr(smo, "kernels", lambda *_, each=each: each)
+        values.append(run(smo, problem, tol=1e-6, max_iter=2000).primal)
+    assert values[1] == pytest.approx(values[0], rel=2e-6)
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 1e4])
+def test_marginals_of_log_potentials_however_far_apart(scale):
+    random = np.random.default_rng(6)
+    log_nodes, log_pairs = scale * random.normal(size=(6, 4)), scale * random.normal(size=(4, 4))
+    nodes, pairs = np.empty_like(log_nodes), np.empty_like(log_pairs)
+    chain_gradient.chain_marginals(log_nodes, log_pairs, nodes, pairs)
+    energy = ChainEnergy(torch.from_numpy(log_nodes)[None], torch.from_numpy(log_pairs))
+    expected = chain_dp.marginals(energy)
+    for found in ((nodes, pairs), numpy_chain_gradient._marginals(log_nodes, log_pairs)):
+        np.testing.assert_allclose(found[0], expected.nodes[0], atol=1e-9)
+        np.testing.assert_allclose(found[1], expected.edges[0].sum(0), atol=1e-9)
+
+
+def random_likelihood(seed, scale):
+    random = np.random.default_rng(seed)
+    count, states = random.integers(1, 30), random.integers(1, 6)
+    start = np.concatenate([[0], random.integers(1, 9, count).cumsum()])
+    labels = random.integers(states, size=start[-1])
+    weight = np.where(random.random(count) < 0.7, random.random(count), 0)
+    weight[0] = 1.0
+    transition = scale * random.uniform(-1, 1, (states, states))
+    return scale * random.normal(size=(start[-1], states)), transition, start, labels, weight
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 150.0, 1e3])
+@pytest.mark.parametrize("seed", range(4))
+def test_likelihoods_and_gradients_are_those_of_dynamic_programming(seed, scale):
+    scores, transition, start, labels, weight = random_likelihood(seed, scale)
+    energy = padded_chains(scores, transition, np.diff(start))
+    unary, table = energy.unary.requires_grad_(), energy.transition.requires_grad_()
+    padded = torch.zeros(energy.inside.shape, dtype=torch.int64)
+    padded[energy.inside] = torch.from_numpy(labels)
+    losses = chain_dp.log_partition(energy) - energy.score(padded)
+    total = torch.from_numpy(weight) @ losses
+    options = {"allow_unused": True, "materialize_grads": True}
+    by_score, by_pair = torch.autograd.grad(total, (unary, table), **options)
+    for compute in (
+        numpy_chain_likelihood.loss_and_gradient,
+        chain_likelihood.loss_and_gradient,
+        chain_likelihood._by_logarithms,
+    ):
+        errors, pairs = np.full_like(scores, np.nan), np.ones_like(transition)
+        loss = compute(scores, transition, start, labels, weight, errors, pairs)
+        assert loss == pytest.approx(float(total.detach()), rel=1e-9, abs=1e-9)
+        np.testing.assert_allclose(errors, by_score[energy.inside].numpy(), atol=1e-9)
+        np.testing.assert_allclose(pairs - 1, by_pair.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_problem_of_chains_is_the_sum_of_its_blocks(scale):
+    scores, _, start, labels, weight = random_likelihood(0, 1.0)
+    states = scores.shape[1]
+    problem = LikelihoodProblem(scores, labels, start, states, C=2.0, sample_weight=weight)
+    flat = scale * np.random.default_rng(1).normal(size=problem.num_weights)
+    value, gradient = problem.value_and_gradient(flat)
+    weights = flat.reshape(-1, states)
+    own = scores @ weights[: -states - 1] + weights[-states - 1]
+    errors, pairs = np.empty_like(own), np.zeros((states, states))
+    loss = numpy_chain_likelihood.loss_and_gradient(
+        own, weights[-states:], start, labels, 2.0 * weight, errors, pairs
+    )
+    assert value == pytest.approx(0.5 * flat @ flat + loss)
+    rows = np.vstack([scores.T @ errors, errors.sum(0), pairs]) + weights
+    np.testing.assert_allclose(gradient, rows.ravel(), atol=1e-9 * scale)
+
+
+@pytest.mark.parametrize("forbidden", [0, 0.3])
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_viterbi_finds_the_same_paths(monkeypatch, seed, is_tied, dtype, per_step, forbidden):
+    energy = random_chain_energy(
+        seed, max_length=7, num_states=3, batch_size=40, scale=2.0, per_step=per_step, forbidden=forbidden
+    )
+    if is_tied:
+        # Of whole numbers sums are exact, and many labellings are equally good.
+        energy = replace(energy, unary=energy.unary.round(), transition=energy.transition.round())
+    energy = energy.to(dtype)
+    found = []
+    for kernel in (chains, numpy_chains, None):
+        monkeypatch.setattr(chain_steps, "compiled", lambda *_, kernel=kernel: kernel)
+        found.append(chain_dp.decode(energy).labels)
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], found[2])
+
+
+@pytest.mark.parametrize("kernel", [chains, numpy_chains], ids=["compiled", "plain"])
+def test_a_chain_of_which_all_labellings_are_forbidden_is_told(kernel):
+    scores = np.zeros((5, 2))
+    scores[3] = -np.inf
+    labels = np.full(5, 9)
+    tables, first, lengths = np.zeros((1, 2, 2)), np.array([0, 2]), np.array([2, 3])
+    assert kernel.best_paths(scores, first, lengths, tables, (0, 0), labels).tolist() == [True, False]
+    assert labels.tolist() == [0, 0, 9, 9, 9]
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 100.0])
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("seed", range(3))
+def test_every_forward_backward_finds_the_same_marginals(monkeypatch, seed, dtype, per_step, scale):
+    energy = random_chain_energy(
+        seed, max_length=9, num_states=4, batch_size=20, scale=scale, per_step=per_step
+    ).to(dtype)
+    found = []
+    for kernel in (chains, numpy_chains, None):
+        monkeypatch.setattr(chain_steps, "compiled", lambda *_, kernel=kernel: kernel)
+        found.append(chain_dp.marginals(energy))
+    for each in found[:2]:
+        for name in ("nodes", "edges", "log_partition"):
+            torch.testing.assert_close(getattr(each, name), getattr(found[2], name))
+
+
+@pytest.mark.parametrize("apart", [600.0, 660.0])
+def test_what_only_the_far_side_of_a_chain_favours_survives_in_the_kernel(monkeypatch, apart):
+    # State 1 is as unlikely as can be until the last step makes up for it.
+    unary = torch.zeros(1, 4, 2, dtype=torch.float64)
+    unary[0, 0, 1] = 30 - apart
+    transition = torch.tensor([[0.0, -apart], [-apart, 0.0]], dtype=torch.float64)
+    unary[0, 3, 0] = -apart
+    energy = ChainEnergy(unary, transition)
+    found = chain_dp.marginals(energy)
+    monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
+    expected = chain_dp.marginals(energy)
+    assert float(expected.nodes[0, 0, 1]) > 1e-16
+    torch.testing.assert_close(found.nodes, expected.nodes, rtol=1e-10, atol=0)
+    torch.testing.assert_close(found.edges, expected.edges, rtol=1e-10, atol=1e-300)
+
+
+def test_long_chains_neither_vanish_nor_overflow_in_the_kernel(monkeypatch):
+    energy = random_chain_energy(0, max_length=4000, num_states=3, batch_size=2, scale=5.0, ragged=False)
+    found = chain_dp.marginals(energy)
+    monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
+    expected = chain_dp.marginals(energy)
+    for name in ("nodes", "edges", "log_partition"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))

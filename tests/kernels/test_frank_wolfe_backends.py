@@ -1,0 +1,60 @@
+"""The compiled sweeps and the plain ones take the same kind of step to the same optimum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from strategies.structural import label_problems, random_label_problem, random_words
+
+from lmbm_torch.kernels.dual.compiled import planes as compiled_planes
+from lmbm_torch.kernels.dual.plain import planes as plain_planes
+from lmbm_torch.kernels.dual.plain import structural
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.structural import frank_wolfe
+
+
+@pytest.fixture
+def plain(monkeypatch):
+    monkeypatch.setattr(frank_wolfe, "kernels", lambda *_: structural)
+
+
+@pytest.mark.parametrize("backend", [plain_planes, compiled_planes], ids=["plain", "compiled"])
+@pytest.mark.parametrize("make", [random_label_problem, lambda seed: random_words(seed)[0]])
+def test_planes_are_those_of_dense_statistics(backend, make):
+    problem = make(2)
+    state = run(frank_wolfe, problem, tol=1e-2, max_iter=20)
+    planes, size = state.planes, problem.num_rows * problem.num_outputs
+    first = problem.start[planes.example] * problem.num_outputs
+    dense = np.zeros((len(planes), size + problem.num_couplings))
+    for p, entry in enumerate(zip(planes.start[:-1], planes.start[1:], strict=True)):
+        for index, value in zip(planes.index[slice(*entry)], planes.value[slice(*entry)], strict=True):
+            dense[p, first[p] + index if index >= 0 else size - 1 - index] = value
+    random = np.random.default_rng(0)
+    weights, duals = random.normal(size=dense.shape[1]), random.random(len(planes))
+    duals[::3] = 0
+    found = backend.products(planes, first, weights[:size], weights[size:])
+    np.testing.assert_allclose(found, dense @ weights)
+    found = backend.sums(planes, first, duals, size, problem.num_couplings)
+    np.testing.assert_allclose(found, duals @ dense, atol=1e-12)
+    chosen = random.permutation(len(planes))[: len(planes) // 2]
+    start = np.append(0, np.diff(planes.start)[chosen].cumsum())
+    parts = [slice(planes.start[p], planes.start[p + 1]) for p in chosen]
+    for name, found in zip(("index", "value"), backend.entries(planes, chosen, start), strict=True):
+        np.testing.assert_array_equal(found, np.concatenate([getattr(planes, name)[part] for part in parts]))
+
+
+@pytest.mark.usefixtures("plain")
+@settings(max_examples=5)
+@given(problem=label_problems())
+def test_plain_sweeps_reach_the_gap(problem):
+    assert run(frank_wolfe, problem, tol=1e-4, max_iter=500).gap <= 1e-4
+
+
+@pytest.mark.parametrize("csr", [False, True])
+def test_backends_agree(monkeypatch, csr):
+    problems = [random_label_problem(1, csr=csr), random_words(1, csr=csr)[0]]
+    compiled = [run(frank_wolfe, problem, tol=1e-6, max_iter=500).primal for problem in problems]
+    monkeypatch.setattr(frank_wolfe, "kernels", lambda *_: structural)
+    plain = [run(frank_wolfe, problem, tol=1e-6, max_iter=500).primal for problem in problems]
+    assert plain == pytest.approx(compiled, rel=3e-6)
