@@ -18,6 +18,7 @@ PACKAGES = (
     "estimators",
     "energies",
     "models",
+    "nn",
     "inference",
     "losses",
     "solvers",

@@ -17,10 +17,13 @@ from lmbm_torch.constraints.rules import (
     parents_by_path,
 )
 from lmbm_torch.constraints.text import parse, read
+from lmbm_torch.constraints.transitions import AllowedTransitions, allowed_transitions
 
 __all__ = [
+    "AllowedTransitions",
     "Constraints",
     "Rule",
+    "allowed_transitions",
     "at_least",
     "at_most",
     "exactly",

@@ -47,6 +47,7 @@ ARROWS = {
     "solvers": {"energies", "inference", "losses", "kernels"},
     "fitting": {"energies", "losses", "models", "solvers"},
     "calibration": {"energies", "losses", "fitting"},
+    "nn": {"constraints", "energies", "inference", "losses"},
     "metrics": RESULTS,
     "viz": RESULTS,
     "data": RESULTS,

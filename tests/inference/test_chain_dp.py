@@ -271,3 +271,24 @@ def test_refuses_counts_that_are_none():
         chain_dp.sample(energy, 0)
     with pytest.raises(ValueError, match=r"^top_k: expected"):
         chain_dp.decode(energy, top_k=0)
+
+
+def test_a_gradient_is_the_same_when_it_is_taken_again():
+    torch.manual_seed(0)
+    unary, transition = torch.randn(2, 4, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+    total = chain_dp.log_partition(ChainEnergy(unary, transition)).sum()
+    first = torch.autograd.grad(total, (unary, transition), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(total, (unary, transition)), first)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_second_derivatives_pass_finite_differences(is_shared):
+    torch.manual_seed(0)
+    tables = (4, 4) if is_shared else (3, 4, 4, 4)
+    inputs = torch.randn(3, 5, 4).double().requires_grad_(), torch.randn(*tables).double().requires_grad_()
+
+    def log_partition(unary, transition):
+        return chain_dp.log_partition(ChainEnergy(unary, transition, torch.tensor([5, 1, 3])))
+
+    assert torch.autograd.gradcheck(log_partition, inputs)
+    assert torch.autograd.gradgradcheck(log_partition, inputs)

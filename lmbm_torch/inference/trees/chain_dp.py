@@ -5,11 +5,11 @@ Source: max_margin_markov_networks_survey_2003, section 4.2.
 Log-potentials are first lowered so that the largest at each position is 0, and messages after each step, so
 that rounding is relative to what matters there, not to a score that grows with length.
 
-On the CPU a kernel goes through each chain by itself; without one, and for gradients, each position is one
-step for the whole batch. A step of sum-product is a matrix product of probabilities. Where transitions differ
-by less than the dtype's range, whatever the unaries, what underflows could not have been seen in any of its
-sums. Where they differ by more, for instance because some are forbidden, no kernel is taken, and the sums
-that may have lost something are done again as logsumexp.
+On the CPU a kernel goes through each chain by itself, gradients included; without a kernel, and for gradients
+of gradients, each position is one step for the whole batch. A step of sum-product is a matrix product of
+probabilities. Where transitions differ by less than the dtype's range, whatever the unaries, what underflows
+could not have been seen in any of its sums. Where they differ by more, for instance because some are
+forbidden, no kernel is taken, and the sums that may have lost something are done again as logsumexp.
 
 On a device all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 
@@ -27,7 +27,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
-from lmbm_torch.inference.trees import chain_steps
+from lmbm_torch.inference.trees import chain_gradient, chain_steps
 from lmbm_torch.inference.trees.chain_steps import Chains
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import number, one_door
@@ -45,8 +45,13 @@ def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     Raises:
         ValueError: NaN or +∞ in the energy; a chain all of whose labellings are forbidden.
     """
-    chains = Chains.of(energy)
-    forward, scale = chain_steps.forward(chains)
+    found = chain_gradient.log_partition(energy, _by_steps)
+    return _by_steps(energy) if found is None else found
+
+
+def _by_steps(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """Return log Z by differentiable operations, position after position."""
+    forward, scale = chain_steps.forward(Chains.of(energy))
     return scale + forward[-1].logsumexp(-1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -26,12 +27,16 @@ __all__ = [
     "backward",
     "best_labels",
     "best_paths",
+    "check_possible",
     "draw",
     "edges",
     "forward",
     "is_coarse",
+    "is_on_host",
     "largest",
+    "steps_of",
     "sums",
+    "sums_kernel",
     "trace",
 ]
 
@@ -79,7 +84,7 @@ class Chains:
         energy.check_values()
         inside, shared = energy.inside, energy.is_shared
         # A device would have to be waited for.
-        is_full = _is_on_host(energy.unary) and bool(inside.all())
+        is_full = is_on_host(energy.unary) and bool(inside.all())
         unary, transition = energy.unary, energy.transition
         if not is_full:
             unary = unary.masked_fill(~inside[..., None], 0)
@@ -106,7 +111,7 @@ class Chains:
         """Whether all positions are computed together."""
         batch, states = self.unary[0].shape
         steps, dtype = len(self.unary) - 1, self.transition.dtype
-        return not _is_on_host(self.transition) and chain_scans.fits(batch, steps, states, dtype)
+        return not is_on_host(self.transition) and chain_scans.fits(batch, steps, states, dtype)
 
     @kept
     def all_steps(self) -> Float[Tensor, "batch steps states states"]:
@@ -124,7 +129,7 @@ class Chains:
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
 
 
-def _is_on_host(tensor: Tensor) -> bool:
+def is_on_host(tensor: Tensor) -> bool:
     """Whether values may decide what is computed: not a device's, nor those that code is compiled for."""
     return tensor.device.type == "cpu" and not is_traced()
 
@@ -143,7 +148,7 @@ def largest(energy: ChainEnergy) -> float:
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Log-potentials less their largest along some axes, which moves no probability, and the largest."""
-    if potentials.numel() and not (_is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
+    if potentials.numel() and not (is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
         potentials = potentials.clamp(min=FORBIDDEN)
     largest = potentials.detach().amax(axes, keepdim=True)
     return potentials - largest, largest.squeeze(axes)
@@ -156,7 +161,7 @@ def _least(transition: Tensor) -> float:
     The best state before a step, of probability 1, gives every sum at least e^−spread: where that is enough,
     there is nothing to watch. On a device, which would have to be waited for, all sums are logsumexp.
     """
-    if not _is_on_host(transition):
+    if not is_on_host(transition):
         return torch.inf
     limits = torch.finfo(transition.dtype)
     least = 16 * transition.shape[-1] * limits.tiny / limits.eps
@@ -182,7 +187,7 @@ def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch
     """exp(before_r + transition_rs + ahead_s), for log-messages from both sides, those ahead at most 0."""
     limits = torch.finfo(before.dtype)
     if before.numel() and (
-        not _is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
+        not is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
     ):
         # What underflows ahead might be seen after all.
         return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
@@ -205,7 +210,7 @@ def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
         messages.append(message)
         lowered.append(largest.where(step.inside, 0))
     scale = chains.shift + torch.cat([torch.zeros_like(chains.shift)[:, None], *lowered], 1).sum(1)
-    _check_possible(scale)
+    check_possible(scale)
     return messages, scale
 
 
@@ -241,7 +246,7 @@ def _best_scores(chains: Chains) -> list[Tensor]:
         largest = after.amax(-1, keepdim=True)
         messages.append((after - largest).where(step.inside, messages[-1]))
         scale = scale + largest.where(step.inside, 0)[:, 0]
-    _check_possible(scale)
+    check_possible(scale)
     return messages
 
 
@@ -249,7 +254,7 @@ def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tens
     """:func:`forward`, or by ``torch.amax`` :func:`_best_scores`, of all positions together."""
     messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
     scale = chains.shift + lowered
-    _check_possible(scale)
+    check_possible(scale)
     return list(messages.unbind(1)), scale
 
 
@@ -267,7 +272,7 @@ def best_labels(energy: ChainEnergy) -> Tensor:
 
     On the CPU by a kernel, which goes through each chain by itself.
     """
-    kernel = compiled("search.chains", "Viterbi") if _is_on_host(energy.unary) else None
+    kernel = compiled("search.chains", "Viterbi") if is_on_host(energy.unary) else None
     if kernel is None:
         chains = Chains.of(energy)
         return _best_path(_best_scores(chains), chains)
@@ -278,32 +283,42 @@ def best_labels(energy: ChainEnergy) -> Tensor:
         energy.unary.detach().contiguous().numpy().reshape(-1, states),
         length * np.arange(batch),
         energy.lengths.numpy(),
-        *_steps_of(energy.transition.detach()),
+        *steps_of(energy.transition.detach()),
         labels.view(-1).numpy(),
     )
     _refuse_impossible(torch.from_numpy(~are_possible))
     return labels
 
 
+def sums_kernel(energy: ChainEnergy, chains: Chains) -> ModuleType | None:
+    """Return the kernel of forward–backward on the CPU, or None where it is missing or not accurate.
+
+    The kernel multiplies probabilities. It is not accurate where a sum may lose a term that matters, or where
+    potentials are so large that float64 rounds their sums.
+    """
+    kernel = compiled("search.chains", "forward–backward") if is_on_host(energy.unary) else None
+    return None if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE else kernel
+
+
 def sums(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor] | None:
     """P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU, in double precision inside.
 
-    None without one, and where a sum of probabilities may lose what matters, or rounding tells.
+    None where :func:`sums_kernel` has none.
     """
-    kernel = compiled("search.chains", "forward–backward") if _is_on_host(energy.unary) else None
-    if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE:
+    kernel = sums_kernel(energy, chains)
+    if kernel is None:
         return None
     unary = torch.stack(chains.unary, 1)
     batch, length, states = unary.shape
     nodes, edges = torch.zeros_like(unary), unary.new_zeros(batch, length - 1, states, states)
-    steps = _steps_of(chains.tables)
+    steps = steps_of(chains.tables)
     total = kernel.marginals(unary.numpy(), energy.lengths.numpy(), *steps, nodes.numpy(), edges.numpy())
     scale = chains.shift + torch.from_numpy(total).to(chains.shift)
-    _check_possible(scale)
+    check_possible(scale)
     return nodes, edges, scale
 
 
-def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
+def steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
     """The tables of steps as kernels take them: flat, and how far those of chains and steps are apart."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
     return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
@@ -359,7 +374,7 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
         same = torch.arange(states * ranks, device=best.device).view(states, ranks)
         pointers.append((origin.where(goes_on, pad(same, (0, more))), ranks))
         scale = scale + largest.where(step.inside[:, 0], 0)
-    _check_possible(scale)
+    check_possible(scale)
     return best, pointers
 
 
@@ -376,7 +391,7 @@ def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
     return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
 
 
-def _check_possible(scale: Tensor) -> None:
+def check_possible(scale: Tensor) -> None:
     """Refuse chains whose every labelling passes something forbidden."""
     refuse_unless(
         _POSSIBLE,

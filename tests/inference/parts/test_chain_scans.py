@@ -29,7 +29,7 @@ def as_on_a_device(monkeypatch):
         return scan(*arguments)
 
     def start():
-        monkeypatch.setattr(chain_steps, "_is_on_host", lambda tensor: False)
+        monkeypatch.setattr(chain_steps, "is_on_host", lambda tensor: False)
         monkeypatch.setattr(chain_scans, "_scan", counted)
         return calls
 

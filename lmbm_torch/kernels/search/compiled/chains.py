@@ -91,6 +91,8 @@ def _marginals(
         longest = max(longest, lengths[x])
     forward, odds = np.empty((longest, states)), np.empty((longest, states))
     ahead, behind = np.empty(states), np.empty(states)
+    # One table of edges for all steps of a chain is their sum.
+    is_summed, whole = edges.shape[1] == 1, np.empty((states, states))
     for x in range(begin, end):
         if stop[0]:
             return
@@ -114,6 +116,9 @@ def _marginals(
                 message[s] /= norm
             total += math.log(norm)
         log_partition[x] = total
+        if len(nodes) == 0:
+            continue
+        whole[:] = 0.0
         for s in range(states):
             behind[s] = 1.0
         for t in range(length - 1, -1, -1):
@@ -135,8 +140,18 @@ def _marginals(
                 for s in range(states):
                     behind[r] += steps[s] * ahead[s]
                 norm += forward[t - 1, r] * behind[r]
+            # In this order nothing underflows that matters.
+            if is_summed:
+                for r in range(states):
+                    share, steps, sums = forward[t - 1, r] / norm, table[r], whole[r]
+                    for s in range(states):
+                        sums[s] += share * steps[s] * ahead[s]
+            else:
+                for r in range(states):
+                    share, steps, pairs = forward[t - 1, r] / norm, table[r], edges[x, t - 1, r]
+                    for s in range(states):
+                        pairs[s] = share * steps[s] * ahead[s]
+        if is_summed:
             for r in range(states):
-                share, steps, pairs = forward[t - 1, r] / norm, table[r], edges[x, t - 1, r]
                 for s in range(states):
-                    # In this order nothing underflows that matters.
-                    pairs[s] = share * steps[s] * ahead[s]
+                    edges[x, 0, r, s] = whole[r, s]

@@ -49,7 +49,8 @@ def marginals(unary, lengths, tables, strides, nodes, edges):
         tables: (tables, states, states) probabilities of steps, up to a factor: at most 1, and so large that
             their inverse times the number of states is a number of double precision.
         strides: see :func:`best_paths`.
-        nodes: (chains, length, states); edges: (chains, length − 1, states, states).
+        nodes: (chains, length, states), or (0, …) where the log partition alone is asked for.
+        edges: (chains, length − 1, states, states), or (chains, 1, states, states) for sums over all steps.
 
     Returns:
         (chains,) the log partition, in double precision.
@@ -67,9 +68,17 @@ def marginals(unary, lengths, tables, strides, nodes, edges):
             backward.append(np.logaddexp.reduce(step + row + backward[-1], 1))
         backward = backward[::-1]
         log_partition[x] = total = np.logaddexp.reduce(forward[-1])
+        if not len(nodes):
+            continue
         nodes[x, :length] = np.exp(np.add(forward, backward) - total)
-        for t, step in enumerate(steps):
-            edges[x, t] = np.exp(forward[t][:, None] + step + rows[t + 1] + backward[t + 1] - total)
+        pairs = [
+            np.exp(forward[t][:, None] + step + rows[t + 1] + backward[t + 1] - total)
+            for t, step in enumerate(steps)
+        ]
+        if edges.shape[1] == 1:
+            edges[x, 0] = sum(pairs)
+        else:
+            edges[x, : len(pairs)] = np.reshape(pairs, (-1, *edges.shape[2:]))
     return log_partition
 
 

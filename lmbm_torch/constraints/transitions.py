@@ -1,0 +1,109 @@
+"""Tag sequences that a chunk encoding allows: BIO, IOB1 and BIOES."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from lmbm_torch.shapes import Bool
+
+__all__ = ["SCHEMES", "AllowedTransitions", "allowed_transitions"]
+
+SCHEMES = ("BIO", "IOB1", "BIOES")
+# Prefixes that open a chunk, and prefixes after which a chunk may end, in BIOES.
+_OPENING, _CLOSING = frozenset("BSO"), frozenset("ESO")
+
+Pairs = Iterable[tuple[str | None, str | None]]
+
+
+class AllowedTransitions(NamedTuple):
+    """Masks of the tags that may begin a sequence, follow each other, and end a sequence.
+
+    Args:
+        start: true for tags that may stand first.
+        steps: row r, column s: true if tag s may follow tag r.
+        end: true for tags that may stand last.
+    """
+
+    start: Bool[torch.Tensor, " tags"]
+    steps: Bool[torch.Tensor, "tags tags"]
+    end: Bool[torch.Tensor, " tags"]
+
+
+def allowed_transitions(tags: Sequence[str], constraints: str | Pairs) -> AllowedTransitions:
+    """Return which tags may begin a sequence, follow each other, and end a sequence.
+
+    Args:
+        tags: the names of the tags, by class index; in a scheme ``"O"``, or a prefix, a hyphen and a type.
+        constraints: a scheme, or all allowed pairs ``(tag, next tag)``. A pair ``(None, tag)`` allows a tag
+            at the start and ``(tag, None)`` at the end; without any such pair every tag may start, or end.
+            The schemes: ``"BIO"`` (IOB2: each chunk begins with B), ``"IOB1"`` (B only between two adjacent
+            chunks of one type) and ``"BIOES"`` (E ends a chunk, S is a chunk of one token).
+
+    Raises:
+        ValueError: an unknown scheme, repeated tags, a tag that the scheme does not have, or a pair of a tag
+            that is missing in ``tags``.
+
+    Examples:
+        >>> from lmbm_torch.constraints import allowed_transitions
+        >>> allowed_transitions(["O", "B-LOC", "I-LOC"], "BIO").steps.int().tolist()
+        [[1, 1, 0], [1, 1, 1], [1, 1, 1]]
+    """
+    names = list(tags)
+    if len({*names}) < len(names):
+        raise ValueError(f"tags: expected different names, got {names}")
+    if not isinstance(constraints, str):
+        return _of_pairs(names, constraints)
+    if constraints not in SCHEMES:
+        raise ValueError(f"constraints: expected one of {', '.join(SCHEMES)}, or pairs, got {constraints!r}")
+    parts = [_parts(name, constraints) for name in names]
+    outside = ("O", "")
+    return AllowedTransitions(
+        torch.tensor([_may_follow(outside, part, constraints) for part in parts]),
+        torch.tensor([[_may_follow(before, part, constraints) for part in parts] for before in parts]),
+        torch.tensor([_may_follow(part, outside, constraints) for part in parts]),
+    )
+
+
+def _parts(name: str, scheme: str) -> tuple[str, str]:
+    """Split a tag into prefix and type."""
+    prefix, _, kind = name.partition("-")
+    prefixes = "BIES" if scheme == "BIOES" else "BI"
+    if name != "O" and (len(prefix) != 1 or prefix not in prefixes or not kind):
+        wanted = ", ".join(f"{letter}-type" for letter in prefixes)
+        raise ValueError(f"tags: expected O, {wanted} for {scheme}, got {name!r}")
+    return prefix, kind
+
+
+def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
+    """Return whether a scheme allows one tag after another; both ends of a sequence count as O."""
+    prefix, is_same = after[0], before[1] == after[1]
+    if scheme == "BIO":
+        return prefix != "I" or (is_same and before[0] in "BI")
+    if scheme == "IOB1":
+        return prefix != "B" or (is_same and before[0] in "BI")
+    if before[0] in _CLOSING:
+        return prefix in _OPENING
+    return prefix in "IE" and is_same
+
+
+def _of_pairs(names: list[str], pairs: Pairs) -> AllowedTransitions:
+    """Return the masks of listed pairs."""
+    place = {name: index for index, name in enumerate(names)}
+    start, end = torch.zeros(2, len(names), dtype=torch.bool)
+    steps = torch.zeros(len(names), len(names), dtype=torch.bool)
+    for before, after in pairs:
+        for name in (before, after):
+            if name is not None and name not in place:
+                raise ValueError(f"constraints: expected pairs of the tags {names}, got {name!r}")
+        if before is None and after is None:
+            raise ValueError("constraints: expected a tag in each pair, got (None, None)")
+        if before is None:
+            start[place[str(after)]] = True
+        elif after is None:
+            end[place[before]] = True
+        else:
+            steps[place[before], place[after]] = True
+    return AllowedTransitions(start | ~start.any(), steps, end | ~end.any())

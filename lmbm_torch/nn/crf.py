@@ -1,0 +1,328 @@
+"""A linear-chain conditional random field as the last layer of a neural network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lmbm_torch.checks import check_counts
+from lmbm_torch.constraints.transitions import allowed_transitions
+from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.trees import chain_dp
+from lmbm_torch.shapes import Bool, Float, Int, Shaped
+from lmbm_torch.verdicts import one_door
+
+__all__ = ["CRF"]
+
+Reduction = Literal["none", "sum", "mean", "token_mean"]
+
+
+class CRF(nn.Module):
+    """Score tag sequences by emissions of a neural network and learned transitions between tags.
+
+        score(y) = start_{y_1} + Σ_t emissions_t(y_t) + Σ_t transitions_{y_t, y_{t+1}} + end_{y_T}
+
+    with P(y) ∝ exp(score(y)) (Lafferty, McCallum and Pereira, ICML 2001). Names, arguments and results are
+    those of pytorch-crf, so that a program for pytorch-crf works unchanged. Sums, gradients and decodings are
+    exact.
+
+    Emissions in half precision, as under autocast, are summed in float32. A mask may have any shape: masked
+    tokens, at the start or between others, are left out, and the tokens around them become neighbours. A
+    sequence without a token has log-likelihood 0.
+
+    Args:
+        num_tags: the number of tags.
+        batch_first: emissions, tags and masks have the batch in their first axis, not the length.
+        tags: the names of the tags, by class index, for ``constraints``.
+        constraints: a scheme (``"BIO"``, ``"IOB1"``, ``"BIOES"``) or allowed pairs of tags, see
+            :func:`~lmbm_torch.constraints.allowed_transitions`. All other sequences have probability 0, in
+            training and in decoding.
+
+    Raises:
+        ValueError: no tag; ``constraints`` without ``tags``, or ``tags`` of another number; whatever
+            :func:`~lmbm_torch.constraints.allowed_transitions` refuses.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.nn import CRF
+        >>> crf = CRF(2, batch_first=True)
+        >>> _ = [torch.nn.init.zeros_(parameter) for parameter in crf.parameters()]
+        >>> emissions = torch.tensor([[[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]])
+        >>> crf.decode(emissions)
+        [[0, 1, 0]]
+        >>> round(crf(emissions, torch.tensor([[0, 1, 0]])).item(), 3)
+        -0.489
+    """
+
+    def __init__(
+        self,
+        num_tags: int,
+        batch_first: bool = False,
+        *,
+        tags: Sequence[str] | None = None,
+        constraints: str | Iterable[tuple[str | None, str | None]] | None = None,
+    ) -> None:
+        super().__init__()
+        check_counts(num_tags=num_tags)
+        self.num_tags, self.batch_first = num_tags, batch_first
+        self.tags = None if tags is None else list(tags)
+        self.start_transitions = nn.Parameter(torch.empty(num_tags))
+        self.end_transitions = nn.Parameter(torch.empty(num_tags))
+        self.transitions = nn.Parameter(torch.empty(num_tags, num_tags))
+        if self.tags is not None and len(self.tags) != num_tags:
+            raise ValueError(f"tags: expected {num_tags} names, got {len(self.tags)}")
+        if constraints is not None and self.tags is None:
+            raise ValueError("tags: expected the names of the tags, which constraints refer to, got None")
+        allowed = None if constraints is None else allowed_transitions(self.tags or [], constraints)
+        for name in ("start", "steps", "end"):
+            mask = None if allowed is None else ~getattr(allowed, name)
+            self.register_buffer(f"_forbidden_{name}", mask, persistent=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters from the uniform distribution over −0.1 to 0.1."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
+
+    def extra_repr(self) -> str:
+        return f"num_tags={self.num_tags}, batch_first={self.batch_first}"
+
+    def energy(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> ChainEnergy:
+        """Return the energy of the tokens that the mask keeps, without gaps, batch first.
+
+        A sequence without a token has one position here.
+
+        Args:
+            emissions: log-potentials of the tags, (length, batch, tags), or batch first.
+            mask: true for tokens to keep; all by default.
+            transitions: added to the learned transitions: ``transitions[:, t]`` for the step into token t,
+                from the last kept token before. Always batch first; the first entry is ignored.
+
+        Raises:
+            ValueError: tensors of other shapes.
+        """
+        emissions, kept = self._batch_first(emissions, mask)
+        batch, length = kept.shape
+        shape = (batch, length, self.num_tags, self.num_tags)
+        if transitions is not None and transitions.shape != shape:
+            raise ValueError(f"transitions: expected shape {shape}, got {tuple(transitions.shape)}")
+        with torch.autocast(emissions.device.type, enabled=False):
+            dtype = torch.float64 if emissions.dtype == torch.float64 else torch.float32
+            start, steps, end = (weights.to(dtype) for weights in self._weights())
+            order = None if mask is None else self._order(kept)
+            unary = emissions.to(dtype)
+            unary = unary if order is None else unary.take_along_dim(order[..., None], 1)
+            lengths = kept.sum(1).clamp(min=1)
+            place = torch.arange(length, device=emissions.device)
+            unary = unary + torch.where(place[:, None] == 0, start, 0)
+            unary = torch.where((place == lengths[:, None] - 1)[..., None], unary + end, unary)
+            if transitions is None:
+                return ChainEnergy(unary, steps, lengths)
+            tables = transitions.to(dtype)
+            tables = tables if order is None else tables.take_along_dim(order[..., None, None], 1)
+            return ChainEnergy(unary, steps + tables[:, 1:], lengths)
+
+    @one_door
+    def forward(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        tags: Int[Tensor, "_ _"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        reduction: Reduction = "sum",
+        *,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> Tensor:
+        """Return the log-likelihood log P(tags), to be maximised; its negative is the loss.
+
+        Args:
+            emissions, mask, transitions: see :meth:`energy`.
+            tags: class indices, in the layout of the mask; ignored where the mask is false.
+            reduction: ``"sum"`` or ``"mean"`` over the batch, ``"token_mean"`` (the sum divided by the number
+                of tokens), or ``"none"`` for one number a sequence, (batch,).
+
+        Raises:
+            ValueError: see :meth:`energy`; another reduction; a tag that is no class index; NaN.
+        """
+        energy = self.energy(emissions, mask, transitions)
+        _, kept = self._batch_first(emissions, mask)
+        labels = self._packed(tags, kept, "tags")
+        # A sequence without a token has one position, whose tag may be anything.
+        labels = labels.where(kept.any(1, keepdim=True), 0)
+        return _reduced(energy.score(labels) - chain_dp.log_partition(energy), kept, reduction)
+
+    @one_door
+    def marginal_log_likelihood(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        allowed_tags: Bool[Tensor, "_ _ tags"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        reduction: Reduction = "sum",
+        *,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> Tensor:
+        """Return the log-probability of all allowed tag sequences, to train on partly tagged sequences.
+
+        Args:
+            emissions, mask, transitions: see :meth:`energy`.
+            allowed_tags: true for each tag that a token may have, in the layout of the emissions: one tag
+                where the tag is known, all tags where nothing is known.
+            reduction: see :meth:`forward`.
+
+        Raises:
+            ValueError: see :meth:`forward`; a sequence whose every tag sequence is forbidden.
+        """
+        if allowed_tags.shape != emissions.shape or allowed_tags.dtype != torch.bool:
+            got = f"{tuple(allowed_tags.shape)}, {allowed_tags.dtype}"
+            raise ValueError(f"allowed_tags: expected bool of shape {tuple(emissions.shape)}, got {got}")
+        energy = self.energy(emissions, mask, transitions)
+        _, kept = self._batch_first(emissions, mask)
+        allowed = allowed_tags if self.batch_first else allowed_tags.transpose(0, 1)
+        allowed = allowed.take_along_dim(self._order(kept)[..., None], 1)
+        allowed = allowed | ~energy.inside[..., None] | ~kept.any(1)[:, None, None]
+        some = ChainEnergy(energy.unary.masked_fill(~allowed, -torch.inf), energy.transition, energy.lengths)
+        return _reduced(chain_dp.log_partition(some) - chain_dp.log_partition(energy), kept, reduction)
+
+    @one_door
+    def log_partition(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        *,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> Float[Tensor, " batch"]:
+        """Return log Σ_y exp(score(y)) of each sequence, differentiable; 0 without a token.
+
+        Args:
+            emissions, mask, transitions: see :meth:`energy`.
+        """
+        found = chain_dp.log_partition(self.energy(emissions, mask, transitions))
+        return found.where(self._batch_first(emissions, mask)[1].any(1), 0)
+
+    def decode(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        *,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> list[list[int]]:
+        """Return the most probable tags of each sequence (MAP), for the tokens that the mask keeps.
+
+        Args:
+            emissions, mask, transitions: see :meth:`energy`.
+        """
+        labels = chain_dp.decode(self.energy(emissions, mask, transitions)).labels.tolist()
+        sizes = self._batch_first(emissions, mask)[1].sum(1).tolist()
+        return [row[:size] for row, size in zip(labels, sizes, strict=True)]
+
+    def top_k(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        k: int = 1,
+        *,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> Decoding:
+        """Return the k most probable tag sequences of each sequence, the best first.
+
+        Args:
+            emissions, mask, transitions: see :meth:`energy`.
+            k: at least 1 and at most the number of tag sequences of the longest sequence.
+
+        Returns:
+            Labels (batch, length) for k = 1 or (batch, k, length), at the places of the emissions and −1
+            where the mask is false; scores as objective; ``status.exact``.
+
+        Raises:
+            ValueError: see :meth:`energy`; k out of range.
+        """
+        found = chain_dp.decode(self.energy(emissions, mask, transitions), top_k=k)
+        _, kept = self._batch_first(emissions, mask)
+        return Decoding(self._spread(found.labels, kept), found.objective, found.bound, found.status)
+
+    def marginals(
+        self,
+        emissions: Float[Tensor, "_ _ tags"],
+        mask: Shaped[Tensor, "_ _"] | None = None,
+        *,
+        transitions: Float[Tensor, "batch length tags tags"] | None = None,
+    ) -> Float[Tensor, "_ _ tags"]:
+        """Return P(y_t = tag) for each token, in the layout of the emissions; 0 where the mask is false.
+
+        Args:
+            emissions, mask, transitions: see :meth:`energy`.
+        """
+        nodes = chain_dp.marginals(self.energy(emissions, mask, transitions)).nodes
+        _, kept = self._batch_first(emissions, mask)
+        nodes = nodes.take_along_dim(self._order(kept).argsort(1)[..., None], 1)
+        nodes = nodes.where(kept[..., None], 0)
+        return nodes if self.batch_first else nodes.transpose(0, 1)
+
+    def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weights of starts, steps and ends, −∞ where the constraints forbid them."""
+        weights = self.start_transitions, self.transitions, self.end_transitions
+        masks = self._forbidden_start, self._forbidden_steps, self._forbidden_end
+        pairs = zip(weights, masks, strict=True)
+        start, steps, end = (w if m is None else w.masked_fill(m, -torch.inf) for w, m in pairs)
+        return start, steps, end
+
+    def _batch_first(
+        self, emissions: Tensor, mask: Tensor | None
+    ) -> tuple[Float[Tensor, "batch length tags"], Bool[Tensor, "batch length"]]:
+        """Return emissions and mask, batch first.
+
+        Raises:
+            ValueError: shapes that do not fit each other or ``num_tags``.
+        """
+        if emissions.ndim != 3 or emissions.shape[2] != self.num_tags or 0 in emissions.shape:
+            axes = "(batch, length" if self.batch_first else "(length, batch"
+            got = tuple(emissions.shape)
+            raise ValueError(f"emissions: expected shape {axes}, {self.num_tags}), none of them 0, got {got}")
+        if mask is None:
+            mask = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device)
+        if mask.shape != emissions.shape[:2]:
+            expected = tuple(emissions.shape[:2])
+            raise ValueError(f"mask: expected shape {expected}, got {tuple(mask.shape)}")
+        mask = mask.bool()
+        return (emissions, mask) if self.batch_first else (emissions.transpose(0, 1), mask.mT)
+
+    def _order(self, kept: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
+        """Return the places of the kept tokens in order, then of all others."""
+        return torch.argsort(kept, dim=1, descending=True, stable=True)
+
+    def _packed(self, tags: Tensor, kept: Tensor, name: str) -> Tensor:
+        """Return the kept tokens' values first, batch first."""
+        expected = kept.shape if self.batch_first else kept.mT.shape
+        if tags.shape != expected:
+            raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(tags.shape)}")
+        rows = tags if self.batch_first else tags.mT
+        return rows.take_along_dim(self._order(kept), 1)
+
+    def _spread(self, labels: Int[Tensor, "batch *k length"], kept: Tensor) -> Tensor:
+        """Return labels at the places of their tokens, and −1 elsewhere."""
+        back = self._order(kept).argsort(1)
+        if labels.ndim == 3:
+            back, kept = back[:, None].expand_as(labels), kept[:, None].expand_as(labels)
+        return labels.take_along_dim(back, -1).where(kept, PADDING)
+
+
+def _reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"], reduction: str) -> Tensor:
+    """Return the values of sequences with a token, summed as asked for."""
+    values = values.where(kept.any(1), 0)
+    if reduction == "none":
+        return values
+    if reduction == "sum":
+        return values.sum()
+    if reduction == "mean":
+        return values.mean()
+    if reduction == "token_mean":
+        return values.sum() / kept.sum()
+    raise ValueError(f"reduction: expected none, sum, mean or token_mean, got {reduction!r}")
