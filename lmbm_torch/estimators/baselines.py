@@ -21,7 +21,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import resolved_gamma
 from lmbm_torch.estimators.explain.contributions import AnswerFields
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation, without_names
@@ -71,8 +71,7 @@ class LabelPowersetSVM(StructuredClassifier):
         self.kernel = kernel
         self.gamma = gamma
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
@@ -108,8 +107,7 @@ class LabelPowersetSVM(StructuredClassifier):
 
         return explanation(fields, answer, X, num_features, takes_known=False)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows) -> np.ndarray:
         """Labels (instances, labels), one of the label vectors seen in training, or classes."""
         labels = self._labels(self._validate_predict(X))

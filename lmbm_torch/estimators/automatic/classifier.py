@@ -28,7 +28,7 @@ from lmbm_torch.estimators.automatic.search import (
     stratified_folds,
 )
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.measures import MEASURES
 from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.spreading import spread
@@ -122,8 +122,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows) -> Self:
         """Choose, and learn from all instances.
 
@@ -169,8 +168,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self._scores = [trial.score for trial, _ in choice.members]
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
-from lmbm_torch.estimators.common.calls import of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call
+from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
@@ -72,14 +73,12 @@ class SequenceClassifier(TrainedEstimator, ABC):
         """The chains' energy for sequences ``X``, in float64, on ``device``."""
         return self._energy(self._validate_predict(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(self, X, *, top_k: int = 1) -> Decoding:
         """The labellings of largest score as indices into ``classes_``, with padding; ``top_k`` of each."""
         return chain_dp.decode(self.energy(X), top_k=top_k)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X) -> list[np.ndarray]:
         """The classes of each sequence's positions."""
         return [self.classes_[row] for row in self._each(X, lambda energy: chain_dp.decode(energy).labels)]
@@ -112,7 +111,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
         """The rows, and each position's index into the classes, which are noted."""
-        self._check_settings()
+        check_parameters(self)
         rows = _stacked(X)
         labels = _label_rows(y, np.diff(rows.start).tolist())
         missing = sum(each is None or each != each for each in labels.tolist())
@@ -136,8 +135,7 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
     # Of those that are trained by likelihood.
     relative_gradient_: float
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X) -> list[np.ndarray]:
         """P(class | whole sequence) of each position, (length, classes) a sequence."""
         return self._each(X, lambda energy: chain_dp.marginals(energy).nodes)

@@ -18,7 +18,7 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
     train_likelihood,
 )
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.fitting.feature_units import merged
 
@@ -40,8 +40,7 @@ class IndependentPositions(SequenceClassifier):
     def __init__(self, classifier: BaseEstimator):
         self.classifier = classifier
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y):
         """Learn from the positions of sequences (length, features) and their classes (length,)."""
         rows, codes = self._validate_fit(X, y)
@@ -97,8 +96,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         self.device = device
         self.verbose = verbose
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 

@@ -15,7 +15,7 @@ from lmbm_torch.estimators.chains.base import (
     train_likelihood,
 )
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.kernels import Kernel
 from lmbm_torch.estimators.common.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.fitting.feature_units import merged
@@ -56,8 +56,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         self.device = device
         self.verbose = verbose
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 
@@ -162,8 +161,7 @@ class ChainSVM(SequenceClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 from lmbm_torch.models.sequences import spread
@@ -47,8 +47,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         self.smoothing = smoothing
         self.device = device
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from sequences (length, features) and their positions' classes (length,).
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.estimators.common.base import MultiClassClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.solvers.base import run
@@ -82,8 +82,7 @@ class KernelLogisticRegression(MultiClassClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
 
@@ -113,8 +112,7 @@ class KernelLogisticRegression(MultiClassClassifier):
         """log P(class | x), (instances, classes)."""
         return torch.from_numpy(self._scores(X)).log_softmax(1).numpy()
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X):
         """P(class | x), (instances, classes)."""
         return np.exp(self.predict_log_proba(X))

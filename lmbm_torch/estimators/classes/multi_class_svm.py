@@ -8,7 +8,7 @@ import numpy as np
 
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
 from lmbm_torch.estimators.common.base import MultiClassClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.kernels import Kernel
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 
@@ -86,8 +86,7 @@ class MultiClassSVM(MultiClassClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
 

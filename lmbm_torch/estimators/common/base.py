@@ -30,13 +30,14 @@ from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.common.calls import of_label_columns, progress, watched
-from lmbm_torch.estimators.common.class_weights import label_weights
+from lmbm_torch.estimators.common.calls import answer_call, progress
+from lmbm_torch.estimators.common.kernels import Kernel
 from lmbm_torch.estimators.common.saving import StoredEstimator
-from lmbm_torch.estimators.common.settings import SHARED, Constraints, check_available, check_parameters
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, check_parameters
 from lmbm_torch.estimators.common.under_rules import Rules, by_place, rules_of_fit
 from lmbm_torch.fitting import recipe
-from lmbm_torch.solvers.networks.problems import Features, canonical
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks.problems import Features
 
 AnEstimator = TypeVar("AnEstimator", bound=BaseEstimator)
 
@@ -52,8 +53,19 @@ class TrainedEstimator(StoredEstimator):
 
     _accepted: ClassVar[Constraints] = SHARED
 
-    # Parameters, of estimators that have them.
+    # Parameters and fitted attributes of the estimators that have them.
+    base: Any = None
     C: Any
+    kernel: Any
+    gamma: Any
+    kernel_degree: Any
+    coef0: Any
+    kernel_: Kernel
+    coef_: np.ndarray
+    dual_coef_: np.ndarray
+    intercept_: np.ndarray
+    X_fit_: Any
+    classes_: np.ndarray
     C_: float
     feature_shift_: np.ndarray | float
     feature_scale_: np.ndarray | float
@@ -76,17 +88,13 @@ class TrainedEstimator(StoredEstimator):
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.pairwise = self.get_params(deep=False).get("kernel") == "precomputed"
+        learner: BaseEstimator = self if self.base is None else self.base
+        tags.input_tags.pairwise = learner.get_params(deep=False).get("kernel") == "precomputed"
         return tags
-
-    def _check_settings(self) -> None:
-        check_parameters(self)
-        if hasattr(self, "device"):
-            check_available(self.device)
 
     def _features(self, X, **options) -> Features:
         """Validated instances (instances, features), sparse ones as a CSR array."""
-        return _rows(validate_data(self, X, **ACCEPTED, **options))
+        return targets.with_rows(validate_data(self, X, **ACCEPTED, **options))
 
     def _validate_predict(self, X) -> Features:
         if not hasattr(self, "n_features_in_"):
@@ -143,11 +151,16 @@ class TrainedEstimator(StoredEstimator):
     def _seed(self) -> int:
         """A seed drawn from ``random_state``."""
         state = self.random_state
-        return _first_of(int(state)) if isinstance(state, Integral) else _drawn(state)
+        return _drawn(int(state)) if isinstance(state, Integral) else _drawn.__wrapped__(state)
 
     def _progress(self) -> AbstractContextManager[Callable[[Any], None] | None]:
         """The callback for a solver's states: a bar, where ``verbose`` asks for one."""
         return progress(type(self).__name__, self.verbose, self.tol)
+
+    def _run(self, solver: Any, problem: Any, **settings: Any) -> Any:
+        """Return a solver's last state, at a gap of ``tol`` or after ``max_iter`` iterations."""
+        with progress(type(self).__name__, self.verbose, self.tol) as tell:
+            return run(solver, problem, tol=self.tol, max_iter=self.max_iter, progress=tell, **settings)
 
     def _report(self, state: Any) -> None:
         """Note a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
@@ -172,12 +185,10 @@ def unfitted(estimator: AnEstimator) -> AnEstimator:
     return cast(AnEstimator, clone(estimator))
 
 
+# Cached for whole numbers: a new random generator takes longer than the other steps of a small fit.
+@lru_cache
 def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
-
-
-# Of a number it is always the same, and to make a generator takes a while.
-_first_of = lru_cache(_drawn)
 
 
 def level_of_caller() -> int:
@@ -191,17 +202,13 @@ def level_of_caller() -> int:
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
     """A classifier by one score per class, of which the largest wins."""
 
-    classes_: np.ndarray
-
-    @watched
-    @of_label_columns
+    @answer_call
     def decision_function(self, X):
         """Scores (instances, classes); their difference, (instances,), for two classes."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X):
         """The class of largest score for each instance, (instances,)."""
         # The scores first: they refuse an estimator that is not fitted.
@@ -214,9 +221,9 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 
     def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
         """Features, every instance's index into the classes, which are noted, and the sample weights."""
-        self._check_settings()
+        check_parameters(self)
         validated: Any = validate_data(self, X, y, **ACCEPTED)
-        X, y = _rows(validated[0]), validated[1]
+        X, y = targets.with_rows(validated[0]), validated[1]
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -243,8 +250,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """
 
     label_names_: tuple[str, ...] | None
-    classes_: np.ndarray
     binarizer_: LabelBinarizer | None
+    class_weight: Any
     feature_means_: np.ndarray
     # Rules that all answers obey, where the constructor takes them.
     constraints: Rules | None = None
@@ -274,11 +281,13 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             )
         other = copy(self)
         other.constraints = rules
+        if self.base is not None:
+            other.base = unfitted(self.base).set_params(constraints=None)
         return other
 
     @property
     def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints,)
+        return self.constraints, None if self.base is None else self.base.constraints
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
         """The rules over the labels of ``fit``, and ``more``; see :func:`rules_of_fit`."""
@@ -307,7 +316,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             for row in targets.dense(self.predict(X)) == np.asarray(self.classes_)[:, 1]
         ]
 
-    @of_label_columns
+    @answer_call
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """The share of instances with all labels, or the class, predicted right."""
         if np.ndim(y) < 2:
@@ -334,13 +343,13 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         self, X, y, sample_weight, *, allow_missing: bool = False
     ) -> tuple[Features, np.ndarray, np.ndarray | None]:
         """Features, the label matrix and the sample weights; checks the settings and notes the classes."""
-        self._check_settings()
+        check_parameters(self)
         X = self._features(X)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        targets.check_given(self, y)
         labels: Any = self._encode(y)
         check_shape("y", labels, num_instances(X), None)
-        check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
+        if not allow_missing:
+            check_labels("y", labels)
         self._rules()
         self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()
         return X, labels, self._weights(sample_weight, X)
@@ -350,22 +359,30 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
         Where ``fit`` was given classes, an instance of a class has its weight in all columns.
         """
-        setting: Any = getattr(self, "class_weight", None)
-        if setting is None:
+        if self.class_weight is None:
             return sample_weight
         if self.binarizer_ is None:
-            return label_weights(setting, labels, np.isnan(labels), sample_weight)
+            labels = targets.dense(labels)
+            return targets.label_weights(self.class_weight, labels, np.isnan(labels), sample_weight)
         weights = self._class_weights(labels, sample_weight)
         return None if weights is None else np.tile(weights, (labels.shape[1], 1)).T
 
     def _class_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
         """Weights of the instances by their classes, which ``fit`` was given, and ``class_weight``."""
-        setting: Any = getattr(self, "class_weight", None)
         classes = np.asarray(cast(Any, self.binarizer_).inverse_transform(labels))[:, None]
-        weights = label_weights(setting, classes, np.zeros(classes.shape, np.bool_), sample_weight)
+        missing = np.zeros(classes.shape, np.bool_)
+        weights = targets.label_weights(self.class_weight, classes, missing, sample_weight)
         return None if weights is None else weights[:, 0]
 
-    def _encode(self, y) -> np.ndarray:
+    def _keeps_sparse(self, y: Any) -> bool:
+        """Return whether a sparse label matrix in {0, 1} stays sparse in training."""
+        return False
+
+    def _encode(self, y: Any) -> Any:
+        if sparse.issparse(y) and targets.is_sparse_and_binary(y) and self._keeps_sparse(y):
+            self.classes_ = np.tile([0, 1], (y.shape[1], 1))
+            self._note_labels(y.shape[1])
+            return targets.sparse_label_matrix(y)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         y = targets.dense(y)
         if targets.is_label_matrix(y):
@@ -386,7 +403,3 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         """Note that the targets are a label matrix, and its columns."""
         self.label_names_ = numbered("label", count) if names is None else tuple(names)
         self.binarizer_ = None
-
-
-def _rows(X: Any) -> Features:
-    return canonical(X) if sparse.issparse(X) else X

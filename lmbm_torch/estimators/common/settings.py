@@ -7,12 +7,15 @@ others by "The 'C' parameter of LMSBNClassifier must be a float in the range (0.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.utils import check_random_state
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.fitting import recipe
@@ -157,7 +160,13 @@ def check_parameters(estimator: Any) -> None:
         estimator: of a class whose ``_accepted`` holds constraints by the parameters' names; a parameter
             without an entry may be anything.
     """
+    defaults = _defaults(type(estimator))
     for name, value in estimator.get_params(deep=False).items():
+        # Defaults are allowed, and most parameters of most estimators.
+        if name in defaults and value is defaults[name]:
+            continue
+        if name == "device":
+            _check_available(value)
         allowed = estimator._accepted.get(name)
         if allowed is not None and not any(_allows(each, value) for each in allowed):
             *others, last = map(_words, allowed)
@@ -194,9 +203,35 @@ SHARED: Constraints = {
 }
 
 
-def check_available(device: Any) -> None:
-    """Raise ValueError unless torch can use the device here: before the training, not after it."""
+@cache
+def _defaults(kind: type) -> dict[str, Any]:
+    parameters = signature(kind).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+def _check_available(device: Any) -> None:
+    """Raise ValueError unless torch can use the device: before the training, not after."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as missing:
         raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None
+
+
+def seeds_for(estimator: Any, random_state: Any) -> dict[str, int]:
+    """Seeds for an estimator, and those within it, that have none of their own.
+
+    Args:
+        estimator: with scikit-learn's ``get_params``.
+        random_state: from which the seeds are drawn; None for no seeds.
+
+    Returns:
+        What ``estimator.set_params`` takes.
+    """
+    if random_state is None:
+        return {}
+    random = check_random_state(random_state)
+    return {
+        name: int(random.randint(2**31 - 1))
+        for name, value in sorted(estimator.get_params(deep=True).items())
+        if (name == "random_state" or name.endswith("__random_state")) and value is None
+    }

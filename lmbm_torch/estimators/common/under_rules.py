@@ -9,16 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.data.rows import num_instances, some_instances
+from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.explain.contributions import Fields
 from lmbm_torch.estimators.explain.explanations import Decode, Explanation, explanation
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
-from lmbm_torch.solvers.networks.problems import canonical
 
 Rules = str | Rule | Constraints | Iterable[str | Rule]
 """Rules as text, such as ``"urban -> not beach"`` or ``"at_most_one(dawn, noon, dusk)"``, or as objects."""
@@ -116,8 +115,7 @@ def decode_around(
         ValueError: what is known contradicts the rules; see
             :func:`lmbm_torch.inference.under_rules.constrained.decode`.
     """
-    # Rows are taken of it, which not every sparse format gives.
-    X = canonical(X) if sparse.issparse(X) else X
+    X = with_rows(X)
     instances = _Instances(X, num_instances(X), rules.num_labels)
     given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
 

@@ -11,7 +11,7 @@ some seconds more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,6 @@ from lmbm_torch.estimators.common.targets import label_tensor
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.fitting.recipe import calibration_folds
 from lmbm_torch.solvers.networks.problems import Features
-
-
-def calibrated(calibration: Calibration | None, energies: Sequence[Any]) -> list[Any]:
-    """Return the energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-    if calibration is None:
-        return list(energies)
-    return [member for energy in energies for member in calibration.apply_all(energy)]
 
 
 def learned_calibration(

@@ -8,27 +8,36 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
-from lmbm_torch.estimators.common.calls import of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.targets import known_tensor, label_tensor
+from lmbm_torch.estimators.common.settings import check_parameters
+from lmbm_torch.estimators.common.targets import known_tensor, label_tensor, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, explained
-from lmbm_torch.estimators.decoders.distributions import EXPECTED, AllowedDistribution, max_labellings
+from lmbm_torch.estimators.decoders.distributions import (
+    EXPECTED,
+    AllowedDistribution,
+    Distribution,
+    MachineMixture,
+    NetworkMixture,
+    hinge_losses,
+    max_labellings,
+)
 from lmbm_torch.estimators.explain.contributions import (
     AnswerFields,
     Fields,
@@ -38,7 +47,7 @@ from lmbm_torch.estimators.explain.contributions import (
 )
 from lmbm_torch.estimators.explain.explanations import Explanation, without_names
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
-from lmbm_torch.solvers.networks.problems import Features, canonical
+from lmbm_torch.solvers.networks.problems import Features
 
 AnEnergy = TypeVar("AnEnergy", bound=Energy)
 
@@ -74,22 +83,6 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
     return {} if top_k == 1 else {"top_k": top_k}
 
 
-class Distribution(Protocol):
-    """P(y | x) of some instances, as the energies of a model or of its members give it."""
-
-    def marginals(self) -> Marginals | BipartiteMarginals:
-        """Return the marginal probabilities of the labels."""
-        ...
-
-    def log_prob(self, labels: Tensor) -> Tensor:
-        """Return log P(labels), (instances,), of label vectors (instances, labels)."""
-        ...
-
-    def log_weights(self, codes: Tensor) -> Tensor:
-        """Return log P(codes), (classes, instances), up to a constant, of vectors (classes, 1, labels)."""
-        ...
-
-
 class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     """A classifier whose prediction is the best of all label vectors, or of those that stand for a class.
 
@@ -102,6 +95,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     """
 
     model_: Any
+    calibration_: Calibration | None = None
 
     @property
     @abstractmethod
@@ -122,10 +116,11 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     def calibrated(self, energies: Sequence[AnEnergy]) -> list[AnEnergy]:
         """The energies whose equal mixture gives the probabilities, from those of :meth:`energies`."""
-        return list(energies)
+        if self.calibration_ is None:
+            return list(energies)
+        return [member for energy in energies for member in self.calibration_.apply_all(energy)]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -145,10 +140,11 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
         """The labels of :meth:`predict` for label matrices, with their objective and certificate."""
-        return self.decode(X, known=known)
+        if self.capabilities.predicts_by_decode:
+            return self.decode(X, known=known)
+        return self._decode_expected(self.capabilities.objective, X, known)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -169,8 +165,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         self._warn_of_ends(decoding.status.converged.cpu().numpy())
         return self._values(decoding.labels.cpu().numpy())
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decision_function(self, X: Rows) -> np.ndarray:
         """By how much each label is decided, (instances, labels): above 0 where :meth:`decode` says 1.
 
@@ -192,8 +187,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         signed = (2 * labels - 1) * np.stack(margins, 1)
         return signed if self.binarizer_ is None else signed[:, 0]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def marginals(self, X: Rows) -> Marginals | BipartiteMarginals:
         """P(y_i = 1 | x), and under ``constraints`` that given that all rules are obeyed, exactly.
 
@@ -206,8 +200,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         """
         return self._restricted(self.calibrated(self.energies(X))).marginals()
 
-    @watched
-    @of_label_columns
+    @answer_call
     @torch.no_grad()
     def log_prob(self, X: Rows, Y: ArrayLike) -> np.ndarray:
         """log P(Y | x) of whole label vectors, (instances,); given that all ``constraints`` are obeyed.
@@ -223,8 +216,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         labels = label_tensor("Y", Y, energies[0])
         return self._restricted(energies).log_prob(labels).cpu().numpy()
 
-    @watched
-    @of_label_columns
+    @answer_call
     @torch.no_grad()
     def predict_proba(self, X: Rows) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
@@ -308,13 +300,22 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     ) -> Decoding:
         """The best labellings of an energy that obey the rules; see :meth:`decode`."""
 
-    @abstractmethod
+    def _decode_expected(self, measure: str, X: Rows, known: ArrayLike | None) -> Decoding:
+        """Return the label sets of largest expected measure under belief networks, fitted or mixed."""
+        check_parameters(self)
+        energies: Any = self.calibrated(self.energies(X))
+        given, limits = known_tensor(known, energies[0]), self.capabilities.limits
+        return NetworkMixture(energies, self._seed).decode(measure, given, self.rules, limits)
+
     def _distribution(self, energies: Sequence[AnEnergy]) -> Distribution:
         """The distribution that calibrated energies stand for, rules aside."""
+        if isinstance(energies[0], DirectedEnergy):
+            return NetworkMixture(cast(list[DirectedEnergy], energies), self._seed)
+        return MachineMixture(cast(list[Any], energies))
 
-    @abstractmethod
     def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
         """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
+        return hinge_losses(self.energies(X), codes, self.capabilities.margin)
 
     def _restricted(self, energies: Sequence[AnEnergy]) -> Distribution | AllowedDistribution:
         """The distribution of calibrated energies, given that all rules are obeyed."""
@@ -362,7 +363,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """(rows of X, the labels at which they are held) → their objective of :meth:`decode`."""
-        X = canonical(X) if sparse.issparse(X) else X
+        X = with_rows(X)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
             some = X if len(rows) == num_instances(X) else some_instances(X, rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.expected import bayes, bayes_under_rules
-from lmbm_torch.inference.results import Decoding, Marginals, Status, joined
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.shapes import Float, Int, Labels
 
@@ -36,6 +36,22 @@ def hinge_losses(energies: Sequence[Any], codes: Tensor, margin: float) -> Tenso
     """Return the mean hinge loss over the members, (classes, instances), of vectors (classes, 1, labels)."""
     margins = torch.stack([energy.local_margins(codes) for energy in energies])
     return (margin - margins).clamp(min=0).sum(-1).mean(0)
+
+
+class Distribution(Protocol):
+    """P(y | x) of some instances, from the energies of a model or of its members."""
+
+    def marginals(self) -> Marginals | BipartiteMarginals:
+        """Return the marginal probabilities of the labels."""
+        ...
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), (instances,), of label vectors (instances, labels)."""
+        ...
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return log P(codes), (classes, instances), up to a constant, of vectors (classes, 1, labels)."""
+        ...
 
 
 @dataclass(frozen=True)

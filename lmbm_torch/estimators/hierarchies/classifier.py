@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
@@ -19,13 +18,12 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import Constraints, HasMethods, StrOptions, check_parameters
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation
 from lmbm_torch.estimators.explain.hierarchies import HierarchyFields, means_of
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.solvers.networks.problems import canonical
 
 
 class HierarchicalClassifier(ClassifierOfLabels):
@@ -72,8 +70,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         self.scope = scope
         self.decoder = decoder
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y) -> Self:
         """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
 
@@ -89,8 +86,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         check_parameters(self)
         check_classifier(self.estimator, is_weighted=False)
         X = self._validated(X, reset=True)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        targets.check_given(self, y)
         labels = targets.label_matrix("y", y, allow_missing=False).astype(np.int64)
         check_shape("y", labels, num_instances(X), None)
         names = tuple(map(str, y.columns)) if hasattr(y, "columns") else numbered("label", labels.shape[1])
@@ -104,7 +100,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         ]
         return self
 
-    @watched
+    @answer_call
     def predict_proba(self, X) -> np.ndarray:
         """P(y_i = 1 | x), (instances, labels), of no label more than of its parent."""
         check_is_fitted(self)
@@ -122,7 +118,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
             found[:, member.labels] = member.probability(X)
         return found
 
-    @watched
+    @answer_call
     def predict(self, X) -> np.ndarray:
         """Labels (instances, labels) in {0, 1}, each together with its parent, by ``decoder``."""
         check_parameters(self)
@@ -131,7 +127,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
             return (probability > 0.5).astype(np.int64)
         return self.forest_.most_probable(self.forest_.conditionals(probability))
 
-    @of_label_columns
+    @answer_call
     def log_prob(self, X, Y) -> np.ndarray:
         """log P(Y | x) of whole label vectors, (instances,); −∞ where a label's parent is absent.
 
@@ -194,8 +190,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """Instances; what their values may be is left to the estimator."""
-        # Rows are taken of it, which not every sparse format gives.
-        X = canonical(X) if sparse.issparse(X) else X
+        X = targets.with_rows(X)
         validate_data(self, X, skip_check_array=True, reset=reset)
         return X
 

@@ -15,7 +15,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from lmbm_torch.data.rows import some_instances
-from lmbm_torch.estimators.common.calls import of_label_columns
+from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.label_chains.columns import MISSING
 
 
@@ -24,7 +24,7 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     estimator: Any
 
-    @of_label_columns
+    @answer_call
     def score(self, X, y, sample_weight=None) -> float:
         """The share of instances with all labels predicted right."""
         return float(super().score(X, y, sample_weight))

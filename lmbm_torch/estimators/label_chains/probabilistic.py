@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
@@ -21,10 +20,8 @@ from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.energies import SequentialEnergy
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.common.class_weights import label_weights
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.seeding import seeds_for
 from lmbm_torch.estimators.common.settings import (
     CLASS_WEIGHT,
     COUNT,
@@ -35,7 +32,9 @@ from lmbm_torch.estimators.common.settings import (
     HasMethods,
     StrOptions,
     check_parameters,
+    seeds_for,
 )
+from lmbm_torch.estimators.common.targets import check_given, label_weights, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, explained, rules_of_fit
 from lmbm_torch.estimators.explain.chains import ChainFields
 from lmbm_torch.estimators.explain.explanations import Explanation
@@ -45,7 +44,6 @@ from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.inference.expected import bayes, bayes_under_rules
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
-from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
 
@@ -141,8 +139,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
         """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
 
@@ -159,8 +156,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         """
         check_parameters(self)
         X = self._validated(X, reset=True)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        check_given(self, y)
         columns, codes = LabelColumns.of(y)
         if num_instances(X) != len(codes):
             raise ValueError(f"y: expected {num_instances(X)} rows like X, got {len(codes)}")
@@ -198,8 +194,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         X = self._validated(X, reset=False)
         return [member.energy(X, num_instances(X)) for member in self.members_]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(self, X, known=None, top_k=1, constraints: Rules | None = None) -> Decoding:
         """The most probable labelling of each instance, or the ``top_k``, with certificate.
 
@@ -235,7 +230,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         search = best_first.decode_depth_first if is_depth_first else best_first.decode
         return search(energy, known=given, top_k=top_k, node_limit=self.node_limit, tolerance=self.tolerance)
 
-    @of_label_columns
+    @answer_call
     def predict_decoding(self, X, known=None) -> Decoding:
         """The labels of :meth:`predict`, as indices into ``classes_``; the objective is ``decoder``'s."""
         if self.decoder == "exact_match":
@@ -260,7 +255,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             generator=self._generator(),
         )
 
-    @of_label_columns
+    @answer_call
     def marginals(self, X, known=None) -> StateMarginals:
         """P(y_i = class | x) of each label, and how far they may be from the truth.
 
@@ -272,7 +267,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
         return mixture.marginals(energies, known=given, constraints=rules, **limits)
 
-    @watched
+    @answer_call
     def predict_proba(self, X):
         """P(y_i = 1 | x), (instances, labels), where all labels are 0 or 1.
 
@@ -283,8 +278,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             return states[:, :, 1]
         return [states[:, label, : len(classes)] for label, classes in enumerate(self.classes_)]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X, known=None):
         """Classes (instances, labels).
 
@@ -304,7 +298,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             )
         return self.columns_.decode(decoding.labels.numpy())
 
-    @of_label_columns
+    @answer_call
     def log_prob(self, X, Y):
         """log P(Y | x) of whole label vectors, (instances,).
 
@@ -391,8 +385,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
         """Instances; what a pipeline takes is left to it, as are data frames."""
-        if sparse.issparse(X):
-            X = canonical(X)
+        X = with_rows(X)
         if isinstance(self.estimator, Pipeline) or hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
@@ -433,8 +426,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return (self.constraints,)
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
-        given = [each for each in (self.constraints, more) if each is not None]
-        rules = rules_of_fit(self.label_names_, *given) if given else None
+        rules = rules_of_fit(self.label_names_, self.constraints, more)
         if rules is not None and not self.columns_.are_binary:
             raise ValueError("constraints: expected None, for not all labels are 0 or 1")
         return rules

@@ -15,7 +15,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
@@ -25,10 +25,9 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     StrOptions,
 )
-from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.completion import learn_along
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
-from lmbm_torch.estimators.decoders.distributions import MachineMixture, hinge_losses
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual
@@ -149,8 +148,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -234,12 +232,6 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
             margin=self.margin,
         )
 
-    def calibrated(
-        self, energies: Sequence[PairwiseEnergy | CliqueEnergy]
-    ) -> list[PairwiseEnergy | CliqueEnergy]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        return calibrated(self.calibration_, energies)
-
     def _decode_energy(
         self,
         energy: PairwiseEnergy | CliqueEnergy,
@@ -273,12 +265,6 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
                 f"decoder: expected 'exact' for cliques of {largest_clique} labels, got {name!r}"
             )
         return routine(name).decode_hinge
-
-    def _code_losses(self, X, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self.margin)
-
-    def _distribution(self, energies: Sequence[PairwiseEnergy | CliqueEnergy]) -> MachineMixture:
-        return MachineMixture(energies)
 
 
 def _total(weights: np.ndarray | None, labels: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     NOT_NEGATIVE,
@@ -206,8 +206,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -247,8 +246,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         self.n_iter_ = len(self.loss_curve_)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:

@@ -18,7 +18,7 @@ from torch import Tensor
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
@@ -28,10 +28,9 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     StrOptions,
 )
-from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.completion import learn_along
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
-from lmbm_torch.estimators.decoders.distributions import MachineMixture
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
@@ -201,8 +200,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -326,10 +324,6 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     def _searches_under_rules(self) -> bool:
         return self.decoder == "auto" and not self._is_chain()
 
-    def calibrated(self, energies: Sequence[PairwiseEnergy]) -> list[PairwiseEnergy]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        return calibrated(self.calibration_, energies)
-
     def _decode_energy(
         self,
         energy: PairwiseEnergy,
@@ -409,9 +403,6 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)
-
-    def _distribution(self, energies: Sequence[PairwiseEnergy]) -> MachineMixture:
-        return MachineMixture(energies)
 
 
 def _suits_sums(X: Features, C: float) -> bool:

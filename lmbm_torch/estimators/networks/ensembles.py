@@ -10,22 +10,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS, NetworkMixture, hinge_losses
+from lmbm_torch.estimators.decoders.distributions import DECODERS
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
-    decode_expected,
     network_capabilities,
     unfitted_network,
 )
@@ -103,8 +100,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
@@ -141,8 +137,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
             network.set_params(ordering=order)
         return found
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -178,30 +173,12 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         pairs = zip(self.members_, energies, strict=True)
         return [each for member, energy in pairs for each in member.calibrated([energy])]
 
-    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
-        if self.decoder == "hinge":
-            return self.decode(X, known=known)
-        return decode_expected(self, self.decoder, X, known)
-
     @property
     def capabilities(self) -> Capabilities:
         """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         # Under rules the search is repeated with labels held.
         found = network_capabilities(self.decoder, self._margin, self._limits)
         return replace(found, searches_under_rules=False)
-
-    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules."""
-        other = super().with_rules(rules)
-        if self.base is not None:
-            other.base = unfitted_network(self.base)
-        return other
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = unfitted_network(self.base).kernel == "precomputed"
-        return tags
 
     @property
     def device(self) -> Any:
@@ -214,18 +191,8 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         members = getattr(self, "members_", [unfitted_network(self.base)])
         return members[0]._hinge_margin
 
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints, None if self.base is None else self.base.constraints)
-
     def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
         return self.members_[0]._decode_energy(energy, *arguments, **named)
-
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
-
-    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self._margin)
 
     @property
     def _limits(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,12 +15,10 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import RULES, Constraints, HasMethods
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import NetworkMixture
-from lmbm_torch.estimators.networks.sigmoid_belief import decode_expected
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -69,8 +66,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
             restricts_probabilities=True,
         )
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -99,7 +95,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
         """The labels of :meth:`predict`, with their probability."""
-        return decode_expected(self, "exact_match", X, known)
+        return self._decode_expected("exact_match", X, known)
 
     def _decode_energy(
         self,
@@ -109,9 +105,6 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
         return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
-
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
 
     def _energy(self, X: Features) -> DirectedEnergy:
         check_is_fitted(self)

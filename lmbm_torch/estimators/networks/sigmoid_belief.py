@@ -20,7 +20,7 @@ from lmbm_torch import inference
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows, unfitted
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
@@ -35,14 +35,11 @@ from lmbm_torch.estimators.common.settings import (
     check_parameters,
 )
 from lmbm_torch.estimators.common.targets import (
-    is_sparse_and_binary,
-    known_tensor,
     predicted_sparse,
-    sparse_label_matrix,
 )
-from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS, NetworkMixture, hinge_losses
+from lmbm_torch.estimators.decoders.distributions import DECODERS
 from lmbm_torch.estimators.networks.few_parents import FewParentsTrainer
 from lmbm_torch.estimators.networks.network_training import (
     DenseTrainer,
@@ -231,8 +228,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
 
@@ -248,7 +244,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return self._fit_along(Path(), X, y, sample_weight)
 
     @available_if(_is_linear)
-    @all_or_nothing
+    @fit_call
     def partial_fit(
         self,
         X: Rows,
@@ -280,7 +276,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             ValueError: missing labels, ``max_parents``, ``class_weight`` or ``calibrate``, other classes or
                 widths than at the first call.
         """
-        self._check_settings()
+        check_parameters(self)
         if self.max_parents not in ("auto", None):
             raise ValueError(f"max_parents: expected 'auto' or None for partial_fit, got {self.max_parents}")
         if self.class_weight is not None or self.calibrate:
@@ -331,7 +327,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self._stream_sums, self._stream_visits = None, 0
         if self._has_few_parents(labels):
             inputs = self._scaled(X, sample_weight)
-            weights = self._label_weights_of(labels, sample_weight)
+            weights = self._label_weights(labels, sample_weight)
             few = FewParentsTrainer(self._settings, cast("int | str", self.max_parents))
             trained = few.train(inputs, labels, sample_weight, weights, path)
         elif self.kernel == "linear":
@@ -405,12 +401,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         return network_capabilities(self.decoder, self._hinge_margin, {"node_limit": self.node_limit})
 
-    def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        return calibrated(self.calibration_, energies)
-
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
 
@@ -425,12 +416,6 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         if self.sparse_output and self.binarizer_ is None:
             return predicted_sparse(self._predict, X, known, self.classes_)
         return self._predict(X, known)
-
-    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
-        if self.decoder == "hinge":
-            return self.decode(X, known=known)
-        return decode_expected(self, self.decoder, X, known)
 
     def compile_predictor(self) -> NetworkPredictor:
         """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
@@ -507,12 +492,6 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": rules}
         return decode(energy, self._hinge_margin, known=known, **limits)
 
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
-
-    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self._hinge_margin)
-
     def _has_few_parents(self, labels: Any) -> bool:
         """Whether each label sees a few parents that are chosen for it, not all labels before it.
 
@@ -537,20 +516,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             raise ValueError(f"max_parents: expected None without {unmet[0]}, got {self.max_parents}")
         return True
 
-    def _label_weights_of(self, labels: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """See ``_label_weights``, of labels that may be sparse."""
-        is_read = self.class_weight is not None and sparse.issparse(labels)
-        return self._label_weights(labels.toarray() if is_read else labels, sample_weight)
-
-    def _encode(self, y: Any) -> Any:
-        """Sparse label matrices in {0, 1} stay sparse where parents are chosen."""
-        if not is_sparse_and_binary(y) or not self._has_few_parents(y):
-            return super()._encode(y)
-        labels = sparse_label_matrix(y)
-        width: int = labels.shape[1]  # pyright: ignore[reportOptionalSubscript]
-        self.classes_ = np.tile([0, 1], (width, 1))
-        self._note_labels(width)
-        return labels
+    def _keeps_sparse(self, y: Any) -> bool:
+        return self._has_few_parents(y)
 
     def _shared_kernel(self, X: Features, sample_weight: np.ndarray | None) -> SharedKernel:
         """The kernel, and its values between instances (instances, features)."""
@@ -594,17 +561,3 @@ def network_capabilities(decoder: str, margin: float, limits: dict[str, Any]) ->
         margin=margin,
         limits=limits,
     )
-
-
-def decode_expected(
-    classifier: DecodingClassifier[DirectedEnergy], measure: str, X: Rows, known: ArrayLike | None
-) -> Decoding:
-    """Return the labels of largest expected measure under the networks of a fitted classifier.
-
-    Args:
-        known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-    """
-    check_parameters(classifier)
-    energies = classifier.calibrated(classifier.energies(X))
-    given, limits = known_tensor(known, energies[0]), classifier.capabilities.limits
-    return NetworkMixture(energies, classifier._seed).decode(measure, given, classifier.rules, limits)

@@ -101,8 +101,7 @@ def labels_of_call(
     Raises:
         ValueError: no targets, missing labels, or other classes or widths than at the first call.
     """
-    if y is None:
-        raise ValueError(f"{type(classifier).__name__} requires y to be passed, but the target y is None")
+    targets.check_given(classifier, y)
     dense = targets.dense(y)
     if targets.is_label_matrix(dense):
         labels = targets.label_matrix("y", dense, allow_missing=False)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
@@ -20,12 +19,11 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import RULES, Constraints, Number
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
+from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
-from lmbm_torch.solvers.networks.problems import canonical
 
 # Of 1 − coverage.
 ROUND_OFF = 1e-9
@@ -92,8 +90,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows) -> Self:
         """Fit the estimator to a part of the instances, and measure it on the others.
 
@@ -108,7 +105,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         Warns:
             UserWarning: too few instances are held out for this coverage, so that nothing is ruled out.
         """
-        self._check_settings()
+        check_parameters(self)
         if not hasattr(self.estimator, "predict_proba"):
             name = type(self.estimator).__name__
             raise ValueError(f"estimator: expected one with predict_proba, got {name}, which has none")
@@ -118,7 +115,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         rules_over(self.label_names_, self.constraints)
         check_shape("y", labels, num_instances(X), None)
         check_labels("y", labels)
-        X = _canonical(X)
+        X = with_rows(X)
         if np.ceil(self.calibration_size * len(labels)) >= len(labels):
             raise ValueError(
                 f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
@@ -135,19 +132,17 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.threshold_ = _conformal_threshold(truth, self.coverage)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows) -> np.ndarray:
         """The estimator's labels (instances, labels)."""
         check_is_fitted(self)
-        return self.estimator_.predict(_canonical(X))
+        return self.estimator_.predict(with_rows(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X: Rows) -> np.ndarray:
         """The estimator's P(y_k = 1 | x), (instances, labels)."""
         check_is_fitted(self)
-        return self._probabilities(_canonical(X))
+        return self._probabilities(with_rows(X))
 
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
         """The labels that are certain and those that are possible, at the coverage asked for.
@@ -202,11 +197,6 @@ def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
     filled, consistent = rules.propagate(known)
     held = consistent[:, None]
     return LabelSets(np.where(held, filled == 1, certain), np.where(held, filled != 0, possible))
-
-
-def _canonical(X: Any) -> Any:
-    """Sparse instances as one can take rows of, and as classifiers of others read them right."""
-    return canonical(X) if sparse.issparse(X) else X
 
 
 def _of_present(

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.utils import gen_batches, get_tags
 from sklearn.utils.metaestimators import available_if
@@ -20,15 +19,14 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.common.settings import RULES, Constraints, Number
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters
 from lmbm_torch.estimators.common.targets import (
     dense,
-    is_sparse_and_binary,
     label_tensor,
     predicted_sparse,
     rows_at_once,
-    sparse_label_matrix,
+    with_rows,
 )
 from lmbm_torch.estimators.common.under_rules import (
     Rules,
@@ -46,7 +44,6 @@ from lmbm_torch.estimators.explain.explanations import (
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.inference.under_rules import constrained
-from lmbm_torch.solvers.networks.problems import canonical
 
 # Classifiers that take rules of their own.
 OWN = StructuredClassifier | ProbabilisticClassifierChain
@@ -102,8 +99,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, **fit_params: Any) -> Self:
         """Fit the estimator, and note which rules the training labels break.
 
@@ -128,7 +124,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 "estimator: expected a decoder whose labels are those of decode, which rules hold, got "
                 f"{self.estimator!r}"
             )
-        self._check_settings()
+        check_parameters(self)
         labels = self._encode(y)
         if self.binarizer_ is not None:
             raise ValueError("y: expected a label matrix, over whose columns rules can be, got classes")
@@ -138,8 +134,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.num_violations_ = _violations(rules, labels)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self,
         X: Rows,
@@ -165,8 +160,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
         return decode_around(self._freely(), X, rules, known, top_k, self.part_limit)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
         """Labels (instances, labels) that obey all rules; ``known`` as in :meth:`decode`.
 
@@ -205,7 +199,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self._distribution(X).marginals()
 
     @available_if(_has_probabilities)
-    @of_label_columns
+    @answer_call
     def log_prob(self, X: Rows, Y: Rows) -> np.ndarray:
         """log P(Y | x, Y obeys all rules), (instances,); −∞ where it does not.
 
@@ -262,18 +256,12 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
         return explanation(fields, decode, X, num_features, rules)
 
-    def _encode(self, y: Any) -> Any:
-        """Sparse label matrices in {0, 1} stay sparse."""
-        if not is_sparse_and_binary(y):
-            return super()._encode(y)
-        self.classes_ = np.tile([0, 1], (y.shape[1], 1))
-        self._note_labels(y.shape[1])
-        return sparse_label_matrix(y)
+    def _keeps_sparse(self, y: Any) -> bool:
+        return True
 
     def _distribution(self, X: Rows) -> AllowedDistribution:
         check_is_fitted(self)
-        X = canonical(X) if sparse.issparse(X) else X
-        energies = self.estimator_.calibrated(self.estimator_.energies(X))
+        energies = self.estimator_.calibrated(self.estimator_.energies(with_rows(X)))
         return AllowedDistribution(energies, self._rules())
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints:

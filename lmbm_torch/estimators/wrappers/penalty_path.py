@@ -25,10 +25,9 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number
+from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
 from lmbm_torch.estimators.common.spreading import keep, spread
 from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.contributions import Fields
@@ -107,13 +106,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = get_tags(self._unfitted()).input_tags.pairwise
-        return tags
-
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Choose C, and fit to all instances with it.
 
@@ -148,8 +141,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Labels (instances, labels), or classes; ``known`` as in the base."""
         check_is_fitted(self)
@@ -171,8 +163,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         check_is_fitted(self)
         return self.estimator_.binding_rules(self._validate_predict(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
@@ -255,10 +246,6 @@ class PenaltyPathClassifier(StructuredClassifier):
     def _to_fit(self, C: float, seeds: dict[str, int]) -> Any:
         """The base for a C, with all rules, over labels that come without their names."""
         return self._unfitted(C).set_params(constraints=self._nameless_rules(), **seeds)
-
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints, None if self.base is None else self.base.constraints)
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
         """The same classifier, whose answers obey these rules alone; None for no rules."""

@@ -26,18 +26,14 @@ from numpy.typing import ArrayLike
 from sklearn.model_selection import BaseCrossValidator, check_cv
 from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.measures import measure
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
-from lmbm_torch.estimators.common.under_rules import Rules
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, seeds_for
 from lmbm_torch.estimators.decoders.calibration import held_out_energies
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import NetworkMixture, hinge_losses
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
     network_capabilities,
@@ -102,8 +98,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """See :meth:`LMSBNClassifier.fit`; the measure is that of labels that are known.
 
@@ -136,23 +131,11 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         """The energies whose equal mixture gives the probabilities, from those of shifted fields."""
         return self.network_.calibrated(energies)
 
-    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules."""
-        other = super().with_rules(rules)
-        if self.base is not None:
-            other.base = unfitted_network(self.base)
-        return other
-
     def with_node_limit(self, node_limit: int | None) -> Self:
         """The same classifier, whose network's searches end after so many nodes; None for never."""
         other = copy(self)
         other.network_ = self.network_.with_node_limit(node_limit)
         return other
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = unfitted_network(self.base).kernel == "precomputed"
-        return tags
 
     @property
     def device(self) -> Any:
@@ -164,18 +147,8 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         """The network, fitted or to be fitted."""
         return self.network_ if hasattr(self, "network_") else unfitted_network(self.base)
 
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints, None if self.base is None else self.base.constraints)
-
     def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
         return self.network_._decode_energy(energy, *arguments, **named)
-
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
-
-    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self.network_._hinge_margin)
 
     def _seed(self) -> int:
         return super()._seed() if self.random_state is not None else self.network_._seed()
