@@ -27,6 +27,14 @@ C = SCALE
 """Of the losses: relative to units of features that are the columns' own."""
 COUPLING_PENALTY = SCALE
 """η0 of a large-margin Boltzmann machine."""
+ORDERING = "f_score"
+"""Order of a belief network's labels whose parents are all labels before them."""
+ORDERING_OF_CHOSEN_PARENTS = "frequency"
+"""Order of a belief network's labels whose parents are chosen."""
+ORDERING_OF_STREAMS = "index"
+"""Order of a belief network's labels that learns from a stream of instances."""
+MANY_LABELS = 128
+"""Labels of a belief network beyond which parents are chosen."""
 FOLDS = 5
 """That probabilities are calibrated by."""
 ROUNDS = 4

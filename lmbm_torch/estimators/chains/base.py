@@ -20,7 +20,6 @@ from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -58,9 +57,6 @@ class SequenceClassifier(TrainedEstimator, ABC):
     Attributes:
         classes_: the classes; n_features_in_: of a position.
     """
-
-    classes_: np.ndarray
-    n_features_in_: int
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -218,9 +214,7 @@ def train_likelihood(
         weights: (chains,), multiplies C.
     """
     problem = LikelihoodProblem(X, codes, start, len(classifier.classes_), C=C, sample_weight=weights)
-    with classifier._progress() as progress:
-        limits = {"tol": classifier.tol, "max_iter": classifier.max_iter, "progress": progress}
-        state = run(lbfgs, problem, **limits)
+    state = classifier._run(lbfgs, problem)
     classifier.objective_, classifier.n_iter_ = state.objective, state.num_iters
     classifier.duality_gap_, classifier.relative_gradient_ = state.relative_excess, state.relative_gradient
     classifier._warn_unless_reached(state.gap, "relative gradient or gain")

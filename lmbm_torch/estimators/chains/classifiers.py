@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import (
@@ -16,7 +14,6 @@ from lmbm_torch.estimators.chains.base import (
 )
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
 from lmbm_torch.estimators.common.calls import fit_call
-from lmbm_torch.estimators.common.kernels import Kernel
 from lmbm_torch.estimators.common.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.fitting.feature_units import merged
 
@@ -123,16 +120,6 @@ class ChainSVM(SequenceClassifier):
         "C": RELATIVE_PENALTY,
         "kernel": [StrOptions(KERNELS), callable],
     }
-
-    kernel: Any
-    gamma: Any
-    kernel_degree: Any
-    coef0: Any
-    kernel_: Kernel
-    intercept_: np.ndarray
-    coef_: np.ndarray
-    dual_coef_: np.ndarray
-    X_fit_: Any
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,8 +11,6 @@ from lmbm_torch.estimators.common.base import MultiClassClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
@@ -99,7 +97,10 @@ class KernelLogisticRegression(MultiClassClassifier):
         rows = X[np.ix_(used, used)] if self.kernel_.is_precomputed else X[used]
         self.C_ = relative_penalty(self.C, self.kernel_, rows, weight[used])
         gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))
-        state = self._solve(gram, codes[used], weight[used])
+        classes = torch.nn.functional.one_hot(torch.from_numpy(codes[used]), len(self.classes_)).double()
+        weights = torch.from_numpy(self.C_ * weight[used]).to(self._device)
+        problem = MulticlassProblem(gram, classes.to(self._device), weights)
+        state = self._run(smo, problem, seed=self._seed())
         coef = state.coef.mT.cpu().numpy()
         self.X_fit_, self.dual_coef_ = rows, coef
         if self.kernel_.is_precomputed:
@@ -116,15 +117,6 @@ class KernelLogisticRegression(MultiClassClassifier):
     def predict_proba(self, X):
         """P(class | x), (instances, classes)."""
         return np.exp(self.predict_log_proba(X))
-
-    def _solve(self, gram: Gram, codes: np.ndarray, weight: np.ndarray) -> Any:
-        """The solver's last state for instances that all have some weight."""
-        targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
-        weights = torch.from_numpy(self.C_ * weight).to(self._device)
-        problem = MulticlassProblem(gram, targets.to(self._device), weights)
-        with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
-            return run(smo, problem, seed=self._seed(), **limits)
 
     def _scores(self, X) -> np.ndarray:
         X = self._validate_predict(X)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
 from lmbm_torch.estimators.common.base import MultiClassClassifier
 from lmbm_torch.estimators.common.calls import fit_call
-from lmbm_torch.estimators.common.kernels import Kernel
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 
 
@@ -50,16 +49,6 @@ class MultiClassSVM(MultiClassClassifier):
     """
 
     _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
-
-    kernel: Any
-    gamma: Any
-    kernel_degree: Any
-    coef0: Any
-    kernel_: Kernel
-    intercept_: np.ndarray
-    coef_: np.ndarray
-    dual_coef_: np.ndarray
-    X_fit_: Any
 
     def __init__(
         self,

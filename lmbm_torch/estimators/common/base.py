@@ -159,7 +159,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _run(self, solver: Any, problem: Any, **settings: Any) -> Any:
         """Return a solver's last state, at a gap of ``tol`` or after ``max_iter`` iterations."""
-        with progress(type(self).__name__, self.verbose, self.tol) as tell:
+        with self._progress() as tell:
             return run(solver, problem, tol=self.tol, max_iter=self.max_iter, progress=tell, **settings)
 
     def _report(self, state: Any) -> None:

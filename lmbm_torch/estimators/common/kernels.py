@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,22 +24,6 @@ _ROWS_AT_ONCE = 1024
 _SQUARES_AT_ONCE = 64
 # Rows of a symmetric matrix whose values right of the diagonal are evaluated at once.
 _SYMMETRIC_ROWS = 256
-
-
-class KernelSettings(Protocol):
-    """The parameters of an estimator with a kernel.
-
-    ``kernel`` is ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"`` (X holds the values with the training
-    instances), or a function of two sets of features that returns their matrix of values; ``gamma`` is that
-    of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ; ``kernel_degree`` and ``coef0`` are those of ``poly``,
-    (gamma ⟨x, x'⟩ + coef0)^kernel_degree; ``C`` says in which units kernels with a name see features.
-    """
-
-    C: Any
-    kernel: Any
-    gamma: Any
-    kernel_degree: Any
-    coef0: Any
 
 
 @dataclass(frozen=True)
@@ -64,20 +48,22 @@ class Kernel:
     scale: np.ndarray | float = 1.0
 
     @classmethod
-    def of(
-        cls, settings: KernelSettings, X: Any, sample_weight: np.ndarray | None, device: str = "cpu"
-    ) -> Kernel:
-        """The kernel that settings name, for training instances X (instances, features).
+    def of(cls, estimator: Any, X: Any, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:
+        """Return the kernel of an estimator, resolved for training instances X (instances, features).
 
-        A kernel with a name sees them in the units that C counts in.
+        A named kernel takes features in the units that the estimator's C counts in.
+
+        Args:
+            estimator: an estimator with ``kernel``, ``gamma``, ``kernel_degree``, ``coef0`` and ``C``.
         """
-        has_units = isinstance(settings.kernel, str) and settings.kernel != "precomputed"
+        kernel = estimator.kernel
+        has_units = isinstance(kernel, str) and kernel != "precomputed"
         if has_units:
             _check_squares(X)
-        units = recipe.units(settings.C if has_units else 1.0, X, sample_weight)
-        gamma = resolved_gamma(settings.gamma, units.scaled(X))
-        of_features = (units.shift, units.scale)
-        return cls(settings.kernel, gamma, settings.kernel_degree, settings.coef0, device, *of_features)
+        units = recipe.units(estimator.C if has_units else 1.0, X, sample_weight)
+        gamma = resolved_gamma(estimator.gamma, units.scaled(X))
+        settings = gamma, estimator.kernel_degree, estimator.coef0
+        return cls(kernel, *settings, device, units.shift, units.scale)
 
     @property
     def is_precomputed(self) -> bool:

@@ -47,12 +47,12 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
     """
     sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
     if _is_within_a_task():
-        yield from (_call(work, sent.value, task, *(each.value for each in others)) for task in tasks)
+        yield from (_call(None, work, sent.value, task, *(each.value for each in others)) for task in tasks)
         return
     backend: Any = get_active_backend()[0]
     # Ray's gives all results together.
     form = "generator" if backend.supports_return_generator else "list"
-    call = delayed(partial(_call_within, asked()))
+    call = delayed(partial(_call, asked()))
     found: Any = Parallel(return_as=form)(
         call(work, sent.value, task, *(each.value for each in others)) for task in tasks
     )
@@ -137,15 +137,13 @@ class _SentOnce:
         return object.__sizeof__(self) + num_bytes(self.value)
 
 
-def _call_within(budget: int | None, *arguments: Any) -> Any:
-    with nullcontext() if budget is None else memory_budget(budget):
-        return _call(*arguments)
-
-
-def _call(work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce) -> Result:
+def _call(
+    budget: int | None, work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce
+) -> Result:
     before, _here.is_task = _is_within_a_task(), True
     try:
-        return work(sent.value, task, *(each.value for each in kept))
+        with nullcontext() if budget is None else memory_budget(budget):
+            return work(sent.value, task, *(each.value for each in kept))
     finally:
         _here.is_task = before
 

@@ -3,43 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.explain.contributions import Contributions, checked, most_effective, with_value
 from lmbm_torch.estimators.explain.parts import Parts, array, like, made_names, parts_of, union
 
 __all__ = ["ChainFields"]
-
-
-class ExplainedLink(Protocol):
-    """A fitted classifier of one label, see :class:`~lmbm_torch.estimators.label_chains.links.Link`."""
-
-    @property
-    def steps(self) -> Any: ...
-
-    @property
-    def classifier(self) -> Any: ...
-
-    def inputs(self, X: Any) -> Any: ...
-
-    def log_proba(self, inputs: Any, rows: np.ndarray, earlier: np.ndarray) -> np.ndarray: ...
-
-
-class ExplainedChain(Protocol):
-    """A fitted chain, see :class:`~lmbm_torch.estimators.label_chains.members.Chain`."""
-
-    @property
-    def ordering(self) -> tuple[int, ...]: ...
-
-    @property
-    def links(self) -> Sequence[ExplainedLink]: ...
-
-    def energy(self, X: Any, instances: int) -> SequentialEnergy: ...
 
 
 class ChainFields:
@@ -49,7 +22,7 @@ class ChainFields:
     the parts; what a label is given are in each chain the labels before it there.
 
     Args:
-        chains: fitted, over the same labels.
+        chains: fitted :class:`~lmbm_torch.estimators.label_chains.members.Chain` objects of the same labels.
         names: of the labels.
         features: names of what the instances hold; None where a pipeline makes features of them.
         reference: (features,), where a feature is left out and relative to which linear classifiers'
@@ -58,7 +31,7 @@ class ChainFields:
 
     def __init__(
         self,
-        chains: Sequence[ExplainedChain],
+        chains: Sequence[Any],
         names: Sequence[str],
         features: Sequence[str] | None,
         reference: ArrayLike | None,
@@ -109,12 +82,12 @@ class ChainFields:
         for place in most_effective(row, reference, chances)[:count]:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
-    def _parts(self, chain: ExplainedChain, X: Any, labels: np.ndarray) -> list[Parts]:
+    def _parts(self, chain: Any, X: Any, labels: np.ndarray) -> list[Parts]:
         """Those of the label at each position, given the instance and the labels before it."""
         seen = labels[list(chain.ordering)]
         return [self._of_link(link, X, seen[:position]) for position, link in enumerate(chain.links)]
 
-    def _of_link(self, link: ExplainedLink, X: Any, earlier: np.ndarray) -> Parts:
+    def _of_link(self, link: Any, X: Any, earlier: np.ndarray) -> Parts:
         inputs = link.inputs(X)
         probability = float(np.exp(link.log_proba(inputs, np.zeros(1, int), earlier[None])[0, 1]))
         seen = np.concatenate([array(inputs)[0], earlier])
@@ -128,7 +101,7 @@ class ChainFields:
         return found._replace(names=self.features or made_names(link.steps, inputs))
 
 
-def _chances(chain: ExplainedChain, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
+def _chances(chain: Any, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
     """P(y_i = 1 | x, labels before it in the chain), (instances, labels)."""
     energy, rows, ordering = chain.energy(X, instances), torch.arange(instances), list(chain.ordering)
     seen = torch.from_numpy(labels[ordering]).expand(instances, -1)

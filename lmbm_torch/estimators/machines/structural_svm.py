@@ -41,7 +41,6 @@ from lmbm_torch.inference.routes import LIMITS, is_narrow
 from lmbm_torch.inference.search import flips
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
@@ -376,11 +375,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
         oracle = replace(dual.problem.oracle, decoder=partial(_claimed, rules=self._rules()))
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
-        with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "start": start, "progress": progress}
-            settings = {**easier.settings, "known_share": CLAIMED_SHARE}
-            state = run(easier.solver, easier.problem, **limits, **settings)
-        return dual.update(state, self.tol)
+        settings = {**easier.settings, "known_share": CLAIMED_SHARE, "start": start}
+        return dual.update(self._run(easier.solver, easier.problem, **settings), self.tol)
 
     def _is_chain(self) -> bool:
         return isinstance(self.graph, str) and self.graph == "chain"

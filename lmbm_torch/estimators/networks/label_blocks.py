@@ -6,7 +6,7 @@ them: then there are stages, and each has its own blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 from lmbm_torch.estimators.networks import kernel_blocks
-from lmbm_torch.fitting.dual import DualProblem, fit_dual
+from lmbm_torch.fitting.dual import DualProblem
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, states
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
@@ -75,36 +75,14 @@ class _Solved(NamedTuple):
 
 
 def can_spread(dual: DualProblem) -> bool:
-    """Whether there are workers, and labels that do not wait for each other.
+    """Return whether several labels are independent of each other.
 
-    A label that has missing values is imputed before later ones see it.
+    A label with missing values is imputed before the labels behind it are trained.
     """
     problems = dual.problem
     is_linear = dual.solver is dual_coordinate and isinstance(problems, LabelProblems)
-    if workers() == 1 or not (is_linear or kernel_blocks.can_spread(problems)):
-        return False
-    return any(len(stage) > 1 for stage in problems.stages())
-
-
-def solved(
-    dual: DualProblem,
-    *,
-    tol: float,
-    max_iter: int,
-    start: Any = None,
-    kept: Kept | None = None,
-    progress: Callable[[Any], None] | None = None,
-) -> Any:
-    """Return the solver's last state, and give the model the weights; by workers, where there are any.
-
-    Args:
-        tol, max_iter, start, progress: see :func:`~lmbm_torch.fitting.dual.fit_dual`.
-        kept: the features, where workers keep them already.
-    """
-    limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "start": start}
-    if can_spread(dual):
-        return fit_blocks(dual, kept=kept, **limits)
-    return fit_dual(dual, progress=progress, **limits)
+    can = is_linear or kernel_blocks.can_spread(problems)
+    return can and any(len(stage) > 1 for stage in problems.stages())
 
 
 def fit_blocks(

@@ -10,10 +10,10 @@ import numpy as np
 
 from lmbm_torch.estimators.common.calls import progress
 from lmbm_torch.estimators.common.kernels import Kernel
-from lmbm_torch.estimators.common.spreading import keep
-from lmbm_torch.estimators.networks import orderings
-from lmbm_torch.estimators.networks.label_blocks import solved
-from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, Path, dual_problem, kernel_problem
+from lmbm_torch.estimators.common.spreading import Kept, keep, workers
+from lmbm_torch.estimators.networks import label_blocks, orderings
+from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, Path, dual_problem, fit_dual, kernel_problem
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks import kernel_dual_coordinate, kernel_splitting
@@ -79,95 +79,90 @@ class Trained(NamedTuple):
     shared: SharedKernel | None = None
 
 
-@dataclass(frozen=True)
-class DenseTrainer:
-    """Learns a network of features, whose labels see all labels before them."""
-
-    settings: NetworkSettings
-
-    def train(
-        self,
-        X: Features,
-        labels: np.ndarray,
-        sample_weight: np.ndarray | None,
-        label_weight: np.ndarray | None,
-        path: Path,
-    ) -> Trained:
-        """Return the network of least loss.
-
-        Args:
-            X: (instances, features), in the units of training.
-            labels: (instances, labels) in {0, 1}, NaN where missing.
-            sample_weight: (instances,), of the ordering.
-            label_weight: (instances,) or (instances, labels), of the losses.
-            path: where the ordering and the first duals come from, and where the solution goes.
-        """
-        settings, seed = self.settings, self.settings.draw_seed()
-        # As the solvers walk them, here and where workers keep them.
-        rows: Any = feature_rows(X)
-        kept = keep(rows)
-        order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
-        model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
-        common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
-        dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
-        duals, start = path.duals(dual.problem, settings.C), None
-        if duals is not None and settings.solver != "pegasos":
-            start = NETWORK_SOLVERS[settings.solver].init(dual.problem, duals)
-        with progress(settings.name, settings.verbose, settings.tol) as tell:
-            limits = {"tol": settings.tol, "max_iter": settings.max_iter}
-            state = solved(dual, start=start, kept=kept, progress=tell, **limits)
-        path.C, path.state, path.ordering = settings.C, state, order
-        losses = dual.problem.complete(state.weights).hinge(state.weights)
-        return _trained(model, dual, state, losses)
-
-
-@dataclass(frozen=True)
-class KernelTrainer:
-    """Learns a network with a kernel, whose labels see all labels before them.
+def train_linear(
+    settings: NetworkSettings,
+    X: Features,
+    labels: np.ndarray,
+    sample_weight: np.ndarray | None,
+    label_weight: np.ndarray | None,
+    path: Path,
+) -> Trained:
+    """Train a linear belief network whose labels have all labels before them as parents.
 
     Args:
-        parent_scale: of the parents beside the kernel, see
+        X: (instances, features), in the units of training.
+        labels: (instances, labels) in {0, 1}, NaN where missing.
+        sample_weight: (instances,), of the ordering.
+        label_weight: (instances,) or (instances, labels), of the losses.
+        path: a source of the ordering and of the first duals; the solution is added.
+    """
+    seed = settings.draw_seed()
+    # In the solvers' layout, here and in the workers' memory.
+    rows: Any = feature_rows(X)
+    kept = keep(rows)
+    order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
+    model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
+    common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
+    dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
+    duals, start = path.duals(dual.problem, settings.C), None
+    if duals is not None and settings.solver != "pegasos":
+        start = NETWORK_SOLVERS[settings.solver].init(dual.problem, duals)
+    state = solved(settings, dual, start=start, kept=kept)
+    path.C, path.state, path.ordering = settings.C, state, order
+    losses = dual.problem.complete(state.weights).hinge(state.weights)
+    return _trained(model, dual, state, losses)
+
+
+def train_kernel(
+    settings: NetworkSettings,
+    known: SharedKernel,
+    labels: np.ndarray,
+    sample_weight: np.ndarray | None,
+    label_weight: np.ndarray | None,
+    path: Path,
+    parent_scale: float,
+) -> Trained:
+    """Train a belief network with a kernel whose labels have all labels before them as parents.
+
+    Args:
+        known: the kernel, and the results of earlier networks with the kernel and these instances.
+        labels, sample_weight, label_weight, path: see :func:`train_linear`.
+        parent_scale: weight of the parents, see
             :class:`~lmbm_torch.solvers.networks.kernel_problems.KernelLabelProblems`.
     """
+    seed = settings.draw_seed()
+    order = _ordering(settings, path, known.gram, labels, seed=seed, sample_weight=sample_weight)
+    if known.template is not None:
+        model, problems = known.template.in_order(order)
+        dual = kernel_problem(model, problems, seed)
+    else:
+        # The features of the network are the kernel expansions, one for each label.
+        size = labels.shape[1]
+        model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
+        common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
+        common |= {"parent_scale": parent_scale, "solver": settings.solver}
+        dual = dual_problem(model, known.gram, labels, seed=seed, **common)
+    start = kernel_dual_coordinate.start(dual.problem, known.solutions) if known.solutions else None
+    state = solved(settings, dual, start=start)
+    path.C, path.state, path.ordering = settings.C, state, order
+    losses = dual.problem.complete(state.weights).losses(state.fields)
+    network = dual.problem.network(state.weights)
+    shared = known.after(Solved(model, dual.problem, state))
+    return _trained(model, dual, state, losses)._replace(dual_coef=network.features, shared=shared)
 
-    settings: NetworkSettings
-    parent_scale: float
 
-    def train(
-        self,
-        known: SharedKernel,
-        labels: np.ndarray,
-        sample_weight: np.ndarray | None,
-        label_weight: np.ndarray | None,
-        path: Path,
-    ) -> Trained:
-        """Return the network of least loss.
+def solved(settings: NetworkSettings, dual: DualProblem, *, start: Any, kept: Kept | None = None) -> Any:
+    """Return the solver's last state, found by joblib's workers if there are several, and set the model.
 
-        Args:
-            known: the kernel, and what networks with the kernel and these instances have left.
-            labels, sample_weight, label_weight, path: see :meth:`DenseTrainer.train`.
-        """
-        settings, seed = self.settings, self.settings.draw_seed()
-        order = _ordering(settings, path, known.gram, labels, seed=seed, sample_weight=sample_weight)
-        if known.template is not None:
-            model, problems = known.template.in_order(order)
-            dual = kernel_problem(model, problems, seed)
-        else:
-            # The network sees the kernel expansion of every label.
-            size = labels.shape[1]
-            model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
-            common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
-            common |= {"parent_scale": self.parent_scale, "solver": settings.solver}
-            dual = dual_problem(model, known.gram, labels, seed=seed, **common)
-        start = kernel_dual_coordinate.start(dual.problem, known.solutions) if known.solutions else None
-        with progress(settings.name, settings.verbose, settings.tol) as tell:
-            limits = {"tol": settings.tol, "max_iter": settings.max_iter}
-            state = solved(dual, start=start, progress=tell, **limits)
-        path.C, path.state, path.ordering = settings.C, state, order
-        losses = dual.problem.complete(state.weights).losses(state.fields)
-        network = dual.problem.network(state.weights)
-        shared = known.after(Solved(model, dual.problem, state))
-        return _trained(model, dual, state, losses)._replace(dual_coef=network.features, shared=shared)
+    Args:
+        start: the first state; None for duals of zero.
+        kept: the features, if workers keep them already.
+    """
+    limits: dict[str, Any] = {"tol": settings.tol, "max_iter": settings.max_iter, "start": start}
+    with progress(settings.name, settings.verbose, settings.tol) as tell:
+        if workers() > 1 and label_blocks.can_spread(dual):
+            return label_blocks.fit_blocks(dual, kept=kept, **limits)
+        return fit_dual(dual, progress=tell, **limits)
 
 
 def _ordering(
@@ -184,8 +179,9 @@ def _ordering(
         return path.ordering
     # The default ordering is one and the same however often an unseeded fit is repeated.
     is_free = not settings.is_seeded and isinstance(settings.ordering, str)
-    folds = 0 if is_free and settings.ordering in ("auto", "f_score") else seed
-    return orderings.chosen(settings.ordering, inputs, labels, C=settings.C, seed=folds, **options)
+    folds = 0 if is_free and settings.ordering in ("auto", recipe.ORDERING) else seed
+    common: Any = {"C": settings.C, "draw_seed": lambda: folds, **options}
+    return orderings.chosen(settings.ordering, inputs, labels, **common)
 
 
 def _trained(model: SigmoidBeliefNetwork, dual: DualProblem, state: Any, losses: np.ndarray) -> Trained:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from sklearn.model_selection import KFold
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread
 from lmbm_torch.estimators.networks import kernel_blocks
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.models import SigmoidBeliefNetwork
@@ -32,25 +33,29 @@ def chosen(
     labels: np.ndarray,
     *,
     C: float,
-    seed: int,
+    draw_seed: Callable[[], int],
+    default: str = recipe.ORDERING,
     sample_weight: np.ndarray | None = None,
     kept: Kept | None = None,
 ) -> np.ndarray:
-    """The ordering that a network's setting names, or is.
+    """Return the label at each position, (labels,), for a belief network's setting ``ordering``.
 
     Args:
-        ordering: ``"auto"`` or the name of a function of this module, or labels by position.
-        inputs, labels, C, sample_weight: see :func:`f_score`.
-        seed: of its folds, and of a random ordering.
-        kept: features, where workers keep them.
+        ordering: the name of a function of this module, ``"auto"`` for ``default``, or labels by position.
+        inputs, labels, C, sample_weight, kept: see :func:`f_score`; labels may be sparse.
+        draw_seed: draws the seed of the folds or of the random order.
     """
     if not isinstance(ordering, str):
         return np.asarray(ordering)
-    if ordering in ("auto", "f_score"):
-        return f_score(inputs, labels, C=C, seed=seed, sample_weight=sample_weight, kept=kept)
-    if ordering == "frequency":
+    name = default if ordering == "auto" else ordering
+    if name == "frequency":
         return frequency(labels, sample_weight)
-    return index(labels.shape[1]) if ordering == "index" else random(labels.shape[1], seed)
+    if name == "index":
+        return index(labels.shape[1])
+    if name == "random":
+        return random(labels.shape[1], draw_seed())
+    dense = labels.toarray() if sparse.issparse(labels) else labels
+    return f_score(inputs, dense, C=C, seed=draw_seed(), sample_weight=sample_weight, kept=kept)
 
 
 def index(num_labels: int) -> np.ndarray:
@@ -91,7 +96,7 @@ def frequency(labels: Any, sample_weight: np.ndarray | None = None) -> np.ndarra
         sample_weight: (instances,), as how many an instance counts; one each by default.
     """
     labels = labels if sparse.issparse(labels) else np.nan_to_num(labels)
-    count = labels.T @ _weights(sample_weight, labels.shape[0])
+    count = labels.T @ (np.ones(labels.shape[0]) if sample_weight is None else sample_weight)
     return np.argsort(-count, kind="stable")
 
 
@@ -118,7 +123,7 @@ def f_score(
             nothing are in no fold.
         kept: features, where workers keep them.
     """
-    weights = _weights(sample_weight, len(labels))
+    weights = np.ones(len(labels)) if sample_weight is None else sample_weight
     if labels.shape[1] < 2 or np.count_nonzero(weights) < 2:
         return index(labels.shape[1])
     if isinstance(inputs, Features):
@@ -137,10 +142,6 @@ def f_score(
         held_out[0] = np.append(held_out[0], np.flatnonzero(weights == 0))
         fields = kernel_blocks.held_out(problems, held_out, tol=KERNEL_TOL, seed=seed)
     return _best_first(labels, fields >= 0, weights)
-
-
-def _weights(sample_weight: np.ndarray | None, instances: int) -> np.ndarray:
-    return np.ones(instances) if sample_weight is None else sample_weight
 
 
 def _splits(weights: np.ndarray, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -40,13 +40,13 @@ from lmbm_torch.estimators.common.targets import (
 from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.decoders.distributions import DECODERS
-from lmbm_torch.estimators.networks.few_parents import FewParentsTrainer
+from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
-    DenseTrainer,
-    KernelTrainer,
     NetworkSettings,
     SharedKernel,
     Trained,
+    train_kernel,
+    train_linear,
 )
 from lmbm_torch.estimators.networks.predictors import NetworkPredictor
 from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
@@ -60,9 +60,6 @@ from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.solvers.networks.problems import Features
-
-# Labels beyond which "auto" chooses parents.
-MANY_LABELS = 128
 
 
 def _is_linear(estimator: LMSBNClassifier) -> bool:
@@ -241,7 +238,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         Raises:
             ValueError: a setting or an input that is not as described; the message names it.
         """
-        return self._fit_along(Path(), X, y, sample_weight)
+        self._fit_valid(*self._validate_fit(X, y, sample_weight, allow_missing=True), Path())
+        return self
 
     @available_if(_is_linear)
     @fit_call
@@ -305,8 +303,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         trainer, trained = trainer.train(inputs, labels, weights)
         self._stream_sums, self._stream_visits = trainer.sums, trainer.visits
         self._stream_epoch, self._stream_seed = trainer.epoch_size, trainer.seed
-        self._take(trained)
-        self._finish(X, labels, weights)
+        self._take(trained, X, labels, weights)
         return self
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
@@ -328,8 +325,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         if self._has_few_parents(labels):
             inputs = self._scaled(X, sample_weight)
             weights = self._label_weights(labels, sample_weight)
-            few = FewParentsTrainer(self._settings, cast("int | str", self.max_parents))
-            trained = few.train(inputs, labels, sample_weight, weights, path)
+            data = inputs, labels, sample_weight, weights
+            trained = train_few_parents(self._settings, *data, path, self.max_parents)
         elif self.kernel == "linear":
             if self.parent_scale != 1:
                 raise ValueError(
@@ -337,20 +334,19 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
                 )
             inputs = self._scaled(X, sample_weight)
             weights = self._label_weights(labels, sample_weight)
-            trained = DenseTrainer(self._settings).train(inputs, labels, sample_weight, weights, path)
+            trained = train_linear(self._settings, inputs, labels, sample_weight, weights, path)
         else:
             known = self._shared_kernel(X, sample_weight) if path.known is None else path.known
             self.kernel_ = known.kernel
             self.feature_shift_, self.feature_scale_ = self.kernel_.shift, self.kernel_.scale
             self.C_ = relative_penalty(self.C, self.kernel_, X, sample_weight)
             weights = None if known.template else self._label_weights(labels, sample_weight)
-            trainer = KernelTrainer(self._settings, self.parent_scale)
-            trained = trainer.train(known, labels, sample_weight, weights, path)
+            data = known, labels, sample_weight, weights
+            trained = train_kernel(self._settings, *data, path, self.parent_scale)
             self._keep_support(X, cast(np.ndarray, trained.dual_coef))
-        self._take(trained)
         self.objective_, self.duality_gap_ = trained.objective, trained.gap
         self._warn_unless_reached(trained.gap)
-        self._finish(X, labels, sample_weight)
+        self._take(trained, X, labels, sample_weight)
         return trained.shared
 
     @property
@@ -369,8 +365,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             verbose=self.verbose,
         )
 
-    def _take(self, trained: Trained) -> None:
-        """Make what was trained the fitted network."""
+    def _take(self, trained: Trained, X: Features, labels: Any, sample_weight: np.ndarray | None) -> None:
+        """Set the fitted attributes: the network, the bound on its errors, and its calibration."""
         self.model_ = self._on_device(trained.model)
         self.ordering_, self.max_parents_ = trained.ordering, trained.max_parents
         if self.kernel == "linear":
@@ -378,9 +374,6 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             self.coef_ = self._array(self.model_.feature_weight)
         self.intercept_, self.parent_coef_ = self._array(self.model_.bias), trained.parents
         self.n_iter_, self.mean_loss_ = trained.num_iters, trained.mean_loss
-
-    def _finish(self, X: Features, labels: Any, sample_weight: np.ndarray | None) -> None:
-        """Note what the fitted network says of its errors, and its calibration."""
         self.threshold_ = directed_threshold(self._hinge_margin)
         # The other rules may prefer a labelling of more loss than the truth's.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
@@ -511,7 +504,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         }
         unmet = [reason for reason, is_met in reasons.items() if not is_met]
         if self.max_parents == "auto":
-            return not unmet and labels.shape[1] > MANY_LABELS
+            return not unmet and labels.shape[1] > recipe.MANY_LABELS
         if unmet:
             raise ValueError(f"max_parents: expected None without {unmet[0]}, got {self.max_parents}")
         return True

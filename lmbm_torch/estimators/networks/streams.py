@@ -17,6 +17,7 @@ from lmbm_torch.estimators.common import targets
 from lmbm_torch.estimators.common.base import StructuredClassifier
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.estimators.networks.network_training import NetworkSettings, Trained
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import dual_problem
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks import pegasos
@@ -59,10 +60,9 @@ class StreamTrainer:
         """
         size = len(labels) if epoch_size is None else epoch_size
         check_count("epoch_size", size)
-        is_auto = isinstance(settings.ordering, str) and settings.ordering == "auto"
         seed = settings.draw_seed() if settings.is_seeded else 0
-        common: Any = {"C": settings.C, "seed": seed, "sample_weight": sample_weight}
-        order = orderings.chosen("index" if is_auto else settings.ordering, X, labels, **common)
+        common: Any = {"C": settings.C, "draw_seed": lambda: seed, "sample_weight": sample_weight}
+        order = orderings.chosen(settings.ordering, X, labels, default=recipe.ORDERING_OF_STREAMS, **common)
         return cls(settings=settings, ordering=order, epoch_size=size, seed=seed)
 
     def train(
