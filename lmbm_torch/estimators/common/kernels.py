@@ -1,4 +1,4 @@
-"""Kernels by scikit-learn's names and parameters, resolved for one set of training instances."""
+"""Kernels with scikit-learn's names and parameters, resolved for a set of training instances."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Kernel:
 
     Args:
         kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
-            that returns their matrix of values.
+            that returns the matrix of kernel values.
         gamma: of ``rbf`` and ``poly``.
         degree, coef0: of ``poly``.
-        device: where dense features' values are evaluated.
-        shift, scale: (features,), the kernel is that of (x − shift) / scale; 0 and 1 for those as they are.
+        device: device of the values of dense features.
+        shift, scale: (features,), the kernel is a function of (x − shift) / scale; 0 and 1 for raw features.
     """
 
     kernel: str | Callable[[Any, Any], Any]
@@ -70,7 +70,7 @@ class Kernel:
         return self.kernel == "precomputed"
 
     def gram(self, X, cache_bytes: int) -> Gram:
-        """Values between all instances of X (instances, features); X itself where it holds them already."""
+        """Return the kernel values of all pairs of rows of X (instances, features), or precomputed values X."""
         if self.is_precomputed:
             if sparse.issparse(X):
                 raise ValueError("X: expected a dense matrix of precomputed kernel values, got a sparse one")
@@ -88,7 +88,7 @@ class Kernel:
         return CachedGram(values, X.shape[0], cache_bytes)
 
     def squares(self, X) -> np.ndarray:
-        """k(x, x) of all instances of X, (instances,)."""
+        """Return k(x, x) of all instances of X, (instances,)."""
         if self.is_precomputed:
             return X.diagonal()
         instances, number = self._prepared(X, sparse.issparse(X)), X.shape[0]
@@ -96,7 +96,7 @@ class Kernel:
         return np.concatenate([self._values(part, part).diagonal().cpu().numpy() for part in parts])
 
     def matrix(self, X) -> np.ndarray:
-        """The values between all instances of X, (instances, instances)."""
+        """Return the kernel values of all pairs of instances, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         found = np.empty((number, number), X.dtype)
         # What a function of the caller's or a matrix has wrong on one side is to be seen.
@@ -112,7 +112,7 @@ class Kernel:
         return found
 
     def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
-        """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
+        """Return Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
 
         Args:
             X: (instances, features); for a precomputed kernel, values with the fitted instances.
@@ -131,10 +131,10 @@ class Kernel:
         return np.concatenate(parts)
 
     def _prepared(self, X: Any, is_sparse: bool) -> Any:
-        """Features in the kernel's units; dense ones as a tensor on the device if the kernel has a name.
+        """Return features in the kernel's units; for a named kernel dense ones as a tensor on the device.
 
         Args:
-            is_sparse: whether these features, or those that they are compared with, are sparse.
+            is_sparse: whether X or the compared features are sparse.
         """
         scaled: Any = Units(1.0, self.shift, self.scale).scaled(X)
         if is_sparse or callable(self.kernel):
@@ -142,10 +142,10 @@ class Kernel:
         return torch.from_numpy(_writable(scaled)).to(self.device)
 
     def _values(self, first, second, square_norms: Tensor | None = None) -> Tensor:
-        """Values of all pairs, on the device.
+        """Return the values of all pairs on the device.
 
         Args:
-            square_norms: of dense features ``second``, where they are known.
+            square_norms: of dense features ``second``, if known.
         """
         if callable(self.kernel):
             return torch.as_tensor(self.kernel(first, second), device=self.device)
@@ -170,7 +170,7 @@ def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.n
 
 
 def _check_squares(X) -> None:
-    """Refuse features whose squares, and so distances and products, are beyond their type."""
+    """Raise ValueError if sums of squared features overflow."""
     values = X.data if sparse.issparse(X) else X
     largest = float(np.abs(values).max(initial=0))
     if largest < (float(np.finfo(values.dtype).max) / (X.shape[0] * X.shape[1])) ** 0.5:
@@ -181,7 +181,7 @@ def _check_squares(X) -> None:
 
 
 def resolved_gamma(gamma: Any, X) -> float:
-    """``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"`` 1 / features, as in SVC."""
+    """Return γ: ``"scale"`` is 1 / (features · variance of all entries), ``"auto"`` 1 / features, as in SVC."""
     if gamma == "auto":
         return 1 / X.shape[1]
     if gamma == "scale":
@@ -192,7 +192,7 @@ def resolved_gamma(gamma: Any, X) -> float:
 
 
 def _rows_at_once(width: int) -> int:
-    """Rows of so many kernel values that are held at once."""
+    """Return how many rows of ``width`` kernel values are held at once."""
     return max(1, part_bytes(8 * _ROWS_AT_ONCE * width) // (8 * width))
 
 
@@ -201,5 +201,5 @@ def _entries(index: Index) -> np.ndarray | slice:
 
 
 def _writable(X: np.ndarray) -> np.ndarray:
-    """Row-major, and a copy if read-only, of which torch warns."""
+    """Return a row-major array, copied if read-only, because torch warns of read-only arrays."""
     return np.require(X, requirements=["C", "W"])

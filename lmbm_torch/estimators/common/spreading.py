@@ -1,4 +1,4 @@
-"""Calls spread over whatever joblib backend is active, such as a Dask cluster; here if there is none."""
+"""Calls by the workers of joblib's active backend, such as Dask; in this process without a backend."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ _here = threading.local()
 
 
 def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
-    """``work(common, task, *kept)`` of every task, in the tasks' order, wherever joblib's backend says.
+    """Yield ``work(common, task, *kept)`` for every task, in order, computed by joblib's workers.
 
-    What a task spreads in its turn is done where the task is: its data are there.
+    Nested calls stay in the process of their task, next to the data.
 
     Args:
-        work: a function that can be pickled, and whose results depend on nothing but its arguments.
-        common: what all calls share: Dask and Ray send it once, not with every task; or what :func:`keep`
-            made of it.
-        kept: further arguments that later calls of this function share, too.
+        work: a picklable function of the arguments alone.
+        common: an argument of all calls, sent once by Dask and Ray, or the result of :func:`keep`.
+        kept: further shared arguments from :func:`keep`.
     """
     sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
     if _is_within_a_task():
@@ -61,13 +60,13 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What several calls of :func:`spread` share, where the active backend keeps it."""
+    """A value shared by several calls of :func:`spread`, stored by the active backend."""
 
     value: Any
 
 
 def keep(value: Any) -> Kept:
-    """A Dask cluster is sent the value here, once for all calls that share it."""
+    """Send a value to the workers of a Dask cluster, once for all calls that share the value."""
     sent = _SentOnce(value)
     client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
     # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
@@ -75,7 +74,7 @@ def keep(value: Any) -> Kept:
 
 
 def packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
-    """The values as :func:`unpacked` takes them, and all their large arrays, each of which is sent once."""
+    """Pickle values for :func:`unpacked`, and keep their large arrays, each sent once."""
     arrays: list[np.ndarray] = []
     found = []
     for value in values:
@@ -86,7 +85,7 @@ def packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
 
 
 def unpacked(value: bytes, arrays: Sequence[np.ndarray]) -> Any:
-    """A value that :func:`packed` has made bytes of in this very program."""
+    """Load a value that :func:`packed` pickled in the same program."""
     return _Unpacker(io.BytesIO(value), arrays).load()
 
 
@@ -96,7 +95,7 @@ class _Packer(Pickler):  # pyright: ignore[reportGeneralTypeIssues]  # one of tw
         self._arrays = arrays
 
     def persistent_id(self, obj: Any) -> int | None:
-        """The place of a large array, None for anything else."""
+        """Return the place of a large array, None for other objects."""
         if type(obj) is not np.ndarray or obj.nbytes < LARGE:
             return None
         for place, array in enumerate(self._arrays):
@@ -116,7 +115,7 @@ class _Unpacker(pickle.Unpickler):
 
 
 def workers() -> int:
-    """How many calls the active backend makes at once; 1 if there is none, and within one of its tasks."""
+    """Return the number of simultaneous calls of the active backend; 1 without a backend or inside a task."""
     if _is_within_a_task():
         return 1
     # None for as many as the backend has been given: by default all cores count.
@@ -125,10 +124,10 @@ def workers() -> int:
 
 @dataclass(frozen=True, eq=False)
 class _SentOnce:
-    """An argument that all calls share.
+    """An argument shared by all calls.
 
-    Dask and Ray keep an argument apart if ``sys.getsizeof`` calls it large, which sees no array within
-    another object: without this the arrays would be pickled with every task.
+    Dask and Ray send an argument apart if ``sys.getsizeof`` is large. That function ignores arrays inside
+    other objects, so the arrays would be pickled for every task.
     """
 
     value: Any
@@ -153,7 +152,7 @@ def _is_within_a_task() -> bool:
 
 
 def num_bytes(value: Any) -> int:
-    """The memory of arrays, sparse matrices, and collections and records of them."""
+    """Return the memory of arrays, sparse matrices, and collections and records of arrays."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if sparse.issparse(value):

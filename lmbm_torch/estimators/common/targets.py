@@ -1,4 +1,4 @@
-"""Targets in scikit-learn's forms, and as the {0, 1} label matrices of the library."""
+"""Targets in scikit-learn's forms, converted to {0, 1} label matrices and weights."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ VALUES_AT_ONCE = 2**22
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
-    """Labels as float64.
+    """Return labels as float64.
 
     Raises:
         TypeError: labels that are not numbers.
-        ValueError: labels other than 0 and 1 (or NaN, where that is allowed).
+        ValueError: labels other than 0 and 1 (or NaN, if allowed).
     """
     labels = dense(labels)
     if labels.dtype == object:
@@ -41,14 +41,14 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
 
 
 def is_sparse_and_binary(y: Any) -> bool:
-    """Whether y is a sparse matrix of several labels in {0, 1}."""
+    """Return whether y is a sparse matrix of several labels in {0, 1}."""
     return bool(sparse.issparse(y) and y.shape[1] > 1 and np.isin(y.data, (0, 1)).all())
 
 
 def predicted_sparse(
     predict: Callable[[Any, np.ndarray | None], Any], X: Any, known: Any, classes: np.ndarray
 ) -> sparse.csr_array:
-    """Predicted label matrices as CSR, some rows at a time.
+    """Return predicted label matrices as CSR, computed in batches of rows.
 
     Args:
         predict: (instances, known) → labels.
@@ -71,15 +71,15 @@ def predicted_sparse(
 
 
 def rows_at_once(num_labels: int) -> int:
-    """How many label vectors are held dense, of a sparse matrix."""
+    """Return how many label vectors of a sparse matrix are held dense."""
     return max(1, part_bytes(8 * VALUES_AT_ONCE) // (8 * num_labels))
 
 
 def sparse_label_matrix(labels) -> sparse.csr_array:
-    """Labels in {0, 1} of a sparse matrix, CSR of float64 without stored zeros.
+    """Return a sparse label matrix as CSR of float64 without stored zeros.
 
     Raises:
-        ValueError: labels other than 0 and 1, also as sums of entries of one place.
+        ValueError: labels other than 0 and 1, also as sums of duplicate entries.
     """
     rows = canonical(sparse.csr_array(labels, dtype=np.float64))
     check_labels("y", rows.data)
@@ -87,7 +87,7 @@ def sparse_label_matrix(labels) -> sparse.csr_array:
 
 
 def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool = False) -> Tensor:
-    """Labels as a tensor on the energy's device, in its dtype.
+    """Return labels as a tensor with the energy's device and dtype.
 
     Raises:
         TypeError, ValueError: see :func:`label_matrix`; ValueError for another shape than the energy's.
@@ -98,7 +98,7 @@ def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool = Fal
 
 
 def known_tensor(known, energy: Energy) -> Tensor | None:
-    """Given outputs (instances, labels) of {0, 1, NaN} for a decoder; None if there are none."""
+    """Return known labels (instances, labels) of {0, 1, NaN} for a decoder; None without any."""
     return None if known is None else label_tensor("known", known, energy, allow_missing=True)
 
 
@@ -115,7 +115,7 @@ def with_rows(X: Any) -> Any:
 
 
 def dense(labels) -> np.ndarray:
-    """Sparse matrices and data frames as arrays; a frame of a single column may hold classes."""
+    """Return labels as an array; a data frame of one column may hold classes."""
     if hasattr(labels, "columns") and labels.shape[1] > 1:
         values = np.asarray(labels)
         if values.dtype == object and any(isinstance(value, str) for value in values[0]):
@@ -130,14 +130,11 @@ def dense(labels) -> np.ndarray:
 
 
 def check_columns(labels: Any, names: Sequence[str] | None) -> None:
-    """Refuse a data frame of labels whose columns are not those of ``fit``, in their order.
+    """Raise ValueError unless a data frame of labels has the columns of ``fit`` in the same order.
 
     Args:
-        labels: in any form; what has no names is taken as it stands.
-        names: of the labels; None, or :func:`~lmbm_torch.data.features.numbered`, where ``fit`` saw none.
-
-    Raises:
-        ValueError: other columns, as scikit-learn says it of features.
+        labels: in any form; labels without column names pass.
+        names: label names; None, or :func:`~lmbm_torch.data.features.numbered`, if ``fit`` had no names.
     """
     columns = getattr(labels, "columns", None)
     if columns is None or not names or tuple(names) == numbered("label", len(names)):
@@ -152,7 +149,7 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
 
 
 def is_label_matrix(y: np.ndarray) -> bool:
-    """Whether targets are labels rather than one class per instance."""
+    """Return whether targets are labels, not one class per instance."""
     if y.ndim != 2:
         return False
     is_binary = np.issubdtype(y.dtype, np.number) and bool(((y == 0) | (y == 1) | (y != y)).all())
@@ -165,19 +162,19 @@ def label_weights(
     missing: np.ndarray,
     sample_weight: np.ndarray | None,
 ) -> np.ndarray | None:
-    """The weight of each label of each instance, (instances, labels); None where all are 1.
+    """Return the weight of each label of each instance, (instances, labels); None if all are 1.
 
     Args:
-        class_weight: ``"balanced"`` (known instances / (classes · instances of the class), which
-            ``sample_weight`` does not change), weights by class, others 1, or None, for all labels alike; or
-            a sequence of these, one a label.
-        labels: (instances, labels); those in {0, 1} may lack a class.
-        missing: (instances, labels), where labels are not known; any weight stands there.
-        sample_weight: (instances,), multiplies.
+        class_weight: ``"balanced"`` (known instances / (classes · instances of the class), independent of
+            ``sample_weight``), weights by class, others 1, or None, for all labels; or a sequence with one
+            setting for each label.
+        labels: (instances, labels); labels in {0, 1} may lack a class.
+        missing: (instances, labels), True for unknown labels; their weights have no meaning.
+        sample_weight: (instances,), a factor.
 
     Raises:
-        ValueError: another setting, not as many as labels, classes that there are none of, weights that are
-            negative or no numbers.
+        ValueError: another setting, a wrong number of settings, unknown classes, weights that are negative or
+            not numbers.
     """
     instances, count = labels.shape
     several = isinstance(class_weight, Sequence) and not isinstance(class_weight, str)

@@ -1,1 +1,1 @@
-"""Decoding, calibration and completion of classifiers of label vectors."""
+"""Classifiers that decode label sets, their distributions, completion of labels, and calibration."""

@@ -1,9 +1,9 @@
-"""Training of sigmoid belief networks whose labels see a few parents each, chosen by the dual's gradient.
+"""Training of sigmoid belief networks whose labels have few parents, chosen by the gradient of the dual.
 
-How many parents at most is chosen by cross-validation: some labels along the ordering are learned without
-each fold in turn, once for each limit; the limit of the least held-out loss is taken, of equal ones the
-smaller. Parents have their true values, as in training. Each limit goes on from the duals of the one below,
-and labels are learned to a hundredth alone: the choice costs some tenth of a fit of a thousand labels.
+Cross-validation chooses the largest number of parents: some labels along the order are trained without each
+fold, once for each number, and the number of least held-out loss is taken, the smaller of equal ones.
+Parents have their true values, as in training. Each number starts from the duals of the number before, and
+labels are trained to a relative gap of 0.01: the choice costs about a tenth of a fit of a thousand labels.
 """
 
 from __future__ import annotations
@@ -104,14 +104,12 @@ def _solved(settings: NetworkSettings, problems: ManyLabels, kept: Kept, max_par
 
 
 def chosen_count(problems: ManyLabels, *, max_iter: int, seed: int, kept: Kept | None = None) -> int:
-    """The limit of parents, one of ``COUNTS``, that loses least on held-out instances.
-
-    Folds are learned wherever joblib's active backend says.
+    """Return the number of parents in ``COUNTS`` of least loss on held-out instances.
 
     Args:
         max_iter: rounds of the solver.
         seed: of the folds and of the solver's order of visits.
-        kept: the problems, where workers keep them.
+        kept: the problems, if workers keep them already.
     """
     instances, count = problems.labels.shape
     if instances < FOLDS:

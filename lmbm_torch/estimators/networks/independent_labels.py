@@ -1,4 +1,4 @@
-"""Label matrices by one classifier for each label, whatever the other labels are."""
+"""Multi-label classification by an independent classifier for each label."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from lmbm_torch.solvers.networks.problems import Features
 
 
 class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
-    """P(y | x) = Π_i P(y_i | x), each label by a classifier of its own: the labels decide nothing together.
+    """A multi-label classifier with independent labels, P(y | x) = Π_i P(y_i | x).
 
-    It makes a label table's classifier of one of classes, such as
-    :class:`~lmbm_torch.estimators.KernelLogisticRegression`. A label that has one value in all instances has
-    no classifier, but the probability (instances with it + 1) / (instances + 2).
+    Any classifier of classes, such as :class:`~lmbm_torch.estimators.KernelLogisticRegression`, is fitted to
+    each label. A label with a single value in training has the probability (positive instances + 1) /
+    (instances + 2).
 
     Args:
-        estimator: a classifier with ``predict_log_proba``; those of lmbm_torch can be saved along.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``; training looks at none.
+        estimator: a classifier with ``predict_log_proba``; files hold classifiers of lmbm_torch only.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
+            ignores them.
 
     Attributes:
-        classifiers_: (labels,), the fitted ones, None where a label has one value.
-        log_odds_: (labels,), where there is no classifier; else 0.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        classifiers_: (labels,), the fitted classifiers, None for labels with a single value.
+        log_odds_: (labels,), of the labels without a classifier; otherwise 0.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -56,7 +56,6 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         # ``predict`` and ``decode`` both take the most probable labels.
         return Capabilities(
             objective="exact_match",
@@ -68,15 +67,15 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
 
     @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+        """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
-            y: {0, 1} and NaN (missing: that label's classifier does without the instance); or one class per
+            y: {0, 1} and NaN (missing: the label's classifier ignores the instance); or one class per
                 instance.
             sample_weight: (instances,), for the classifiers.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         self.classifiers_: list[Any] = []
@@ -94,7 +93,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         return self
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict`, with their probability."""
+        """Return the labels of :meth:`predict`, with their probability."""
         return self._decode_expected("exact_match", X, known)
 
     def _decode_energy(

@@ -1,4 +1,4 @@
-"""Training of sigmoid belief networks whose labels see all labels before them, linear or with a kernel."""
+"""Training of sigmoid belief networks, linear or with a kernel, with all earlier labels as parents."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from lmbm_torch.solvers.networks.problems import Features, feature_rows
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """The settings that all trainers of a network share.
+    """The settings of all trainers of a belief network.
 
     Args:
         C: weight of the losses.
         margin: γ.
         degree: size of the largest cliques of labels.
-        solver: a name in :data:`~lmbm_torch.fitting.dual.NETWORK_SOLVERS`.
+        solver: a key of :data:`~lmbm_torch.fitting.dual.NETWORK_SOLVERS`.
         ordering: see :func:`~lmbm_torch.estimators.networks.orderings.chosen`.
         tol, max_iter: relative duality gap, and passes, at which training ends.
-        draw_seed: draws a seed from the random state of the estimator.
-        is_seeded: whether the random state was given; else choices are the same however often a fit is made.
-        name, verbose: of the bar, see :func:`~lmbm_torch.estimators.common.calls.bar`.
+        draw_seed: draws a seed from the estimator's random state.
+        is_seeded: whether the random state was given; otherwise choices are the same in every fit.
+        name, verbose: of the progress bar, see :func:`~lmbm_torch.estimators.common.calls.bar`.
     """
 
     C: float
@@ -52,19 +52,19 @@ class NetworkSettings:
 
 
 class Trained(NamedTuple):
-    """A network as training leaves it, of features in the units of training.
+    """A trained belief network of features in the units of training.
 
     Args:
-        model: its weights; of a kernel those of the expansions.
+        model: the weights; with a kernel the weights of the expansions.
         ordering: (labels,).
         parents: (labels, labels), row i the weights of the parents of label i.
         objective: the value of the training objective.
-        gap: the relative duality gap, of all labels together.
+        gap: the relative duality gap of all labels together.
         num_iters: passes of the solver.
-        mean_loss: the mean hinge loss of the training instances, missing labels completed.
-        max_parents: so many at most; None where all labels before a label are its parents.
-        dual_coef: (labels, instances), of a kernel.
-        shared: what the next network with this kernel and these instances can use.
+        mean_loss: the mean hinge loss of the training instances, with missing labels completed.
+        max_parents: the largest number of parents; None if all earlier labels are parents.
+        dual_coef: (labels, instances), with a kernel.
+        shared: results for the next network with the same kernel and instances.
     """
 
     model: SigmoidBeliefNetwork
@@ -174,7 +174,7 @@ def _ordering(
     seed: int,
     **options: Any,
 ) -> np.ndarray:
-    """Return the label at each position, (labels,): those of the path, or else by the setting."""
+    """Return the label at each position, (labels,), from the path or by the setting."""
     if path.ordering is not None:
         return path.ordering
     # The default ordering is one and the same however often an unseeded fit is repeated.
@@ -185,7 +185,7 @@ def _ordering(
 
 
 def _trained(model: SigmoidBeliefNetwork, dual: DualProblem, state: Any, losses: np.ndarray) -> Trained:
-    """Return the network of a solver's last state, and losses (instances, labels)."""
+    """Return the belief network of a solver's last state and losses (instances, labels)."""
     parents = dual.problem.network(state.weights).parents
     # The labels have an objective each.
     objective, mean_loss = float(np.sum(state.primal)), float(losses.sum(1).mean())
@@ -193,31 +193,31 @@ def _trained(model: SigmoidBeliefNetwork, dual: DualProblem, state: Any, losses:
 
 
 class Solved(NamedTuple):
-    """A network that is solved."""
+    """A solved kernel network."""
 
     model: SigmoidBeliefNetwork
     problems: KernelLabelProblems
     state: KernelState
 
     def expansions(self) -> Expansions:
-        """Its solution, by label."""
+        """Return the solution by label."""
         return kernel_dual_coordinate.solution(self.problems, self.state)
 
     def in_order(self, ordering: np.ndarray) -> tuple[SigmoidBeliefNetwork, KernelLabelProblems]:
-        """Model and problems of a network that differs in its ordering (labels,) alone."""
+        """Return model and problems of a network with another order (labels,)."""
         return self.model.in_order(ordering), self.problems.in_order(ordering)
 
 
 @dataclass(frozen=True, eq=False)
 class SharedKernel:
-    """The shared state of networks with the same kernel and instances.
+    """The shared data of networks with the same kernel and instances.
 
     Args:
-        kernel: as it was resolved for these instances.
-        gram: its values between them.
-        solutions: from which further networks start.
-        last: the network that was solved last.
-        template: a network from which further ones differ in their ordering alone, if it has no cliques.
+        kernel: resolved for these instances.
+        gram: values of all pairs of instances.
+        solutions: starts of further networks.
+        last: the network solved last.
+        template: a network without cliques, from which further networks differ by their order.
     """
 
     kernel: Kernel
@@ -227,17 +227,17 @@ class SharedKernel:
     template: Solved | None = None
 
     def and_also(self, solutions: Sequence[Expansions]) -> SharedKernel:
-        """With further solutions, each in place of that with the same parents."""
+        """Return the data with further solutions, which replace solutions with the same parents."""
         new = {each.parents.tobytes() for each in solutions}
         others = [one for one in self.solutions if one.parents.tobytes() not in new]
         return replace(self, solutions=(*others, *solutions))
 
     def after(self, solved: Solved) -> SharedKernel:
-        """With the solution of a network."""
+        """Return the data with the solution of a network."""
         return replace(self.and_also([solved.expansions()]), last=solved)
 
     def before(self, orderings: Sequence[np.ndarray], tol: float) -> SharedKernel:
-        """For networks that differ from the last one in their ordering alone, with starts where these pay.
+        """Return the data for networks in new orders, with starts if they save time.
 
         Args:
             orderings: (labels,) each.

@@ -1,4 +1,4 @@
-"""Orderings of the labels of a directed model: ``ordering[t]`` is the label at position t."""
+"""Orders of the labels of a belief network: ``ordering[t]`` is the label at position t."""
 
 from __future__ import annotations
 
@@ -59,23 +59,23 @@ def chosen(
 
 
 def index(num_labels: int) -> np.ndarray:
-    """Labels in the order of their columns."""
+    """Return the labels in the order of their columns."""
     check_count("num_labels", num_labels)
     return np.arange(num_labels)
 
 
 def random(num_labels: int, seed: int) -> np.ndarray:
-    """Labels in an order drawn from ``seed``."""
+    """Return the labels in an order drawn from ``seed``."""
     check_count("num_labels", num_labels)
     return np.random.default_rng(seed).permutation(num_labels)
 
 
 def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
-    """Random orders that share sets of parents: a label has half as many of them as there are orders.
+    """Return ``count`` random orders with shared sets of parents: half as many sets per label as orders.
 
-    The labels are halved at random. An order of each half and its reverse make four orders, which need two
-    orders' sets; four more have new orders of the halves, the second one first. Of these eight every label
-    comes before every other one in four.
+    The labels are halved at random. The orders of each half and their reverses make four orders with the
+    parent sets of two; four further orders have new orders of the halves, the second half first. Among these
+    eight orders every label precedes every second label in four.
     """
     random, found = np.random.default_rng(seed), []
     while len(found) < count:
@@ -89,11 +89,11 @@ def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
 
 
 def frequency(labels: Any, sample_weight: np.ndarray | None = None) -> np.ndarray:
-    """Labels by how many instances have them, most first; of equal ones the first column comes first.
+    """Return the labels by number of positive instances, largest first; ties in the order of the columns.
 
     Args:
         labels: (instances, labels) in {0, 1}, dense or sparse; NaN counts as 0.
-        sample_weight: (instances,), as how many an instance counts; one each by default.
+        sample_weight: (instances,), counts of the instances; 1 by default.
     """
     labels = labels if sparse.issparse(labels) else np.nan_to_num(labels)
     count = labels.T @ (np.ones(labels.shape[0]) if sample_weight is None else sample_weight)
@@ -110,18 +110,20 @@ def f_score(
     sample_weight: np.ndarray | None = None,
     kept: Kept | None = None,
 ) -> np.ndarray:
-    """Labels by how well independent classifiers predict them, best first (lmbm_and_lmsbn_2010, section 4).
+    """Return the labels by cross-validated F-score of independent classifiers, largest first.
+
+    The order of lmbm_and_lmsbn_2010, section 4.
 
     Args:
-        inputs: features (instances, features), dense or CSR, for linear classifiers; or a kernel's values
-            between all instances, for classifiers with that kernel.
+        inputs: features (instances, features), dense or CSR, for linear classifiers; or kernel values of all
+            pairs of instances, for classifiers with the kernel.
         labels: (instances, labels) in {0, 1}; NaN is left out.
         C: of the independent classifiers, as in ½‖w‖² + C Σ losses.
-        folds: of the cross-validation, no more than there are instances; by default 5, with a kernel 3.
+        folds: of the cross-validation, at most the number of instances; by default 5, with a kernel 3.
         seed: of the folds.
-        sample_weight: (instances,), as how many an instance counts; one each by default. Those that count
-            nothing are in no fold.
-        kept: features, where workers keep them.
+        sample_weight: (instances,), counts of the instances; 1 by default. Instances of weight 0 are in no
+            fold.
+        kept: the features, if workers keep them already.
     """
     weights = np.ones(len(labels)) if sample_weight is None else sample_weight
     if labels.shape[1] < 2 or np.count_nonzero(weights) < 2:
@@ -145,14 +147,14 @@ def f_score(
 
 
 def _splits(weights: np.ndarray, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of the instances that count."""
+    """Yield training rows and held-out rows among the instances with a weight."""
     rows = np.flatnonzero(weights)
     for train, held_out in KFold(min(folds, len(rows)), shuffle=True, random_state=seed).split(rows):
         yield rows[train], rows[held_out]
 
 
 def _best_first(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The order of the labels' F-scores; of equal ones the first column comes first."""
+    """Return the labels by F-score, largest first; ties in the order of the columns."""
     scores = np.zeros(labels.shape[1])
     for k in range(len(scores)):
         observed = ~np.isnan(labels[:, k])
@@ -169,7 +171,7 @@ def _fields(
     split: tuple[np.ndarray, np.ndarray],
     features: Features,
 ) -> np.ndarray:
-    """Local fields (held-out instances, labels) of independent classifiers, trained on the others."""
+    """Return local fields (held-out instances, labels) of independent classifiers trained on the other rows."""
     labels, sample_weight, C, seed = common
     train, held_out = split
     weights = None if sample_weight is None else sample_weight[train]

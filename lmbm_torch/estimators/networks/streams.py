@@ -26,14 +26,14 @@ from lmbm_torch.solvers.networks.problems import Features
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTrainer:
-    """Learns a network by one step for each instance, in epochs whose losses C weighs.
+    """A trainer of belief networks with one step for each instance, in epochs with losses of weight C.
 
     Args:
         ordering: (labels,).
         epoch_size: instances of an epoch.
-        seed: of the order of the instances of each call.
-        visits: steps so far.
-        sums: (columns, labels), of the weights after each step; None before the first one.
+        seed: of the order of instances in each call.
+        visits: number of steps so far.
+        sums: (columns, labels), sums of the weights after each step; None before the first.
     """
 
     settings: NetworkSettings
@@ -52,11 +52,11 @@ class StreamTrainer:
         sample_weight: np.ndarray | None,
         epoch_size: int | None,
     ) -> StreamTrainer:
-        """Return a trainer with all that calls share, by the instances of the first one.
+        """Return a trainer with the shared settings of all calls, from the first call's instances.
 
         Args:
             X: (instances, features), in the units of training.
-            epoch_size: None for the instances of the first call.
+            epoch_size: None for the number of instances of the first call.
         """
         size = len(labels) if epoch_size is None else epoch_size
         check_count("epoch_size", size)
@@ -68,7 +68,7 @@ class StreamTrainer:
     def train(
         self, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None
     ) -> tuple[StreamTrainer, Trained]:
-        """Return the trainer after one pass over these instances, and the network, which has no gap.
+        """Return the trainer after a pass over the instances, and the belief network, without a duality gap.
 
         Args:
             X: (instances, features), in the units of training.
@@ -96,10 +96,10 @@ class StreamTrainer:
 def labels_of_call(
     classifier: StructuredClassifier, y: Any, classes: Sequence[Any] | np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """Return the label matrix (instances, labels) of a call of ``partial_fit``; the first notes the classes.
+    """Return the label matrix (instances, labels) of a call of ``partial_fit``; the first call sets the classes.
 
     Raises:
-        ValueError: no targets, missing labels, or other classes or widths than at the first call.
+        ValueError: no targets, missing labels, or a change of the classes or widths of the first call.
     """
     targets.check_given(classifier, y)
     dense = targets.dense(y)
