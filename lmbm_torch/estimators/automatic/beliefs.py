@@ -1,8 +1,8 @@
-"""What a fitted classifier believes of the labels, as much of it as expected F1 and thresholds ask for.
+"""Beliefs of fitted classifiers: the probabilities needed for expected F1 and for thresholds.
 
-That is P(y_i = 1, |y| = s), (instances, labels, sizes) for s = 1 …: the labelling of largest expected F1 is a
-function of it (Dembczyński et al. 2011), and its sums over sizes are the marginals. It is linear in the
-distribution of the labels, so that of a mixture it is the mean.
+Beliefs are P(y_i = 1, |y| = s), (instances, labels, sizes) for s = 1, 2, …: the label set of largest expected
+F1 is a function of the beliefs (Dembczyński et al. 2011), and sums over sizes are the marginals. Beliefs are
+linear in the distribution of the labels: beliefs of a mixture are the mean of its members' beliefs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
 
 
 def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
-    """Of a fitted pipeline; None of one that has no probabilities."""
+    """Return the beliefs of a fitted pipeline; None without probabilities."""
     model, X = pipeline[-1], pipeline[:-1].transform(X)
     if isinstance(model, LabelSetClassifier):
         return _of_label_sets(model.label_set_proba(X), model.labellings_)
@@ -59,12 +59,12 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
 
 
 def marginals(beliefs: Beliefs) -> np.ndarray:
-    """P(y_i = 1), (instances, labels)."""
+    """Return P(y_i = 1), (instances, labels)."""
     return beliefs.sum(-1)
 
 
 def of_marginals(probabilities: np.ndarray) -> Beliefs:
-    """Of independent labels, whose number is Poisson-binomial.
+    """Compute the beliefs of independent labels, with a Poisson-binomial number of labels.
 
     Args:
         probabilities: (instances, labels).
@@ -88,7 +88,7 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
 
 
 def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
-    """P(so many), (instances, sizes), once a label counts that has the probability (instances, 1)."""
+    """Add a label of probability (instances, 1) to P(number), (instances, sizes)."""
     moved = numbers * probability
     found = numbers - moved
     found[:, 1:] += moved[:, :-1]
@@ -97,7 +97,7 @@ def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
 
 
 def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """P(so many) of the sum of two independent numbers, (instances, sizes)."""
+    """Compute P(number) of the sum of two independent numbers, (instances, sizes)."""
     found = np.zeros_like(first)
     for number in range(first.shape[1]):
         share = second[:, number, None]
@@ -107,7 +107,7 @@ def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _of_draws(energies: Any, draws: int) -> Beliefs:
-    """Of the equal mixture of directed models."""
+    """Estimate the beliefs of an equal mixture of directed models."""
     generator = torch.Generator().manual_seed(0)
     share = -(-draws // len(energies))
     drawn = [ancestral.sample(energy, share, generator=generator) for energy in energies]
@@ -116,7 +116,7 @@ def _of_draws(energies: Any, draws: int) -> Beliefs:
 
 
 def _of_label_sets(probabilities: np.ndarray, labellings: np.ndarray) -> Beliefs:
-    """Of label sets (sets, labels) that have each a probability, (instances, sets)."""
+    """Compute the beliefs of label sets (sets, labels) with probabilities (instances, sets)."""
     labels = torch.from_numpy(labellings).float()
     by_size = labels[:, :, None] * _size_indicators(labels)[:, None, :]
     return (
@@ -129,7 +129,7 @@ def _sizes(num_labels: int) -> int:
 
 
 def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
-    """Whether a labelling (…, labels) has so many labels, (…, sizes)."""
+    """Return whether label sets (…, labels) have certain sizes, (…, sizes)."""
     most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
     return (sizes == torch.arange(1, most + 1)).float()

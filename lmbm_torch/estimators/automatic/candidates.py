@@ -1,4 +1,4 @@
-"""The classifiers that are tried: the library's families and the usual peers, simplest settings first."""
+"""Candidates of the automatic choice: families of the library and common baselines."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Candidate:
     """A classifier to try.
 
     Args:
-        family: its name.
-        settings: what differs within the family, for readers.
+        family: name of the family.
+        settings: differences within the family, as text.
         pipeline: unfitted; scaling of the features, and the model.
-        decoders: settings of the model's parameter ``decoder``, all tried on one fit; None where it has none.
-            What rules make of its probabilities is tried beside them.
+        decoders: values of the model's parameter ``decoder``, all tried on one fit; None without the
+            parameter. Rules on the probabilities are tried in addition.
     """
 
     family: str
@@ -55,12 +55,12 @@ class Candidate:
     decoders: tuple[str | None, ...]
 
     def unfitted(self, decoder: str | None = None) -> Pipeline:
-        """A copy to fit."""
+        """Return an unfitted copy."""
         return with_decoder(cast(Pipeline, clone(self.pipeline)), decoder)
 
 
 def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
-    """The pipeline, its model's decoder set, where there is one."""
+    """Set the decoder of a pipeline's model, if not None."""
     if decoder is not None:
         pipeline[-1].set_params(decoder=decoder)
     return pipeline
@@ -68,9 +68,9 @@ def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
 
 @single_threaded()
 def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
-    """The pipeline, once it has learned; trees may have a single label with its axis.
+    """Fit a pipeline without warnings about label axes.
 
-    A label of which no value is known counts as one that never occurs.
+    A label without a known value counts as never present.
     """
     labels = np.where(np.isnan(labels).all(0), 0, labels)
     with warnings.catch_warnings():
@@ -79,7 +79,7 @@ def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
 
 
 def answers_of(pipeline: Any, X: Any) -> np.ndarray:
-    """Labels (instances, labels) of a fitted pipeline; trees give a single label one axis."""
+    """Return the labels (instances, labels) of a fitted pipeline, also for the flat answers of trees."""
     found = np.asarray(pipeline.predict(X)).astype(np.int64)
     return found.reshape(len(found), -1)
 
@@ -87,10 +87,10 @@ def answers_of(pipeline: Any, X: Any) -> np.ndarray:
 def candidates(
     metric: str, num_labels: int, *, is_sparse: bool, families: Sequence[str] | None, seed: int
 ) -> list[Candidate]:
-    """One setting of each family in turn.
+    """Return one setting of each family in turn.
 
     Raises:
-        ValueError: a family that there is none of, or families that have nothing for these data.
+        ValueError: an unknown family, or no candidate for these data.
     """
     for name in families or ():
         if name not in FAMILIES:
@@ -107,16 +107,16 @@ def candidates(
 
 
 class UnitMeanSquare(TransformerMixin, BaseEstimator):
-    """X / r with r² = mean ‖x‖²: the size of the features does not matter to the weight of the losses."""
+    """A scaling to X / r with r² = mean ‖x‖², so that features of any size suit the same C."""
 
     def fit(self, X, y=None):
-        """Learn r, 1 for features of zero."""
+        """Compute r; 1 for features of zero."""
         rows: Any = validate_data(self, X, accept_sparse="csr")
         self.scale_ = root_mean_square(rows)
         return self
 
     def transform(self, X):
-        """X / r, (instances, features)."""
+        """Return X / r, (instances, features)."""
         check_is_fitted(self)
         rows: Any = validate_data(self, X, accept_sparse="csr", reset=False)
         return rows / self.scale_
@@ -288,20 +288,20 @@ TOL = 1e-2
 
 
 class CompletingPipeline(Pipeline):
-    """A pipeline whose classifier takes no missing labels, trained on what a network makes of them.
+    """A pipeline for a classifier of complete labels, trained on labels completed by a belief network.
 
-    The network is an :class:`LMSBNClassifier` of C = 1 over features of unit length, and learns from all
-    labels that are known; a missing one is that of its best labelling around the known ones of the instance.
-    With complete labels this is scikit-learn's own pipeline.
+    The network is an :class:`LMSBNClassifier` over features of unit length, trained on all known labels;
+    missing labels are decoded given the known labels of the instance. With complete labels the pipeline is
+    scikit-learn's own.
     """
 
     def fit(self, X: Any, y: Any, **params: Any) -> Self:
-        """Learn from features (instances, features) and labels (instances, labels), NaN where missing."""
+        """Train on features (instances, features) and labels (instances, labels), NaN for missing labels."""
         return super().fit(X, completed(X, np.asarray(y)), **params)
 
 
 def completed(X: Any, labels: np.ndarray) -> np.ndarray:
-    """Labels (instances, labels) as integers, those that are missing as a network completes them."""
+    """Return labels (instances, labels) as integers, missing labels completed by a belief network."""
     missing = np.isnan(labels)
     rows = np.flatnonzero(missing.any(1))
     if len(rows):

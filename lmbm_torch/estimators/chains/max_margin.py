@@ -1,4 +1,4 @@
-"""Max-margin training of chains, linear or with a kernel; a chain of one position is a multi-class SVM."""
+"""Max-margin training of chains, linear or with a kernel; chains of one position are multi-class SVMs."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def row_scores(estimator: TrainedEstimator, X: Features) -> np.ndarray:
 
 
 def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) -> bool:
-    """Whether gradients of smoothed hinges take less than passes over the duals.
+    """Return whether gradients of smoothed hinges are cheaper than passes over the duals.
 
-    A chain's length counts as often as it has positions: a long one among short ones is what all wait for.
+    A chain counts by its squared length: long chains among short ones determine the time.
     """
     rows: Any = X
     weights = num_states * (rows.shape[1] + 1 + num_states)
@@ -128,7 +128,7 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) 
 
 
 def _check_gram(rows: int) -> None:
-    """Raise ValueError where the kernel values of all pairs are more than memory may hold."""
+    """Raise ValueError if the kernel values of all pairs exceed the memory limit."""
     needed, most = 8 * rows**2, limit_bytes(_MAX_GRAM_BYTES)
     if needed > most:
         raise ValueError(

@@ -19,32 +19,28 @@ class KernelLogisticRegression(MultiClassClassifier):
     """Multinomial logistic regression with a kernel, in the dual (dual_optimization_conditional_models_2006).
 
     Training minimises ½‖w‖² + C Σ_i s_i (−log p(y_i | x_i)), p(y | x) ∝ exp⟨w_y, φ(x)⟩, without an intercept
-    (a polynomial kernel's ``coef0`` holds one); C = 1/λ of the paper. Kernel values are evaluated as they are
-    needed, so memory grows with the number of instances, not its square.
+    (``coef0`` of a polynomial kernel acts as one); C = 1/λ of the paper. Kernel values are evaluated when
+    needed:
+    memory grows linearly with the number of instances.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
-            the mean of k(x, x), where one with a name sees features in those units.
-        kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
-            that returns their matrix of values.
-        gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
-            all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
-        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, relative to
+            the mean of k(x, x), see :func:`~lmbm_torch.fitting.recipe.units`.
+        kernel, gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
-        cache_size: MiB of kernel values that are kept.
-        device: where dense features' kernels are evaluated and multiplied by the duals; what a pass does with
-            a block of 64 instances, and numbers depend on each other, is done on the CPU.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the order of visits.
+        cache_size: memory in MiB of kept kernel values.
+        device: device of dense features' kernel values and their products with the duals; the steps of a pass
+            within a block of 64 instances run on the CPU.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the order of visits.
 
     Attributes:
         classes_: the classes.
         dual_coef_: (classes, instances), C_ s_i (δ_iy − α_iy).
-        X_fit_: the training instances with any weight; None for ``precomputed``.
-        C_, gamma_: as resolved.
-        objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes made.
+        X_fit_: the training instances with a weight; None for ``precomputed``.
+        C_, gamma_: resolved values.
+        objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -82,10 +78,10 @@ class KernelLogisticRegression(MultiClassClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
+        """Train on instances (instances, features), dense or CSR, and their classes (instances,).
 
         Raises:
-            ValueError: settings out of range, a single class, sample weights that are all zero.
+            ValueError: parameters out of range, a single class, sample weights that are all zero.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         weight = np.ones(len(codes)) if weight is None else weight
@@ -110,12 +106,12 @@ class KernelLogisticRegression(MultiClassClassifier):
         return self
 
     def predict_log_proba(self, X):
-        """log P(class | x), (instances, classes)."""
+        """Return log P(class | x), (instances, classes)."""
         return torch.from_numpy(self._scores(X)).log_softmax(1).numpy()
 
     @answer_call
     def predict_proba(self, X):
-        """P(class | x), (instances, classes)."""
+        """Return P(class | x), (instances, classes)."""
         return np.exp(self.predict_log_proba(X))
 
     def _scores(self, X) -> np.ndarray:

@@ -198,7 +198,7 @@ def level_of_caller() -> int:
 
 
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
-    """A classifier with one score for each class, which predicts the class of largest score."""
+    """A classifier by scores of the classes, which predicts the class of largest score."""
 
     @answer_call
     def decision_function(self, X):
@@ -265,7 +265,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy whose answers obey only these rules; None for no rules.
+        """Return a copy under the given rules alone; None for no rules.
 
         Raises:
             ValueError: rules for a classifier without the parameter ``constraints``.

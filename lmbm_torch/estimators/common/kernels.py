@@ -70,7 +70,7 @@ class Kernel:
         return self.kernel == "precomputed"
 
     def gram(self, X, cache_bytes: int) -> Gram:
-        """Return the kernel values of all pairs of rows of X (instances, features), or precomputed values X."""
+        """Return the kernel values of all pairs of rows of X (instances, features), or X if precomputed."""
         if self.is_precomputed:
             if sparse.issparse(X):
                 raise ValueError("X: expected a dense matrix of precomputed kernel values, got a sparse one")
@@ -181,7 +181,7 @@ def _check_squares(X) -> None:
 
 
 def resolved_gamma(gamma: Any, X) -> float:
-    """Return γ: ``"scale"`` is 1 / (features · variance of all entries), ``"auto"`` 1 / features, as in SVC."""
+    """Return γ: ``"scale"`` is 1 / (features · variance of all entries), ``"auto"`` 1 / features."""
     if gamma == "auto":
         return 1 / X.shape[1]
     if gamma == "scale":

@@ -110,7 +110,7 @@ def check_given(estimator: Any, y: Any) -> None:
 
 
 def with_rows(X: Any) -> Any:
-    """Return instances whose rows can be taken: sparse ones as a CSR array, others unchanged."""
+    """Return instances with row access: sparse matrices as CSR arrays, others unchanged."""
     return canonical(X) if sparse.issparse(X) else X
 
 

@@ -1,1 +1,1 @@
-"""Classifiers that decode label sets, their distributions, completion of labels, and calibration."""
+"""Classifiers of label sets, their distributions, completion of labels, and calibration."""

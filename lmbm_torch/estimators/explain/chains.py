@@ -1,4 +1,4 @@
-"""What the probabilities of chains are sums of: the features, and the labels before each label."""
+"""Explanations of chains: contributions of features and of earlier labels to each label."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["ChainFields"]
 
 
 class ChainFields:
-    """The conditional distributions of chains of binary labels, of each label given those before it.
+    """The conditional distributions of chains of binary labels, of each label given the earlier labels.
 
-    Of several chains the mean, for their mixture weighs them equally, and parts of a mean are the means of
-    the parts; what a label is given are in each chain the labels before it there.
+    For several chains the mean, because their mixture has equal weights, and contributions to a mean are the
+    means of the contributions; earlier labels differ from chain to chain.
 
     Args:
         chains: fitted :class:`~lmbm_torch.estimators.label_chains.members.Chain` objects of the same labels.
         names: of the labels.
-        features: names of what the instances hold; None where a pipeline makes features of them.
-        reference: (features,), where a feature is left out and relative to which linear classifiers'
-            contribute; by default 0.
+        features: names of the features of an instance; None if a pipeline makes features.
+        reference: (features,), value of a left-out feature and baseline of contributions to linear
+            classifiers; by default 0.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ChainFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def _parts(self, chain: Any, X: Any, labels: np.ndarray) -> list[Parts]:
-        """Those of the label at each position, given the instance and the labels before it."""
+        """Return the contributions at each position, given the instance and the earlier labels."""
         seen = labels[list(chain.ordering)]
         return [self._of_link(link, X, seen[:position]) for position, link in enumerate(chain.links)]
 
@@ -102,7 +102,7 @@ class ChainFields:
 
 
 def _chances(chain: Any, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
-    """P(y_i = 1 | x, labels before it in the chain), (instances, labels)."""
+    """Return P(y_i = 1 | x, earlier labels of the chain), (instances, labels)."""
     energy, rows, ordering = chain.energy(X, instances), torch.arange(instances), list(chain.ordering)
     seen = torch.from_numpy(labels[ordering]).expand(instances, -1)
     found = np.empty((instances, len(labels)))

@@ -261,7 +261,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
 
 
 def _total(weights: np.ndarray | None, labels: np.ndarray) -> float:
-    """Return the total weight of the instances; weights (instances, labels) count by their mean over labels."""
+    """Return the total weight of the instances; weights (instances, labels) count by their mean."""
     if weights is None:
         return float(len(labels))
     return float((weights if weights.ndim == 1 else weights.mean(1)).sum())

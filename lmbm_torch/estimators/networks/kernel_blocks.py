@@ -69,7 +69,7 @@ def can_spread(problems: Any) -> bool:
 def held_out(
     problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int
 ) -> np.ndarray:
-    """Return :func:`kernel_dual_coordinate.held_out` of all labels, computed by workers if there are several."""
+    """Return :func:`kernel_dual_coordinate.held_out` of all labels, by workers if there are several."""
     settings: Any = {"folds": folds, "tol": tol, "seed": seed}
     if workers() == 1 or problems.num_labels == 1 or not can_spread(problems):
         return kernel_dual_coordinate.held_out(problems, **settings)

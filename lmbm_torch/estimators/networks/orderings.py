@@ -171,7 +171,7 @@ def _fields(
     split: tuple[np.ndarray, np.ndarray],
     features: Features,
 ) -> np.ndarray:
-    """Return local fields (held-out instances, labels) of independent classifiers trained on the other rows."""
+    """Return local fields (held-out instances, labels) of independent classifiers of the other rows."""
     labels, sample_weight, C, seed = common
     train, held_out = split
     weights = None if sample_weight is None else sample_weight[train]

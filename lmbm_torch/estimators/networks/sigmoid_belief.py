@@ -250,7 +250,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         *,
         epoch_size: int | None = None,
     ) -> Self:
-        """Run a pass of Pegasos over the instances, after the instances of all calls since the first or ``fit``.
+        """Run a pass of Pegasos over the instances, after those of all calls since the first or ``fit``.
 
         Thirty passes over the same instances come within 1 to 4 % of the minimal objective of ``fit``
         (measured on 600 digits); ``solver``, ``tol`` and ``max_iter`` are not used. The first call sets the
@@ -363,7 +363,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         )
 
     def _take(self, trained: Trained, X: Features, labels: Any, sample_weight: np.ndarray | None) -> None:
-        """Set the fitted attributes: the network, the bound on its errors, and its calibration."""
+        """Set the fitted attributes: the network, the error bound and the calibration."""
         self.model_ = self._on_device(trained.model)
         self.ordering_, self.max_parents_ = trained.ordering, trained.max_parents
         if self.kernel == "linear":
@@ -392,15 +392,6 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
-        """Return labels (instances, labels) in {0, 1}, or classes if ``fit`` had classes.
-
-        A ConvergenceWarning tells of searches that met a limit; :meth:`predict_decoding` has a status per
-        instance.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}, known labels; for label matrices only.
-        """
         if not hasattr(self, "model_"):
             check_is_fitted(self)
         if self.sparse_output and self.binarizer_ is None:
@@ -523,7 +514,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.dual_coef_ = np.ascontiguousarray(dual_coef[:, self.support_])
 
     def _inputs(self, X: Features) -> Features:
-        """Return the features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j), (instances, labels)."""
+        """Return the features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j) for each label k."""
         if self.kernel == "linear":
             return X
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X

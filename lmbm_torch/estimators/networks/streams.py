@@ -96,7 +96,7 @@ class StreamTrainer:
 def labels_of_call(
     classifier: StructuredClassifier, y: Any, classes: Sequence[Any] | np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """Return the label matrix (instances, labels) of a call of ``partial_fit``; the first call sets the classes.
+    """Return the label matrix (instances, labels) of ``partial_fit``; the first call sets the classes.
 
     Raises:
         ValueError: no targets, missing labels, or a change of the classes or widths of the first call.
