@@ -76,14 +76,14 @@ class LabelPowersetSVM(StructuredClassifier):
         """Train on features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         if sample_weight is not None and not sample_weight.all():
-            # libsvm refuses what is left of them where it is one class.
+            # libsvm refuses a single class with a positive weight.
             kept = np.flatnonzero(sample_weight)
             X, labels, sample_weight = cast(Any, X)[kept], labels[kept], sample_weight[kept]
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
-        # An SVM needs two classes; a single one is always predicted.
+        # An SVM needs two classes; a single class is always predicted.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            # scikit-learn's own default may be below zero for sparse features that hardly vary.
+            # scikit-learn's default can be negative for sparse features of small variance.
             gamma: Any = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
             svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
             with many_classes():

@@ -21,9 +21,10 @@ from lmbm_torch.inference.sampling import ancestral
 Beliefs = np.ndarray
 """(instances, labels, sizes), float32."""
 
-# Larger labellings count as ones of this size: tables grow with it. Sizes of many labels are not counted.
+# Largest counted number of labels (larger label sets count as this size, because tables grow with it), and
+# number of labels beyond which sizes are not counted.
 MAX_SIZE, MANY_LABELS = 30, 128
-# A chain asks its classifiers about each draw.
+# Samples of a belief network and of a chain, whose links predict for every sample.
 NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
 
 
@@ -41,13 +42,13 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
     if not hasattr(model, "predict_proba"):
         return None
     found = model.predict_proba(X)
-    # Trees have one array for each label, and no list of a single one.
+    # Trees return a list with an array for each label, but a bare array for a single label.
     of_labels: Any = model.classes_
     if np.ndim(of_labels[0]) == 0:
         found, of_labels = [found], [of_labels]
     if isinstance(found, list):
         pairs = zip(found, of_labels, strict=True)
-        # A label of one class in training has one column.
+        # A label with a single class in training has one column.
         found = np.stack(
             [
                 each[:, list(classes).index(1)] if 1 in classes else np.zeros(len(each))
@@ -74,7 +75,7 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
     if sizes == 1:
         return probabilities.astype(np.float32)[..., None]
     found = np.zeros((count, labels, sizes), np.float32)
-    # P(so many of the labels in front), then those behind: together the others of each label.
+    # P(number of earlier labels), combined with P(number of later labels): all labels but the current one.
     none = np.eye(1, sizes).repeat(count, 0)
     front = [none]
     for label in range(labels - 1):

@@ -14,11 +14,11 @@ from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_ou
 from lmbm_torch.estimators.automatic.search import Search, Trial
 from lmbm_torch.estimators.common.measures import agreement, measure
 
-# Members are added so often; one may be added again.
+# Number of greedy additions; a member may be added twice.
 MAX_ADDED = 8
-# Standard errors below the best one within which members are taken for as good.
+# Members within this many standard errors of the best count as equally good.
 AS_GOOD = 2.0
-# Where thresholds of each label, by its own F1, may be better than a common one.
+# Measures for which a threshold for each label, chosen by the label's F1, may beat a common threshold.
 OF_SINGLE_LABELS = {"macro_f1"}
 
 Worth = np.ndarray
@@ -150,7 +150,7 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
     for _ in range(MAX_ADDED):
         trials = counts + np.eye(members)
         values = np.array([value(trial / trial.sum()) for trial in trials])
-        # Of equally good ones a new member, with which others may rise in the next step.
+        # Among equally good trials take a new member, whose addition may raise others in the next step.
         equal = values == values.max()
         counts = trials[int(np.where(equal, counts, np.inf).argmin())]
         if values.max() > best:
@@ -209,7 +209,7 @@ def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
     answers, worths, truths = [], [], []
     scores = [trial.score for trial in trials]
     for fold in sorted(trials[0].models):
-        # Where no trial has beliefs none has rules.
+        # Rules need beliefs, and no trial here has beliefs.
         models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
         worths.append(worth(search.metric, models, answers[-1], X[search.held_out(trials[0], fold)], scores))

@@ -29,11 +29,11 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import root_mean_square
 from lmbm_torch.kernels.blas import single_threaded
 
-# Undirected models of more labels are decoded within limits, and trained long.
+# Boltzmann machines of more labels train slowly and are decoded within limits.
 MAX_MACHINE_LABELS = 10
-# Of a forest, and of each forest of a chain.
+# Trees of a forest, and of each forest of a chain.
 TREES, LINK_TREES = 100, 30
-# The prefixes that a chain's search keeps; one call of a link's classifier for each label.
+# Prefixes of a chain's beam search; each label costs a call of the link's classifier.
 BEAM = 10
 
 
@@ -283,7 +283,7 @@ FAMILIES = {
 """A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates."""
 
 
-# The network need not be learned well to complete labels.
+# Relative gap of the completing network; completion needs no exact training.
 TOL = 1e-2
 
 
@@ -305,7 +305,7 @@ def completed(X: Any, labels: np.ndarray) -> np.ndarray:
     missing = np.isnan(labels)
     rows = np.flatnonzero(missing.any(1))
     if len(rows):
-        # What is known most often imputes the rest while the network is learned.
+        # Labels with few missing values first: they impute later labels during training.
         order: Any = np.argsort(missing.sum(0), kind="stable")
         network = LMSBNClassifier(ordering=order, tol=TOL, random_state=0)
         scaling = [Normalizer()] if issparse(X) else [StandardScaler(), Normalizer()]

@@ -36,7 +36,7 @@ from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.explanations import Explanation, explanation, without_names
 from lmbm_torch.solvers.networks.problems import Features
 
-# Instances whose beliefs are held at once.
+# Instances of a batch of beliefs.
 BATCH = 10_000
 
 

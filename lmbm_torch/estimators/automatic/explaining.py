@@ -64,7 +64,7 @@ class MemberFields(AnswerFields):
         if fields is None:
             return super().contributions(X, labels)
         parts = replace(fields.contributions(self._scaled(X), labels), whose=self._whose())
-        # Scalings keep the columns; of a kernel the sources are rows.
+        # Scalings keep the columns; the sources of a kernel are rows.
         are_features = list(parts.sources) == list(numbered("feature", len(self.features)))
         return replace(parts, sources=self.features) if are_features else parts
 

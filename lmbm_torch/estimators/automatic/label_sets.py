@@ -20,17 +20,17 @@ from sklearn.utils import check_random_state, gen_batches
 from lmbm_torch.estimators.baselines import many_classes
 from lmbm_torch.estimators.common.measures import measure
 
-# Penalties to choose from: what is added to the diagonal of kernel values, which is 1.
+# Tried penalties, added to the diagonal of kernel values, which is 1.
 PENALTIES = (0.01, 0.1, 1.0)
-# How fast the likeness of two label sets falls with each label that differs; infinite: only equal ones are.
+# Tried rates of the decay of similarity per different label; infinite for a similarity of equal sets alone.
 DECAYS = (0.5, 1.0, 2.0, np.inf)
-# Of the divisor of the scores, whose exponentials are probabilities up to a factor.
+# Range of the divisor of the scores, whose exponentials are unnormalised probabilities.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
-# Instances that others are compared with, and label sets to answer with, at most.
+# Largest number of landmarks, and of label sets to predict.
 LANDMARKS, ANSWERS = 2000, 2000
-# Of the diagonal of kernel values, so that instances may come twice.
+# Added to the diagonal of kernel values, so that duplicate instances keep the matrix regular.
 JITTER = 1e-6
-# Instances whose kernel values are held at once.
+# Instances of a batch of kernel values.
 BATCH = 4096
 
 
@@ -84,7 +84,7 @@ class LabelSetForest(LabelSetClassifier):
     def fit(self, X: Any, y: Any) -> Self:
         """Train on features (instances, features) and labels (instances, labels) in {0, 1}."""
         sets = self._sets(y)
-        # At use: most who import the estimators need no trees.
+        # Imported at use: most users of the estimators need no trees.
         trees = import_module("sklearn.ensemble").ExtraTreesClassifier
         self.forest_ = trees(
             self.num_trees, min_samples_leaf=self.min_samples_leaf, random_state=self.random_state
@@ -190,7 +190,7 @@ class _Regression:
         coef = cho_solve((factor, True), targets)
         (invert,) = get_lapack_funcs(("trtri",), (factor,))
         inverse, _ = invert(factor, lower=1)
-        # The inverse's diagonal; (4) of Rifkin and Lippert (2007).
+        # Diagonal of the inverse; (4) of Rifkin and Lippert (2007).
         return coef, targets - coef / np.square(inverse).sum(0)[:, None]
 
 
@@ -239,7 +239,7 @@ class _LandmarkRegression:
         """Return coefficients and leave-one-out predictions of the landmarks, see :class:`_Regression`."""
         factor = cholesky(self.square + penalty * np.eye(len(self.square)), lower=True)
         weights = cho_solve((factor, True), self.sums)
-        # How much of each instance's expectation is its own.
+        # Weight of each instance in its own prediction.
         own = np.square(solve_triangular(factor, self.inputs, lower=True)).sum(0)[:, None]
         expected = self.inputs.T @ weights - own * self.targets.toarray()
         return solve_triangular(self.root.T, weights), expected / np.maximum(1 - own, JITTER)

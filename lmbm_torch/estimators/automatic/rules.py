@@ -20,7 +20,7 @@ from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.under_rules import by_place
 from lmbm_torch.inference.expected.bayes import labelling_of_most_f1
 
-# Of a classifier that decodes no label vectors.
+# Capabilities of classifiers without decoding.
 NO_DECODER = Capabilities(predicts_by_decode=False)
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
 """Those that labels may have."""

@@ -22,22 +22,22 @@ from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.solvers.networks.problems import Features
 
-# Training instances of the first round, and held out at most, where there are more; each round takes four
-# times as many.
+# Training instances of the first round, and largest number of held-out instances; each round has GROWTH times
+# as many.
 FIRST_SIZE = 250
 GROWTH = 4
 WARM_UP = 20
-# Of the candidates of a round, the share that goes on; and how many are compared on all folds.
+# Share of a round's candidates in the next round; number of candidates compared on all folds.
 KEPT, FINALISTS = 1 / 2, 5
-# The budget's share for the search; the rest is for training the choice on all instances.
+# Share of the time budget for the search; the rest is for training the choice on all instances.
 SEARCH_SHARE = 0.8
-# Of the time that is left, what a round may take; what is left in the end is for all folds.
+# Share of the remaining time for a round; the time left in the end is for all folds.
 ROUND_SHARE = 0.25
-# What is left of it for candidates at least, whatever a process's first calls import and compile.
+# Least share of the time for candidates, even if a process's first calls import and compile.
 WARM_SHARE = 0.5
-# How many a further round should be able to compare.
+# Least number of candidates that a further round should compare.
 FEWEST_COMPARED = 2
-# Powers of the number of instances between which training times grow, and the one until that is measured.
+# Range of the exponent of training time in the number of instances, and its value before a measurement.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
 
@@ -192,7 +192,7 @@ class Search:
         )
         began = self.now()
         _warm_up(table)
-        # What this imports and compiles is not to end a short search before its first candidate.
+        # Imports and compilation must not end a short search before the first candidate.
         self.deadline = max(self.deadline, self.now() + WARM_SHARE * (self.deadline - began))
         self.kept = keep(table)
         while tried := self._bracket(waiting):
@@ -216,9 +216,9 @@ class Search:
             if place == len(rounds) - 1:
                 ends = self.deadline
             elif not self._has_time(alive, *rounds[place + 1]):
-                # Several families on less say more than one on all.
+                # Several families on few instances tell more than one family on all.
                 ends, alive = self.deadline, _families_first(alive)
-            # The best one of the last round has the time of all.
+            # The best candidate of the last round may use all remaining time.
             ends_for_first = self.deadline if tried else ends
             pick = _first if tried else self._fair
             known = self._try(alive, size, folds, ends, ends_for_first, pick)
@@ -360,7 +360,7 @@ def _first(todo: Sequence[Call], size: int) -> Call:
 
 def fit_fold(table: Table, call: tuple[Candidate, int, int]) -> Fitted | str:
     """Fit a candidate to a sample of a fold; return a text if the candidate refuses the data."""
-    global _is_warm  # one for each process
+    global _is_warm  # One for each process.
     if os.getpid() != table.process and not _is_warm:
         _warm_up(table)
         _is_warm = True
@@ -368,7 +368,7 @@ def fit_fold(table: Table, call: tuple[Candidate, int, int]) -> Fitted | str:
     try:
         return _fitted(table, candidate, fold, size)
     except ValueError as refused:
-        # Such as a label of one class only, which some of scikit-learn's classifiers refuse.
+        # For example a label of a single class, which some scikit-learn classifiers refuse.
         return str(refused)
 
 
@@ -388,7 +388,7 @@ def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
     X: Any = table.X
     started = table.clock()
     with warnings.catch_warnings(), single_threaded():
-        # The choice is warned of where it is trained.
+        # Convergence warnings are shown for the final training alone.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = fitted(candidate.unfitted(), X[train], table.labels[train])
         answers: dict[Decoder, np.ndarray] = {

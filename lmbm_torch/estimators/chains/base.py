@@ -26,7 +26,7 @@ from lmbm_torch.solvers.networks.problems import Features, canonical
 from lmbm_torch.solvers.structural import lbfgs
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Of all pairs of classes between positions, of sequences that are decoded together.
+# Largest memory of all pairs of classes between positions, for sequences decoded together.
 _PAIR_BYTES = 2**28
 
 
@@ -60,7 +60,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        # scikit-learn's own checks cannot make lists of arrays.
+        # scikit-learn's checks cannot create lists of arrays.
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
@@ -128,7 +128,7 @@ class SequenceClassifier(TrainedEstimator, ABC):
 class ProbabilisticSequenceClassifier(SequenceClassifier):
     """A sequence classifier with a distribution of the classes given the sequence."""
 
-    # Of those that are trained by likelihood.
+    # Of classifiers trained by likelihood.
     relative_gradient_: float
 
     @answer_call

@@ -34,7 +34,7 @@ class IndependentPositions(SequenceClassifier):
         classifier_: the fitted classifier; classes_: the classes.
     """
 
-    # Of the classifier, whatever that has.
+    # The device of the classifier is unknown.
     device = "cpu"
 
     def __init__(self, classifier: BaseEstimator):
@@ -118,7 +118,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             inputs = sparse.csr_array(sparse.hstack([inputs, before]))
         else:
             inputs = np.hstack([inputs, before.toarray()])
-        # Of two classes a logistic regression penalises the difference of their weights, twice either's.
+        # For two classes logistic regression penalises the difference of the weights, twice either weight.
         C = self.C_ / 2 if count == 2 else self.C_
         coef, _ = train_likelihood(self, inputs, codes, np.arange(len(codes) + 1), C, weights)
         self.coef_, self.intercept_ = self._of_features(coef[:, : -count - 1] @ back, coef[:, -1])

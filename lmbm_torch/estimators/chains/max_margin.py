@@ -19,15 +19,15 @@ from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 
-# Size up to which the linear kernel's values between all positions are held: beyond it steps with them take
-# longer than those of Frank–Wolfe on the weights.
+# Bytes of the linear kernel's values of all pairs up to which dual steps are faster than Frank–Wolfe on the
+# weights.
 _GRAM_BYTES = 2**26
-# The most that values of other kernels, which are all held, may take.
+# Largest bytes of the values of other kernels, all held in memory.
 _MAX_GRAM_BYTES = 2**34
-# Frank–Wolfe's passes grow with the chains' length, gradients of smoothed hinges with the weights for each
-# position: these take less where length · positions / weights is above so much (measured from 1 to 700).
+# Ratio length · positions / weights above which smoothed hinges are faster than Frank–Wolfe, whose passes
+# grow with the chains' length (measured from 1 to 700).
 _MANY = 15
-# Of columns in unlike units, and of steep losses, dual steps make little: so many are enough there.
+# The same ratio for columns in unlike units and for steep losses, where dual steps gain little.
 _ENOUGH = 2
 
 

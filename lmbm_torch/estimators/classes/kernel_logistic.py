@@ -85,7 +85,7 @@ class KernelLogisticRegression(MultiClassClassifier):
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         weight = np.ones(len(codes)) if weight is None else weight
-        # Instances of no weight have no dual variables.
+        # Instances of weight 0 have no dual variables.
         used = np.flatnonzero(weight)
         self.kernel_ = Kernel.of(self, X, weight, self.device)
         self.gamma_ = self.kernel_.gamma

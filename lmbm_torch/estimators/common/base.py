@@ -43,8 +43,8 @@ AnEstimator = TypeVar("AnEstimator", bound=BaseEstimator)
 
 # Instances (instances, features); data frames are array-like.
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
-# The forms of X that all estimators take.
-# Row by row, so that frames, which keep columns together, are learned from to the last bit as arrays are.
+# Accepted forms of X; row-major, so that training on column-major data frames equals training on arrays to
+# the last bit.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 
@@ -53,7 +53,7 @@ class TrainedEstimator(StoredEstimator):
 
     _accepted: ClassVar[Constraints] = SHARED
 
-    # Parameters and fitted attributes of the estimators that have them.
+    # Parameters and fitted attributes of subclasses.
     base: Any = None
     C: Any
     kernel: Any
@@ -82,7 +82,7 @@ class TrainedEstimator(StoredEstimator):
     @classmethod
     @cache
     def _get_param_names(cls):
-        # Read off a signature anew, they are a seventh of the time of small fits in an ensemble.
+        # Reading the signature takes a seventh of the time of a small fit in an ensemble.
         return super()._get_param_names()
 
     def __sklearn_tags__(self):
@@ -99,7 +99,7 @@ class TrainedEstimator(StoredEstimator):
     def _validate_predict(self, X) -> Features:
         if not hasattr(self, "n_features_in_"):
             check_is_fitted(self)
-        # All that scikit-learn's checks would find, in a twentieth of their time.
+        # Equal to scikit-learn's checks, in a twentieth of the time.
         is_plain = (
             type(X) is np.ndarray
             and X.dtype in ACCEPTED["dtype"]
@@ -138,7 +138,7 @@ class TrainedEstimator(StoredEstimator):
         return checked_weights(sample_weight, num_instances(X))
 
     def _on_device(self, model: Any) -> Any:
-        # To ask whether it is there takes a tenth of the time of a move.
+        # A comparison of devices takes a tenth of the time of a move.
         is_there = next(model.parameters()).device == self._device
         return model if is_there else model.to(self._device)
 
@@ -162,7 +162,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _report(self, state: Any) -> None:
         """Set a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
-        # A network's labels have an objective each.
+        # The labels of a belief network have separate objectives.
         self.objective_ = float(np.sum(state.primal))
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
         self._warn_unless_reached(state.gap)
@@ -183,7 +183,7 @@ def unfitted(estimator: AnEstimator) -> AnEstimator:
     return cast(AnEstimator, clone(estimator))
 
 
-# Cached for whole numbers: a new random generator takes longer than the other steps of a small fit.
+# Cached for whole numbers: a new random generator is slow compared with a small fit.
 @lru_cache
 def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
@@ -209,7 +209,7 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
     @answer_call
     def predict(self, X):
         """Return the class of largest score for each instance, (instances,)."""
-        # The scores first: they refuse an estimator that is not fitted.
+        # Scores first, because they check that the estimator is fitted.
         best = self._scores(X).argmax(1)
         return self.classes_[best]
 
@@ -250,9 +250,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     binarizer_: LabelBinarizer | None
     class_weight: Any
     feature_means_: np.ndarray
-    # Rules that all answers obey, where the constructor takes them.
+    # Rules of estimators with the parameter.
     constraints: Rules | None = None
-    # Of copies that explain arrays, by the names of a data frame.
+    # Names of the features in copies for arrays, see ``without_names``.
     names_of_features_: tuple[str, ...] | None
 
     @abstractmethod
@@ -324,7 +324,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     def _values(self, labels: np.ndarray) -> np.ndarray:
         """Convert labels (instances, labels) in {0, 1} to the values in ``classes_``."""
-        # Files of earlier versions hold a list.
+        # Older files hold a list.
         classes = np.asarray(self.classes_)
         if classes.dtype.kind == "i" and (classes == (0, 1)).all():
             return labels

@@ -18,7 +18,7 @@ __all__ = ["answer_call", "bar", "fit_call", "progress"]
 
 # Seconds that a call may take before a warning is logged.
 PATIENCE = 10.0
-# Watching a call costs as much CPU time as predictions of some rows: calls of fewer rows are not watched.
+# Least number of rows of a watched call; watching costs as much CPU time as predictions of some rows.
 WATCHED_ROWS = 16
 
 _log = logging.getLogger("lmbm_torch")
@@ -101,7 +101,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
         TextColumn("{task.fields[reached]}"),
         TimeElapsedColumn(),
     )
-    # No refreshing thread: the solver's callbacks alone bring news.
+    # No refreshing thread: only the solver's callbacks bring news.
     with Progress(*columns, auto_refresh=False) as shown:
         task = shown.add_task(name, total=1.0, reached="")
 

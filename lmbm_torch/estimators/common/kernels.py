@@ -18,11 +18,11 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram
 
-# Rows of new instances whose kernel values are held at once.
+# New instances of a batch of kernel values.
 _ROWS_AT_ONCE = 1024
-# Instances whose values among each other are held for those of each with itself.
+# Instances of a batch for k(x, x).
 _SQUARES_AT_ONCE = 64
-# Rows of a symmetric matrix whose values right of the diagonal are evaluated at once.
+# Rows of a batch of a symmetric matrix, of which the upper half is evaluated.
 _SYMMETRIC_ROWS = 256
 
 
@@ -77,7 +77,7 @@ class Kernel:
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X, sparse.issparse(X))
 
-        # Made anew for every few rows, they would take a quarter of the time.
+        # Computed once: repeated norms would take a quarter of the time.
         square_norms = instances.square().sum(1) if isinstance(instances, Tensor) else None
 
         def values(rows: Index, columns: Index) -> Tensor:
@@ -99,9 +99,9 @@ class Kernel:
         """Return the kernel values of all pairs of instances, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         found = np.empty((number, number), X.dtype)
-        # What a function of the caller's or a matrix has wrong on one side is to be seen.
+        # Asymmetry of a user's function or matrix must stay visible.
         is_named = not (self.is_precomputed or callable(self.kernel))
-        # In parts, between which Ctrl-C is heard.
+        # Ctrl-C is handled between batches.
         step = min(_rows_at_once(number), _SYMMETRIC_ROWS) if is_named else _rows_at_once(number)
         for first in range(0, number, step):
             rows, columns = slice(first, first + step), slice(first if is_named else 0, None)

@@ -17,7 +17,7 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
     NaN in the truth marks a missing label, which agrees with both values: an instance is right if all known
     labels are right. Instances without a known label do not count.
     """
-    # At use: torchmetrics takes longer to import than all else here.
+    # Imported at use: torchmetrics imports slowly.
     functional = import_module("lmbm_torch.metrics.functional")
     predicted, truth = torch.as_tensor(predicted), torch.as_tensor(truth)
     known = ~truth.isnan()

@@ -123,7 +123,7 @@ def _is_splitter(value: Any) -> bool:
     return value is None or splits or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
-# Constraints by name: what they allow, and their words.
+# Constraints by name: test and description.
 _NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "boolean": (_is_boolean, "a bool"),
     "array-like": (_is_array_like, "an array-like"),
@@ -165,7 +165,7 @@ def check_parameters(estimator: Any) -> None:
     """
     defaults = _defaults(type(estimator))
     for name, value in estimator.get_params(deep=False).items():
-        # Defaults are allowed, and most parameters of most estimators.
+        # Default values are allowed.
         if name in defaults and value is defaults[name]:
             continue
         if name == "device":
@@ -185,7 +185,7 @@ FINITE = Number(Real, -np.inf, None, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]
-# A setting for all labels, or one for each.
+# A setting for all labels, or one for each label.
 CLASS_WEIGHT: list[Any] = [None, str, dict, list, tuple]
 RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
 RELATIVE_PENALTY = [Relative({recipe.SCALE}), POSITIVE]

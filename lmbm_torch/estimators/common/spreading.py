@@ -21,14 +21,14 @@ from sklearn.utils.parallel import Parallel, delayed
 from lmbm_torch.memory import asked, memory_budget
 
 try:
-    # Comes with Dask, Ray and newer versions of joblib: it takes functions without a name, too.
+    # Comes with Dask, Ray and newer joblib, and also pickles functions without a name.
     from cloudpickle import Pickler
 except ImportError:
     from pickle import Pickler
 
 Result = TypeVar("Result")
 
-# Bytes of an array that is not packed with what refers to it.
+# Least bytes of an array that is pickled apart.
 LARGE = 1000
 
 _here = threading.local()
@@ -49,7 +49,7 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
         yield from (_call(None, work, sent.value, task, *(each.value for each in others)) for task in tasks)
         return
     backend: Any = get_active_backend()[0]
-    # Ray's gives all results together.
+    # Ray's backend returns all results together.
     form = "generator" if backend.supports_return_generator else "list"
     call = delayed(partial(_call, asked()))
     found: Any = Parallel(return_as=form)(
@@ -69,7 +69,7 @@ def keep(value: Any) -> Kept:
     """Send a value to the workers of a Dask cluster, once for all calls that share the value."""
     sent = _SentOnce(value)
     client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
-    # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
+    # Not by content, Dask's default: another call could release the same content.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
 
 
@@ -118,7 +118,7 @@ def workers() -> int:
     """Return the number of simultaneous calls of the active backend; 1 without a backend or inside a task."""
     if _is_within_a_task():
         return 1
-    # None for as many as the backend has been given: by default all cores count.
+    # None means the backend's number of jobs, by default all cores.
     return joblib.effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
 
 

@@ -19,7 +19,7 @@ from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
-# Labels, or their fields, that are held dense at once, of a matrix that is sparse.
+# Dense values held at once for a sparse label matrix.
 VALUES_AT_ONCE = 2**22
 
 
@@ -62,7 +62,7 @@ def predicted_sparse(
     X = X.tocsr() if sparse.issparse(X) else X
     step, count = rows_at_once(len(classes)), np.shape(X)[0]
     parts = []
-    # Without rows there is one call, which refuses that.
+    # Without rows a single call raises the error.
     for first in range(0, max(count, 1), step):
         rows = slice(first, first + step)
         given = None if known is None else np.asarray(known)[rows]
@@ -123,7 +123,7 @@ def dense(labels) -> np.ndarray:
         table = open_table(labels)
         columns = list(table.columns.values())
         if all(column.dtype.kind in "iuf" for column in columns):
-            # Two numbers, whichever.
+            # Any two numbers.
             return np.column_stack(columns)
         return schema.label_matrix(table, list(table.columns))
     return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
@@ -201,7 +201,7 @@ def _of_classes(setting: Any, values: np.ndarray) -> np.ndarray:
             raise ValueError(f"class_weight: expected finite weights of at least 0, got {numbers}")
         found = set(values.tolist())
         unknown = [each for each in setting if each not in {0, 1} | found]
-        # As in scikit-learn: a fold may lack what is weighted, if nothing that it has lacks a weight.
+        # As in scikit-learn: a fold may lack a weighted class if all present classes have weights.
         if unknown and not found <= setting.keys():
             known = sorted({0, 1} | found, key=str)
             raise ValueError(f"class_weight: expected classes among {known}, got {unknown}")

@@ -120,7 +120,7 @@ def decode_around(
     given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
 
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
-        # Instances of which nothing is known may be decoded faster.
+        # Instances without known labels may be decoded faster.
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
         return classifier.decode(part.X, known=given)
 

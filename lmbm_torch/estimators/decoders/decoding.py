@@ -67,7 +67,7 @@ def routine(name: str) -> ModuleType:
     """
     if name not in ROUTINES:
         raise ValueError(f"decoder: expected one of {tuple(ROUTINES)} or 'auto', got {name!r}")
-    # Imported here: enumeration does without the solvers behind the others.
+    # Imported at use: enumeration needs no external solver.
     return import_module(f"lmbm_torch.inference.{ROUTINES[name]}")
 
 
@@ -358,7 +358,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     def _effects(self, rows: np.ndarray) -> np.ndarray:
         """Return a score of each label, (instances, labels), by which features are ranked."""
-        # Probabilities of networks of many labels would be sampled.
+        # Probabilities of belief networks with many labels would be sampled.
         energies = self.energies(rows)
         if isinstance(energies[0], DirectedEnergy):
             directed = cast(list[DirectedEnergy], energies)
@@ -385,7 +385,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         rules, losses = self._rules(), np.full(len(known), np.inf)
         if rules is None:
             return np.abs(objective_of(np.arange(len(known)), known) - best)
-        # Of one label that is held there are but two values.
+        # Known labels of many instances repeat.
         held, which = np.unique(known, axis=0, return_inverse=True, equal_nan=True)
         possible = np.array([rules.leaves_any(each) for each in held])
         rows = possible[which.ravel()].nonzero()[0]

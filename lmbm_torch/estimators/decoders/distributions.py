@@ -19,10 +19,10 @@ from lmbm_torch.inference.search import mixture
 from lmbm_torch.shapes import Float, Int, Labels
 
 NUM_SAMPLES = 1000
-# Enumerated for an expected measure, of each member and instance, of 15 to 100 labels; flat distributions,
-# such as hinge training gives where labels are many, would not be covered by many more either.
+# Largest number of enumerated label sets for an expected measure, of each member and instance, for 15 to 100
+# labels; larger numbers hardly cover more of a flat distribution.
 MAX_LABELLINGS = 1000
-# The labelling of largest expected measure, by the measure's name.
+# Decoders of the label set of largest expected measure.
 EXPECTED = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 DECODERS = ("hinge", "exact_match", *EXPECTED)
 
@@ -162,7 +162,7 @@ class MachineMixture:
         return torch.stack([energy.score(codes) for energy in self.energies]).logsumexp(0)
 
 
-# Instances whose tables are held in memory at a time.
+# Instances of a batch of tables.
 ROWS = 128
 
 

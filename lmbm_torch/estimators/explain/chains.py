@@ -63,7 +63,7 @@ class ChainFields:
             intercepts[label] = np.mean([parts.rest for parts, _ in found])
             for parts, chain in found:
                 own, before = np.split(parts.of_inputs / len(chains), [len(parts.names)])
-                # A pipeline may have a name twice.
+                # A pipeline may repeat a name.
                 np.add.at(from_sources[label], [places[name] for name in parts.names], own)
                 from_labels[label, list(chain.ordering[: len(before)])] += before
         fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
@@ -91,7 +91,7 @@ class ChainFields:
         inputs = link.inputs(X)
         probability = float(np.exp(link.log_proba(inputs, np.zeros(1, int), earlier[None])[0, 1]))
         seen = np.concatenate([array(inputs)[0], earlier])
-        # Labels contribute relative to 0.
+        # The baseline of labels is 0.
         centre = np.zeros(len(seen))
         if self.reference is not None:
             centre[: len(self.reference)] = self.reference

@@ -26,7 +26,7 @@ __all__ = [
     "fields_of",
 ]
 
-# Features that are left out one at a time, and entries of the instances that are made for it at once.
+# Largest number of features left out, and largest number of entries of a batch of changed instances.
 MOST_FEATURES = 1000
 ENTRIES = 2**22
 
@@ -212,7 +212,7 @@ def left_out_at(model: Any, reference: ArrayLike | None, width: int) -> np.ndarr
     """Return the values of left-out features, (width,): a checked reference, or the training means."""
     if reference is not None:
         return checked(reference, width)
-    # Models of scaled features hold no means, and files of earlier versions.
+    # Models of scaled features, and older files, have no means.
     means = getattr(model, "feature_means_", 0.0)
     return np.array(np.broadcast_to(means, (width,)))
 
@@ -297,7 +297,7 @@ class AnswerFields:
         return np.full((X.shape[0], len(self.names)), np.nan)
 
     def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
-        # Kernel values are no features.
+        # Kernel values are not features.
         if get_tags(self.model).input_tags.pairwise:
             return
         row = dense(X)

@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]
 
-# Of features and of labels, each, in a text.
+# Features and labels of a text, each.
 NUM_SHOWN = 3
 
 

@@ -125,7 +125,7 @@ class HierarchyFields:
         shares = shares.copy()
         for label in forest.order:
             parent, own = forest.parents[label], shares[label]
-            # Roots have none, −1.
+            # Roots have the parent −1.
             if parent >= 0:
                 above = shares[parent]
                 shares[label] = None if above is None or own is None else above.times(own)
@@ -143,7 +143,7 @@ def means_of(X: Any) -> np.ndarray | None:
     if rows.ndim != 2:
         return None
     with warnings.catch_warnings():
-        # Of features that are missing everywhere.
+        # NumPy warns of features that are always missing.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmean(rows, 0))
 
@@ -156,10 +156,10 @@ def _share(parts: Parts, places: dict[str, int]) -> _Share | None:
     if parts.unit == "field":
         change = values.sum()
         start, end = expit(2 * rest), expit(2 * (rest + change))
-        # Where nothing changes, the slope.
+        # Without a change, the slope.
         slope = (end - start) / change if change else 2 * start * (1 - start)
         rest, values = float(start), values * slope
     of_sources = np.zeros(len(places))
-    # A pipeline may have a name twice.
+    # A pipeline may repeat a name.
     np.add.at(of_sources, [places[name] for name in parts.names], values)
     return _Share(rest, of_sources)

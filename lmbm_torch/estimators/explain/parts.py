@@ -19,7 +19,7 @@ from lmbm_torch.extras import naming_extras
 
 __all__ = ["Parts", "array", "like", "made_names", "parts_of", "parts_of_each", "union"]
 
-# By how much the parts of a probability, which are added in another order, may miss it.
+# Largest rounding error of a sum of contributions.
 ROUND_OFF = 1e-6
 
 
@@ -62,7 +62,7 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
         return _unknown(probability)
     total = rest + of_inputs.sum()
     found = total if unit == "probability" else expit(2 * total)
-    # Other links, weights that are changed by a calibration, …: not the parts of this probability.
+    # The sum differs from the probability for other link functions, calibrated weights, and so on.
     if abs(found - probability) > ROUND_OFF:
         return _unknown(probability)
     return Parts(unit, probability, rest, of_inputs)
@@ -82,7 +82,7 @@ def parts_of_each(
     Raises:
         ModuleNotFoundError: trees, without ``shap``.
     """
-    # Nothing but an explanation needs them.
+    # Imported at use: only explanations need these classes.
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.multioutput import MultiOutputClassifier
 
@@ -143,7 +143,7 @@ def _is_explained(classifier: Any) -> bool:
 
 def _is_tree(classifier: Any) -> bool:
     """Return whether a classifier is a tree or a forest with probabilities known to ``shap``."""
-    # Nothing but an explanation needs them.
+    # Imported at use: only explanations need these classes.
     from sklearn import ensemble, tree
 
     kinds = (ensemble.ExtraTreesClassifier, ensemble.RandomForestClassifier, tree.DecisionTreeClassifier)
@@ -182,11 +182,11 @@ def _of_outputs(trees: Any, seen: np.ndarray, probability: np.ndarray) -> list[P
     with naming_extras():
         import shap
     rest, values = np.zeros(count), np.zeros((len(seen), count))
-    # One by one, for of all trees together the tables of some hundred labels outgrow memory.
+    # Tree by tree: tables of all trees together exceed memory for some hundred labels.
     alone = getattr(trees, "estimators_", [trees])
     for tree in alone:
         explainer: Any = shap.TreeExplainer(tree)
-        # Both classes of every label, which together count as one distribution.
+        # Both classes of every label, which shap counts as one distribution.
         values += np.asarray(explainer.shap_values(seen[None]))[0, :, 1::2] * count / len(alone)
         rest += np.ravel(explainer.expected_value)[1::2] * count / len(alone)
     misses = np.abs(rest + values.sum(0) - probability) > ROUND_OFF

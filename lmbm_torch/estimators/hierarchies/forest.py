@@ -141,7 +141,7 @@ class LabelForest:
         if is_present:
             updated[:, path] = 1
             return updated
-        # P(a label above is present and this one is not): what is below is never present alone.
+        # P(an ancestor is present and the label is absent); descendants need their parent.
         probability = self.multiplied(conditional)
         alone = probability[:, path] - probability[:, [label]]
         above = np.hstack([alone[:, 1:], 1 - probability[:, [label]]])
@@ -156,16 +156,16 @@ class LabelForest:
         present = np.ones(labels.shape, bool)
         present[:, self._children] = labels[:, self._parents] == 1
         chance = np.where(labels == 1, conditional, 1 - conditional)
-        # Of an absent parent every label is absent.
+        # Below an absent parent every label is absent.
         chance = np.where(present, chance, labels == 0)
         with np.errstate(divide="ignore"):
             return np.log(chance).sum(1)
 
     def most_probable(self, conditional: np.ndarray) -> np.ndarray:
-        """Return the label vectors (instances, labels) of largest :meth:`log_prob`, by dynamic programming."""
+        """Return the most probable label vectors (instances, labels), by dynamic programming."""
         with np.errstate(divide="ignore"):
             present, absent = np.log(conditional), np.log1p(-conditional)
-        # The best of each label's subtree, given that its parent is present.
+        # Best value of each label's subtree, given that its parent is present.
         for label in self.order[::-1]:
             if self.parents[label] != ROOT:
                 present[:, self.parents[label]] += np.maximum(present[:, label], absent[:, label])

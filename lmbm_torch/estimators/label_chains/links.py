@@ -34,7 +34,7 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         tags.classifier_tags.multi_label = True
-        # What is no classifier is refused by ``fit``.
+        # ``fit`` refuses estimators that are not classifiers.
         with suppress(AttributeError, TypeError):
             tags.input_tags = get_tags(self.estimator).input_tags
         return tags
@@ -169,7 +169,7 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
         values = columns.astype(np.float64).T
         if hasattr(X, "assign"):
             return X.assign(**dict(zip(names, values, strict=True)))
-        # polars, by its own kind of column.
+        # polars, with its own type of column.
         series = type(X.to_series())
         return X.hstack([series(name, column) for name, column in zip(names, values, strict=True)])
     X = np.asarray(X)

@@ -97,7 +97,7 @@ class Chain:
         return SequentialEnergy(instances, self.num_states, self.ordering, conditional)
 
 
-# In a row that break rules, before there are no more.
+# Largest number of draws in a row that break rules.
 MAX_DRAWS = 1000
 
 

@@ -245,7 +245,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         loss = local_hinge(energy, torch.from_numpy(labels).to(self._device), self.margin)
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
-        # Instances whose labels break a rule are decoded wrongly at any loss.
+        # Instances with forbidden labels are decoded wrongly at any loss.
         is_unknown = self.decoder == "lp_relaxation" or self.constraints is not None
         self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 

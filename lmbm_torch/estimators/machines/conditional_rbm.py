@@ -46,11 +46,11 @@ from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.solvers.networks.problems import Features
 
-# The chains of persistent contrastive divergence belong to a training module.
+# Persistent contrastive divergence needs the chains of a training module.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-# Instances whose exact likelihood is computed together; larger sets are summed piece by piece.
+# Instances of a batch of exact likelihoods.
 INSTANCES_AT_ONCE = 1000
 
 Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
@@ -281,7 +281,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
                 f"(decoder='exact' finds several, of at most {LIMITS.enumerable} labels), got {top_k}"
             )
         if rules is not None or top_k > 1:
-            # Without a rule, too, labellings but the best are found by holding labels.
+            # Further label sets are found by holding labels, also without rules.
             rules = rules_over(self.label_names_) if rules is None else rules
             return decode_around(self.with_rules(None), X, rules, known, top_k)
         energy = self.energy(X)
@@ -327,7 +327,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     ) -> Marginals:
         """Return the marginals of :meth:`decode`, given the rules if label sets can be summed."""
         is_ruled = rules is not None and len(rules.bounds) > 0
-        # The labels of the model, not those that are free, lest an answer depend on the others of its batch.
+        # All labels count, not the unknown ones, so that answers are independent of the batch.
         if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
             return marginals(energy, constraints=rules, known=known)
         found = self._distribution([energy]).marginals(known)
@@ -338,7 +338,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if not self._decodes_modes:
             return super()._objective_of_held(X)
         energy, rules = self.energy(X), self._rules()
-        # A label that is held is no more certain for that: all answers are compared by the same marginals.
+        # Answers with held labels are compared by the marginals without held labels.
         found = self._label_marginals(energy, rules)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -404,7 +404,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
         start = parameters_to_vector(parameters).detach().double().cpu().numpy()
         limits = {"maxiter": self.max_iter}
-        # SciPy's few products of weights; torch keeps its threads.
+        # One BLAS thread for SciPy's products of weights; torch keeps its threads.
         with single_threaded():
             found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)

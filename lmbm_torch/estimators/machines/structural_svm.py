@@ -47,26 +47,25 @@ from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
 
-# Decoders to which rules are rows of the programme.
+# Decoders that take rules as rows of the programme.
 WITH_ROWS = ("integer_program", "lp_relaxation")
-# In training, until the last passes: good labellings, of which some may not be the best.
+# Search nodes in training before the last passes: good label sets, not always the best.
 FEW_NODES = 300
-# They take so little that more of them are asked for while much of the gap is left among the known ones.
+# Share of the gap above which more known label sets are asked for, because these searches are fast.
 CLAIMED_SHARE = 0.6
-# Decoders that relax nothing; so many labels are summed at once where columns are in unlike units, or losses
-# steep and rows so many a column, and so many iterations of L-BFGS count as one pass, since each so many end
-# with a certificate.
+# Exact decoders; largest number of labels of smoothed sums (columns in unlike units or steep losses), and
+# least number of rows per column for steep losses.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
-# Where smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples where more,
-# by which its gap must fall below a share of theirs for it to go on.
+# After smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples if more, and the
+# ratio of gaps below which Frank–Wolfe goes on.
 TRIED, VISITS, NEARER = 20, 30_000, 0.95
-# Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
-# for further ones, which would not close what searches leave open.
+# Labels up to which searches nearly always prove optimality; beyond, passes between checks of the gap, and
+# the ratio of gaps above which training ends, because searches keep the gap open.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
-# Of a smaller share that is proven, the gap is what searches leave open: one pass more, and no further.
+# Share of proven answers below which a single further pass is made, because searches keep the gap open.
 MOSTLY_PROVEN = 0.5
-# Of one pass, for the examples whose searches met their limit, together; some seconds.
+# Search nodes of a pass for all examples left open, some seconds.
 NODES_FOR_OPEN = 10**8
 
 
@@ -220,7 +219,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         if self.binarizer_ is None:
             losses, costs = weight, observed_weights(self._label_weights(labels, None), labels)
         else:
-            # A loss that is larger asks for a larger margin, but pulls no stronger.
+            # Weights scale the loss of classes, not their margin.
             losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])

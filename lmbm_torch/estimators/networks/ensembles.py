@@ -110,7 +110,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         known, gap = None, 0.0
         orders = self._random_orders(data[1].shape[1], networks[1:])
         paths = [Path(), *(Path(ordering=order) for order in orders)]
-        # Set once, for each fit would set it anew.
+        # One BLAS thread for all fits, set once.
         with bar(type(self).__name__, self.verbose) as tell, single_threaded():
             for done, (network, path) in enumerate(zip(networks, paths, strict=True), 1):
                 path.known = known
@@ -171,7 +171,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        # Under rules the search is repeated with labels held.
+        # Under rules the search is repeated with held labels.
         found = network_capabilities(self.decoder, self._margin, self._limits)
         return replace(found, searches_under_rules=False)
 

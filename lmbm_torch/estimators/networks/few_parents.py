@@ -28,7 +28,7 @@ from lmbm_torch.solvers.networks.chosen_parents import ManyLabels, Solved, held_
 from lmbm_torch.solvers.networks.problems import Features
 
 COUNTS = (5, 10, 20, 40, 80)
-# Labels that are learned; where there are more, evenly spaced along the ordering.
+# Labels trained in the choice, evenly spaced along the order if there are more.
 SAMPLED = 32
 FOLDS = 3
 
@@ -114,7 +114,7 @@ def chosen_count(problems: ManyLabels, *, max_iter: int, seed: int, kept: Kept |
     instances, count = problems.labels.shape
     if instances < FOLDS:
         return COUNTS[0]
-    # The first label of all has no parents.
+    # The first label has no parents.
     labels = np.unique(np.linspace(1, count - 1, min(SAMPLED, count - 1)).round().astype(int)).tolist()
     settings = {"labels": labels, "counts": COUNTS, "max_iter": max_iter, "seed": seed}
     folds = KFold(FOLDS, shuffle=True, random_state=seed).split(np.empty(instances))

@@ -46,7 +46,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         "constraints": RULES,
     }
 
-    # Where probabilities are computed; nothing is drawn.
+    # Device of the probabilities; no samples are drawn.
     device = "cpu"
     random_state = 0
 
@@ -56,7 +56,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        # ``predict`` and ``decode`` both take the most probable labels.
+        # ``predict`` and ``decode`` both return the most probable labels.
         return Capabilities(
             objective="exact_match",
             minimises=False,
@@ -115,7 +115,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
             else:
                 odds[:, column] = np.diff(classifier.predict_log_proba(X), axis=1)[:, 0]
         size = odds.shape[1]
-        # A field is half of the log-odds.
+        # A field is half the log-odds.
         return DirectedEnergy(
             torch.from_numpy(odds / 2), torch.zeros(size, size).double(), torch.arange(size)
         )

@@ -38,7 +38,7 @@ class _Values:
 
     def rows(self, index: Tensor | slice) -> Tensor:
         """Return rows, see :class:`~lmbm_torch.solvers.gram.Gram`."""
-        # A copy: torch warns of memory that cannot be written, as what is shared.
+        # Copied, because torch warns of read-only memory such as shared memory.
         return torch.from_numpy(np.array(self.matrix[index if isinstance(index, slice) else index.numpy()]))
 
     def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:

@@ -41,7 +41,7 @@ def _limits(state: _Block, tol: float, left: int, watched: bool) -> dict[str, An
     return dual_coordinate.limits(state, tol, left, watched) | {"positions": state.positions}
 
 
-# Without a next stage: what is imputed for it is sent to the workers anew.
+# No next stage: imputed labels are sent to the workers again.
 BLOCKS: Any = SimpleNamespace(init=dual_coordinate.init, update=dual_coordinate.update, limits=_limits)
 
 
@@ -114,7 +114,7 @@ def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved
     stage = work.state.stage
     assert stage is not None
     blocks = np.array_split(np.array(stage), min(workers(), len(stage)))
-    # One label has nobody to share with.
+    # A single label is solved here.
     if len(blocks) == 1:
         return zip(blocks, [_solved(work.problems, work, blocks[0])], strict=True)
     sent = replace(work, problems=replace(work.problems, features=work.problems.features[:0]))

@@ -177,7 +177,7 @@ def _ordering(
     """Return the label at each position, (labels,), from the path or by the setting."""
     if path.ordering is not None:
         return path.ordering
-    # The default ordering is one and the same however often an unseeded fit is repeated.
+    # The default order is the same in every unseeded fit.
     is_free = not settings.is_seeded and isinstance(settings.ordering, str)
     folds = 0 if is_free and settings.ordering in ("auto", recipe.ORDERING) else seed
     common: Any = {"C": settings.C, "draw_seed": lambda: folds, **options}
@@ -187,7 +187,7 @@ def _ordering(
 def _trained(model: SigmoidBeliefNetwork, dual: DualProblem, state: Any, losses: np.ndarray) -> Trained:
     """Return the belief network of a solver's last state and losses (instances, labels)."""
     parents = dual.problem.network(state.weights).parents
-    # The labels have an objective each.
+    # The labels have separate objectives.
     objective, mean_loss = float(np.sum(state.primal)), float(losses.sum(1).mean())
     return Trained(model, dual.problem.ordering, parents, objective, state.gap, state.num_iters, mean_loss)
 

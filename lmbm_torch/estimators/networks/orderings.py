@@ -21,8 +21,8 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features
 
 FOLDS = 5
-# Of classifiers with a kernel, and the relative gap that they are trained to: five folds and closer gaps move
-# labels no further than other folds do (Kendall's tau 0.92 and 0.94), for twice the time.
+# Folds and relative gap of classifiers with a kernel: five folds and smaller gaps change the order no more
+# than a new split does (Kendall's tau 0.92 and 0.94), and double the time.
 KERNEL_FOLDS = 3
 KERNEL_TOL = 0.2
 
@@ -81,7 +81,7 @@ def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
     while len(found) < count:
         halves = np.split(random.permutation(num_labels), [num_labels // 2])
         for _ in range(2):
-            # What is shared comes last, as a part of these may be asked for.
+            # Shared halves last, because callers may use a prefix of the list.
             for turns in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
                 found.append(np.concatenate([half[::turn] for half, turn in zip(halves, turns, strict=True)]))
             halves = [random.permutation(half) for half in reversed(halves)]
@@ -139,7 +139,7 @@ def f_score(
         splits = _splits(weights, KERNEL_FOLDS if folds is None else folds, seed)
         settings: Any = {"C": C, "sample_weight": sample_weight, "parents": False}
         problems = KernelLabelProblems.from_labels(inputs, labels, **settings)
-        # What counts nothing is nowhere learned from.
+        # Instances of weight 0 are never in a training part.
         held_out = [rows for _, rows in splits]
         held_out[0] = np.append(held_out[0], np.flatnonzero(weights == 0))
         fields = kernel_blocks.held_out(problems, held_out, tol=KERNEL_TOL, seed=seed)

@@ -19,9 +19,9 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.models import SigmoidBeliefNetwork
 
-# Label decisions of a call up to which it takes less time than Python's threads wait for each other.
+# Number of labels of all rows up to which a call is faster than a switch of Python's threads.
 SHORT = 128
-# Seconds that a short call waits for others at most: one of them may have a search that lasts.
+# Seconds that a short call waits at most, because another call may have a long search.
 PATIENCE = 0.05
 
 
@@ -34,7 +34,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._renew()
-        # Another thread may hold it where a process forks, which Windows cannot.
+        # A fork may happen while another thread holds the lock; Windows has no fork.
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._renew)
 
@@ -128,7 +128,7 @@ class NetworkPredictor:
         if issparse(X):
             raise ValueError("X: expected dense rows, got a sparse matrix; the estimator predicts those")
         X = np.asarray(X)
-        # NumPy would read text, and drop the imaginary part of complex numbers.
+        # NumPy would convert text, and drop the imaginary part of complex numbers.
         if X.dtype.kind not in "biuf":
             raise ValueError(f"X: expected real numbers, got {X.dtype}")
         X = X.astype(np.float64, copy=False)
@@ -138,8 +138,8 @@ class NetworkPredictor:
 
     def decode_checked(self, X: np.ndarray) -> Predictions:
         """Return :meth:`decode` of finite features in float64 or float32, without further checks."""
-        # The model's own product, so that ties are settled as its energy settles them; all else by numpy, for
-        # each of torch's operations costs a single row as much as its search.
+        # The model's product in torch, for the same ties as the model's energy; the rest in NumPy, because
+        # an operation of torch takes as long as the search of a row.
         with TURNS.of(len(X) * len(self.bias)):
             product = to_tensor(X).to(torch.float64) @ torch.from_numpy(self.weight).mT
             found = self.search(product.numpy() + self.bias)

@@ -162,7 +162,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
-    # What partial_fit has learned: see :class:`~lmbm_torch.estimators.networks.streams.StreamTrainer`.
+    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.streams.StreamTrainer`.
     _stream_sums: np.ndarray | None = None
     _stream_visits: int = 0
     _stream_epoch: int = 0
@@ -317,7 +317,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         Args:
             path: a source of the order of labels, and of the first duals or, with a kernel, of shared data.
         """
-        # What partial_fit has learned is forgotten.
+        # Forget the state of ``partial_fit``.
         self._stream_sums, self._stream_visits = None, 0
         if self._has_few_parents(labels):
             inputs = self._scaled(X, sample_weight)
@@ -372,11 +372,11 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.intercept_, self.parent_coef_ = self._array(self.model_.bias), trained.parents
         self.n_iter_, self.mean_loss_ = trained.num_iters, trained.mean_loss
         self.threshold_ = directed_threshold(self._hinge_margin)
-        # The other rules may prefer a labelling of more loss than the truth's.
+        # Other decoders may prefer a label set of larger hinge loss than the truth.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
-        # No instance loses more at a smaller margin than at that of training.
+        # Losses grow with the margin.
         is_hinge &= self._hinge_margin <= self.margin
-        # Instances whose labels break a rule are decoded wrongly at any loss.
+        # Instances with forbidden labels are decoded wrongly at any loss.
         is_hinge &= self.constraints is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         if self.calibrate:
@@ -448,7 +448,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         """Return whether a junction tree can prove answers that a search leaves open."""
         if self.cutoff is not None or len(self.intercept_) <= LIMITS.narrow:
             return False
-        # Seen at once, where an energy takes longer than a row's search.
+        # A fast test, because an energy takes longer than the search of a row.
         if np.count_nonzero(self.parent_coef_, axis=1).max() > LIMITS.treewidth:
             return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
@@ -467,7 +467,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
         """Decode an energy by the parameters alone, before or after ``fit``."""
-        # With a cutoff the search may pass the best labelling over, which is what was asked for.
+        # A search with a cutoff may skip the best label set.
         search = partial(branch_and_bound.decode_hinge, cutoff=self.cutoff)
         decode = inference.decode_hinge if self.cutoff is None else search
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": rules}
@@ -527,7 +527,7 @@ def unfitted_network(base: LMSBNClassifier | None, **settings: Any) -> LMSBNClas
     Args:
         base: None for ``LMSBNClassifier()``.
     """
-    # Their rules are those of the whole.
+    # The outer classifier holds the rules.
     return unfitted(base or LMSBNClassifier()).set_params(constraints=None, **settings)
 
 

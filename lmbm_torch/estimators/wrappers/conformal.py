@@ -25,7 +25,7 @@ from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
 
-# Of 1 − coverage.
+# Rounding error of 1 − coverage.
 ROUND_OFF = 1e-9
 
 
@@ -159,7 +159,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         """
         present = self.predict_proba(X)
         is_possible, may_be_absent = present >= self.threshold_, 1 - present >= self.threshold_
-        # Where both values are improbable, so is everything at this coverage: the better one is kept.
+        # If both values are excluded, the more probable value is kept.
         neither = ~is_possible & ~may_be_absent
         is_possible |= neither & (present >= 0.5)
         sets = LabelSets(is_possible & ~may_be_absent, is_possible)
@@ -183,8 +183,8 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)
         values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier have an array (instances, values) for each label, of a single one
-        # that array alone.
+        # Forests and MultiOutputClassifier return a list with an array (instances, values) for each label, but
+        # a bare array for a single label.
         if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
             came, values = [came], [values]
         return _of_present(came, values, self.classes_) if isinstance(came, list) else came

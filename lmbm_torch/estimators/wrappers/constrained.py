@@ -45,7 +45,7 @@ from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassi
 from lmbm_torch.inference.results import Decoding, Marginals
 from lmbm_torch.inference.under_rules import constrained
 
-# Classifiers that take rules of their own.
+# Classifiers with rules of their own.
 OWN = StructuredClassifier | ProbabilisticClassifierChain
 
 
@@ -112,7 +112,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 instead of label matrices; rules over other labels, or contradictions; inputs that the
                 estimator refuses.
         """
-        # Chains over positions decode, too, but say nothing of what they minimise.
+        # Sequence classifiers decode, but have no capabilities.
         if not (hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")):
             raise TypeError(
                 "estimator: expected one that decodes label matrices, with decode and capabilities, got "

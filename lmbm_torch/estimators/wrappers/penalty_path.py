@@ -40,7 +40,7 @@ from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.kernels.blas import single_threaded
 
-# The logarithms of the smallest and the largest C where only their number is given.
+# Logarithms of the smallest and the largest C, if only their number is given.
 LEAST, MOST = -3, 2
 
 
@@ -206,10 +206,10 @@ class PenaltyPathClassifier(StructuredClassifier):
         for C in self.Cs_.tolist():
             estimator = self._to_fit(C, seeds)
             if self.verbose:
-                # Two bars at once would be drawn over each other.
+                # Two progress bars at once would overwrite each other.
                 estimator.set_params(verbose=0)
             if hasattr(estimator, "calibrate") and self.scoring is None:
-                # Labels do not depend on it.
+                # Labels are independent of the calibration.
                 estimator.set_params(calibrate=False)
             estimator._fit_along(path, known, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)

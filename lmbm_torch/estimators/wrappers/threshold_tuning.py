@@ -161,7 +161,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
         grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * grid / self.num_steps
-        # The smallest in size first: of equally good ones the nearest to no threshold is taken.
+        # By absolute value: among equally good thresholds the smallest is taken.
         order = grid.abs().argsort(stable=True).tolist()
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
         best = value(torch.cat([decode(energy).labels.cpu() for energy in energies]))
@@ -232,7 +232,7 @@ def decode_thresholds(
     size, count = energy.unary.shape[0], len(thresholds)
     found = torch.zeros(count, *energy.unary.shape, dtype=torch.int64, device=energy.device)
     settled = torch.zeros(count, size, dtype=torch.bool, device=energy.device)
-    # The highest place where having the label is best, and the lowest where lacking it is.
+    # The highest threshold with the label present, and the lowest with the label absent.
     highest, lowest = (torch.full((size,), place, device=energy.device) for place in (-1, count))
     rows = torch.arange(size, device=energy.device).repeat(2)
     place = torch.tensor([0, count - 1], device=energy.device).repeat_interleave(size)
