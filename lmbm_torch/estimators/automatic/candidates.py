@@ -101,7 +101,7 @@ def candidates(
     if not found:
         kind = "sparse" if is_sparse else "dense"
         raise ValueError(
-            f"families: expected some that take {kind} features and {num_labels} labels, got {families}"
+            f"families: expected a family for {kind} features and {num_labels} labels, got {families}"
         )
     return found
 

@@ -199,10 +199,10 @@ class Search:
             found += tried
             waiting = [trial for trial in waiting if not trial.size]
         if not found and not self._failures:
-            raise ValueError("time_budget: expected seconds enough for a first candidate, but they were over")
+            raise ValueError("time_budget: expected time for a first candidate, got too few seconds")
         if not found:
             raise ValueError(
-                f"families: expected some that learn from these data, but none did: {self._failures}"
+                f"families: expected a family for these data, got only failures: {self._failures}"
             )
         return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
 

@@ -42,7 +42,7 @@ class ChainFields:
             width = len(features)
             self.reference = np.zeros(width) if reference is None else checked(reference, width)
         elif reference is not None:
-            raise ValueError("reference: expected none for a pipeline, which makes features of its own")
+            raise ValueError("reference: expected None for a pipeline, whose steps make the features")
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         count, chains = len(labels), self.chains

@@ -79,9 +79,9 @@ def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
             with infinite values.
     """
     if not _has_fields(model):
-        raise TypeError(f"explain: expected a network or machine, got {type(model).__name__}")
-    if model.binarizer_ is not None:
-        raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")
+        kinds = "a belief network or a Boltzmann machine"
+        raise TypeError(f"explain: expected {kinds}, got {type(model).__name__}")
+    check_label_matrices(model)
     return (LinearFields if _is_linear(model) else KernelFields)(model, reference)
 
 
@@ -145,7 +145,7 @@ class KernelFields:
             means = np.asarray(support.mean(0), np.float64).ravel()
             self.reference = means if reference is None else checked(reference, len(means))
         elif reference is not None:
-            raise ValueError("reference: expected none with precomputed kernel values, which are no features")
+            raise ValueError("reference: expected None with precomputed kernel values, not features")
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         model = self.model
@@ -188,7 +188,7 @@ def _couplings(energy: Any) -> np.ndarray:
     elif isinstance(energy, PairwiseEnergy):
         weights = energy.pairwise
     else:
-        raise ValueError("explain: expected dependencies between two labels, got cliques of more")
+        raise ValueError("explain: expected cliques of two labels, got larger cliques")
     return (weights if weights.ndim == 2 else weights[0]).detach().cpu().numpy()
 
 

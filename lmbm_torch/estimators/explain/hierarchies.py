@@ -61,7 +61,7 @@ class HierarchyFields:
         self.reference: np.ndarray | None = model.feature_means_
         self.features: Sequence[str] | None = None
         if self.reference is None and reference is not None:
-            raise ValueError("reference: expected none for instances that are not of numbers alone")
+            raise ValueError("reference: expected None for instances that are not numeric")
         if self.reference is not None:
             width = len(self.reference)
             named = getattr(model, "feature_names_in_", None)

@@ -141,7 +141,7 @@ def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
     last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if is_weighted and not has_fit_parameter(last, "sample_weight"):
         raise ValueError(
-            f"estimator: expected one whose fit takes sample_weight, for class_weight or sample_weight, "
+            "estimator: expected a classifier with sample_weight in fit, for class_weight or sample_weight, "
             f"got {type(last).__name__}"
         )
 
@@ -175,7 +175,7 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
     X = np.asarray(X)
     if X.ndim != 2 or X.dtype.kind not in "biufO":
         raise ValueError(
-            f"X: expected features (instances, features) beside which labels can stand, got {X.dtype} of "
-            f"shape {X.shape}; texts need a pipeline, whose first step makes features of them"
+            f"X: expected numeric features (instances, features), got {X.dtype} of shape {X.shape}; texts "
+            "need a pipeline, whose first step returns features"
         )
     return np.hstack([X, columns.astype(X.dtype if X.dtype.kind == "f" else np.float64)])

@@ -126,7 +126,7 @@ class NetworkPredictor:
             ValueError: sparse rows, a wrong number of features, or values that are not finite numbers.
         """
         if issparse(X):
-            raise ValueError("X: expected dense rows, got a sparse matrix; the estimator predicts those")
+            raise ValueError("X: expected dense rows, got a sparse matrix; use the estimator's predict")
         X = np.asarray(X)
         # NumPy would convert text, and drop the imaginary part of complex numbers.
         if X.dtype.kind not in "biuf":

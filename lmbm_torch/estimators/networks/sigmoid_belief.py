@@ -277,7 +277,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             raise ValueError(f"max_parents: expected 'auto' or None for partial_fit, got {self.max_parents}")
         if self.class_weight is not None or self.calibrate:
             raise ValueError(
-                "class_weight, calibrate: expected none for partial_fit, which sees no whole data"
+                "class_weight, calibrate: expected no values for partial_fit, which never has all instances"
             )
         is_first = self._stream_sums is None
         X = self._features(X, reset=is_first)

@@ -112,7 +112,7 @@ def labels_of_call(
             classifier._note_labels(labels.shape[1], None if names is None else [str(name) for name in names])
             classifier.classes_ = np.tile([0, 1], (labels.shape[1], 1))
         elif classifier.binarizer_ is not None or labels.shape[1] != len(classifier.classes_):
-            raise ValueError(f"y: expected what the first call was given, got {labels.shape[1]} labels")
+            raise ValueError(f"y: expected the labels of the first call, got {labels.shape[1]} labels")
         else:
             targets.check_columns(y, classifier.label_names_)
         return labels
@@ -127,7 +127,7 @@ def labels_of_call(
         classifier.binarizer_ = LabelBinarizer().fit(np.asarray(classes))
         classifier.classes_ = classifier.binarizer_.classes_
     elif classifier.binarizer_ is None:
-        raise ValueError("y: expected a label matrix, as the first call was given, got classes")
+        raise ValueError("y: expected a label matrix as in the first call, got classes")
     if len(others := np.setdiff1d(y, classifier.classes_)):
         raise ValueError(f"y: expected the classes of the first call, got {others[0]!r}")
     labels: Any = classifier.binarizer_.transform(y)

@@ -183,8 +183,8 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)
         values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier return a list with an array (instances, values) for each label, but
-        # a bare array for a single label.
+        # Forests and MultiOutputClassifier return a list of arrays (instances, values), for a single label a
+        # bare array.
         if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
             came, values = [came], [values]
         return _of_present(came, values, self.classes_) if isinstance(came, list) else came

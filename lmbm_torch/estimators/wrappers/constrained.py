@@ -115,18 +115,18 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         # Sequence classifiers decode, but have no capabilities.
         if not (hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")):
             raise TypeError(
-                "estimator: expected one that decodes label matrices, with decode and capabilities, got "
+                "estimator: expected a classifier of label matrices with decode and capabilities, got "
                 f"{type(self.estimator).__name__}"
             )
         if not (self.estimator.capabilities.predicts_by_decode or isinstance(self.estimator, OWN)):
             raise ValueError(
-                "estimator: expected a decoder whose labels are those of decode, which rules hold, got "
+                "estimator: expected an estimator whose predict returns the labels of decode, got "
                 f"{self.estimator!r}"
             )
         check_parameters(self)
         labels = self._encode(y)
         if self.binarizer_ is not None:
-            raise ValueError("y: expected a label matrix, over whose columns rules can be, got classes")
+            raise ValueError("y: expected a label matrix, got classes, over which there are no rules")
         rules = self._rules()
         estimator: Any = clone(self.estimator)
         self.estimator_ = estimator.fit(X, y, **fit_params)
