@@ -1,11 +1,6 @@
-"""scikit-learn classes: thin, over models + solvers + inference; and the papers' baselines.
+"""Estimators in scikit-learn's style: multi-label classifiers, classifiers of classes and of sequences.
 
-* ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
-* ``networks.orderings``: orderings of the labels of a sigmoid belief network;
-* ``common.protocol``, ``decoders.decoding``: what is around classifiers of label vectors asks of them;
-* ``common.settings``, ``common.targets``, ``common.base``, ``common.calls``, ``common.kernels``,
-  ``common.measures``, ``decoders.distributions``, ``decoders.calibration``, ``explain.explanations``: what
-  they share.
+The package lists the classes of this version. The modules of the rooms below are internal and may change.
 """
 
 from lmbm_torch.extras import naming_extras

@@ -1,7 +1,7 @@
 """Baselines of the papers, assembled from scikit-learn's estimators.
 
-All are linear SVMs with ½‖w‖² + C Σ hinge; in all but the label powerset the intercept is a constant feature
-that is regularised like the others: the same objective, the same intercept and the same C as
+All are linear SVMs with ½‖w‖² + C Σ hinge. Except in the label powerset the intercept is the weight of a
+constant feature, regularised like other weights: objective, intercept and C are those of
 :class:`lmbm_torch.estimators.LMSBNClassifier`.
 """
 
@@ -21,7 +21,7 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import resolved_gamma
 from lmbm_torch.estimators.explain.contributions import AnswerFields
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation, without_names
@@ -29,41 +29,41 @@ from lmbm_torch.kernels.threads import leavable
 
 
 def linear_svm(C: float = 1.0, random_state: int | None = 0) -> LinearSVC:
-    """One binary linear SVM."""
+    """Return a binary linear SVM."""
     return LinearSVC(loss="hinge", C=C, tol=1e-3, max_iter=100_000, random_state=random_state)
 
 
 def independent_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """One independent linear SVM per label."""
+    """Return an independent linear SVM for each label."""
     return OneVsRestClassifier(linear_svm(C))
 
 
 def classifier_chain(C: float = 1.0, order=None, random_state: int | None = None) -> ClassifierChain:
-    """Linear SVMs that see the labels before them, decoded greedily."""
+    """Return a chain of linear SVMs with earlier labels as features, decoded greedily."""
     return ClassifierChain(linear_svm(C), order=order, random_state=random_state)
 
 
 @contextmanager
 def many_classes() -> Iterator[None]:
-    """Without scikit-learn's warning that there are many classes for so few instances: label sets are."""
+    """Suppress scikit-learn's warning of many classes for few instances: label sets are many."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes", UserWarning)
         yield
 
 
 class LabelPowersetSVM(StructuredClassifier):
-    """One class per label vector that occurs in training, one SVM for each pair of classes.
+    """A classifier of label sets: one class per label set in training, one SVM for each pair of classes.
 
-    Pairs, not one class against the rest: among the 198 label vectors of Yeast the latter finds half as many
-    (exact match 0.14 against 0.26). scikit-learn's pairwise SVM leaves its intercepts unregularised.
+    Pairs, not one class against the rest: among the 198 label sets of Yeast the latter finds half as many
+    (exact match 0.14 against 0.26). scikit-learn's pairwise SVM has unregularised intercepts.
 
     Args:
         C: weight of the losses.
         kernel, gamma: of scikit-learn's SVC.
 
     Attributes:
-        labellings_: (labellings, labels), the label vectors that occur.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        labellings_: (label sets, labels), the label sets of the training instances.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     def __init__(self, C=1.0, *, kernel="linear", gamma="scale"):
@@ -71,20 +71,19 @@ class LabelPowersetSVM(StructuredClassifier):
         self.kernel = kernel
         self.gamma = gamma
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
+        """Train on features (instances, features) and labels (instances, labels) in {0, 1}, or classes."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight)
         if sample_weight is not None and not sample_weight.all():
-            # libsvm refuses what is left of them where it is one class.
+            # libsvm refuses a single class with a positive weight.
             kept = np.flatnonzero(sample_weight)
             X, labels, sample_weight = cast(Any, X)[kept], labels[kept], sample_weight[kept]
         self.labellings_, labelling = np.unique(labels.astype(np.int64), axis=0, return_inverse=True)
-        # An SVM needs two classes; a single one is always predicted.
+        # An SVM needs two classes; a single class is always predicted.
         self.svm_ = None
         if len(self.labellings_) > 1:
-            # scikit-learn's own default may be below zero for sparse features that hardly vary.
+            # scikit-learn's default can be negative for sparse features of small variance.
             gamma: Any = resolved_gamma(self.gamma, X) if sparse.issparse(X) else self.gamma
             svm = SVC(kernel=self.kernel, gamma=gamma, C=self.C)
             with many_classes():
@@ -92,11 +91,11 @@ class LabelPowersetSVM(StructuredClassifier):
         return self
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Which answers change where a feature is left out at its training mean, or at ``reference``.
+        """Return the answers that change if a feature is set to the training mean, or to ``reference``.
 
         Args:
-            X, reference, num_features: see :meth:`DecodingClassifier.explain`, of which this has neither
-                probabilities nor other answers where a label is held.
+            X, reference, num_features: see :meth:`DecodingClassifier.explain`; there are neither
+                probabilities nor answers with a held label.
         """
         check_is_fitted(self)
         X = self._validate_predict(X)
@@ -108,16 +107,15 @@ class LabelPowersetSVM(StructuredClassifier):
 
         return explanation(fields, answer, X, num_features, takes_known=False)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows) -> np.ndarray:
-        """Labels (instances, labels), one of the label vectors seen in training, or classes."""
+        """Return labels (instances, labels), a label set of the training, or classes."""
         labels = self._labels(self._validate_predict(X))
         if self.binarizer_ is None:
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
 
     def _labels(self, X: Any) -> np.ndarray:
-        """Those of validated instances, in {0, 1}."""
+        """Return the labels of validated instances, in {0, 1}."""
         labelling = np.zeros(X.shape[0], np.int64) if self.svm_ is None else self.svm_.predict(X)
         return self.labellings_[labelling]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,37 @@ C = SCALE
 """Of the losses: relative to units of features that are the columns' own."""
 COUPLING_PENALTY = SCALE
 """η0 of a large-margin Boltzmann machine."""
+ORDERING = "f_score"
+"""Order of a belief network's labels whose parents are all labels before them."""
+ORDERING_OF_CHOSEN_PARENTS = "frequency"
+"""Order of a belief network's labels whose parents are chosen."""
+ORDERING_OF_STREAMS = "index"
+"""Order of a belief network's labels that learns from a stream of instances."""
+MANY_LABELS = 128
+"""Labels of a belief network beyond which parents are chosen."""
+SEARCHED_UNITS = {
+    "dense": ("standardised, unit rows", "[0, 1]", "unit rows", "standardised"),
+    "sparse": ("unit rows", "largest 1"),
+}
+"""Units of features that an automatic choice tries, the usually best units first."""
+SEARCHED: dict[str, tuple[Any, ...]] = {
+    "network": (1.0, 10.0, 0.1, 3.0, 0.3),
+    "kernel network": (3.0, 10.0, 1.0, 30.0),
+    "ten networks": (("linear", 1.0), ("rbf", 10.0)),
+    "Boltzmann machine": (10.0, 1.0, 100.0),
+    "label powerset": (("rbf", 10.0), ("linear", 1.0), ("rbf", 1.0), ("linear", 10.0), ("linear", 0.1)),
+    "regression of label sets": (3.0, 1.0, 0.3, 10.0),
+    "forest": (1, 3),
+    "forest of label sets": (1, 3),
+    "chain of extra trees": ((1, "sqrt"), (1, 0.3), (3, "sqrt"), (3, 0.3)),
+    "chain of logistic regressions": (1.0, 10.0, 0.1),
+    "chain of boosting": (0.1, 0.05),
+}
+"""Settings that an automatic choice tries, by family, the usually best setting first.
+
+The weight C of the losses, with a kernel's name before C where both vary; the width γ of a regression; the
+smallest leaf of trees, and the share of features that a split sees; the learning rate of boosting.
+"""
 FOLDS = 5
 """That probabilities are calibrated by."""
 ROUNDS = 4

@@ -15,7 +15,6 @@ from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from lmbm_torch.data.sequences.records import digit_numbers
-from lmbm_torch.estimators.chains import max_margin
 from lmbm_torch.estimators.chains.baselines import (
     IndependentPositions,
     MaximumEntropyMarkovClassifier,
@@ -24,6 +23,7 @@ from lmbm_torch.estimators.chains.baselines import (
 from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
 from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+from lmbm_torch.estimators.common import base
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.solvers.chains import multi_class
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -116,13 +116,13 @@ def test_long_sequences_and_many_positions_are_trained_on_smoothed_hinges(length
     random = np.random.default_rng(0)
     y = [random.integers(0, 2, length) for length in lengths]
     X = [each[:, None] + random.normal(size=(len(each), 3)) for each in y]
-    solvers, run = [], max_margin.run
+    solvers, run = [], base.run
 
     def noted(solver, *given, **options):
         solvers.append(solver)
         return run(solver, *given, **options)
 
-    monkeypatch.setattr(max_margin, "run", noted)
+    monkeypatch.setattr(base, "run", noted)
     ChainSVM(0.3).fit([each[:2] for each in X[:20]], [each[:2] for each in y[:20]])
     model = ChainSVM(0.3).fit(X, y)
     # Whatever the columns' units, dense or sparse: a ConvergenceWarning is an error here.
@@ -147,13 +147,13 @@ def test_unlike_columns_and_steep_losses_are_trained_on_smoothed_hinges_where_fe
     random = np.random.default_rng(0)
     y = random.integers(0, 2, 160)
     X = y[:, None] + random.normal(size=(160, 3))
-    solvers, run = [], max_margin.run
+    solvers, run = [], base.run
 
     def noted(solver, *given, **options):
         solvers.append(solver)
         return run(solver, *given, **options)
 
-    monkeypatch.setattr(max_margin, "run", noted)
+    monkeypatch.setattr(base, "run", noted)
     for rows in (X, X * np.array([1.0, 1.0, 100.0]), X + 10):
         MultiClassSVM(0.3).fit(rows, y)
         ChainSVM(0.3).fit(list(rows[:80].reshape(40, 2, 3)), list(y[:80].reshape(40, 2)))

@@ -21,7 +21,7 @@ ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decis
 PUBLIC = [getattr(estimators, name) for name in estimators.__all__]
 # What one warm fit of 300 rows, 12 columns and 6 labels enters; fewer are better.
 MOST_FILES, MOST_FUNCTIONS = 31, 154
-OF_FIT, OF_ANSWERS = {"watching", "whole"}, {"watching", "checking"}
+OF_FIT, OF_ANSWERS = {"fitting"}, {"answering"}
 
 
 def own_classes(estimator: type) -> list[type]:

@@ -147,9 +147,9 @@ class Stranger:
 @pytest.mark.parametrize(
     ("estimator", "rules", "labels", "error", "message"),
     [
-        (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected one that decodes"),
-        (ChainCRF(), RULES, frame(Y), TypeError, "estimator: expected one that decodes"),
-        (Stranger(), RULES, frame(Y), ValueError, "estimator: expected a decoder whose"),
+        (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected a classifier of label matrices"),
+        (ChainCRF(), RULES, frame(Y), TypeError, "estimator: expected a classifier of label matrices"),
+        (Stranger(), RULES, frame(Y), ValueError, "estimator: expected an estimator whose predict"),
         (
             LMSBNClassifier(),
             RULES,

@@ -219,7 +219,7 @@ def test_instances_of_texts_are_explained_by_what_is_made_of_them():
     found = model.explain(texts[:1])
     assert max(found["label_0"].features, key=found["label_0"].features.__getitem__) == "sun"
     assert found.by_feature == {}
-    with pytest.raises(ValueError, match="reference: expected none"):
+    with pytest.raises(ValueError, match="reference: expected None"):
         model.explain(texts[:1], reference=np.zeros(2))
 
 

@@ -172,7 +172,7 @@ def test_of_a_kernel_the_support_vectors_contribute(kernel):
         assert len(each.features) == (model.dual_coef_[place] != 0).sum()
     if kernel == "precomputed":
         assert found.by_feature == {}
-        with pytest.raises(ValueError, match="reference: expected none"):
+        with pytest.raises(ValueError, match="reference: expected None"):
             model.explain(rows[3:4], reference=np.zeros(len(rows)))
         return
     support: Any = model.support_vectors_

@@ -14,7 +14,8 @@ from scipy import sparse
 
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.networks import few_parents, orderings, sigmoid_belief
+from lmbm_torch.estimators.networks import few_parents, orderings
+from lmbm_torch.fitting import recipe
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.solvers.networks import chosen_parents
@@ -95,7 +96,7 @@ def test_rows_are_predicted_some_at_a_time(monkeypatch):
 
 def test_parents_are_chosen_where_labels_are_many(monkeypatch):
     assert np.count_nonzero(fitted(max_parents="auto").parent_coef_) > 2 * 7
-    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
+    monkeypatch.setattr(recipe, "MANY_LABELS", 6)
     monkeypatch.setattr(few_parents, "COUNTS", (1,))
     model = fitted(max_parents="auto")
     assert (np.count_nonzero(model.parent_coef_, axis=1) <= 1).all()
@@ -148,7 +149,7 @@ def test_held_out_losses_are_those_of_networks_that_never_saw_them(monkeypatch, 
 
 
 def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatch):
-    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
+    monkeypatch.setattr(recipe, "MANY_LABELS", 6)
     monkeypatch.setattr(few_parents, "COUNTS", (1, 2, 3))
     here = fitted(max_parents="auto", random_state=None)
     with joblib.parallel_config(backend="loky", n_jobs=2):
@@ -157,7 +158,7 @@ def test_the_choice_is_the_same_without_a_seed_and_in_other_processes(monkeypatc
 
 
 def test_calibration_keeps_the_choice(monkeypatch):
-    monkeypatch.setattr(sigmoid_belief, "MANY_LABELS", 6)
+    monkeypatch.setattr(recipe, "MANY_LABELS", 6)
     calls = []
     choose = few_parents.chosen_count
     monkeypatch.setattr(

@@ -45,8 +45,8 @@ def test_members_are_the_networks_that_are_learned_one_by_one(monkeypatch, toget
 def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
     gaps, learn = [], network_training.solved
 
-    def noted(dual, **named):
-        problems, state = dual.problem, learn(dual, **named)
+    def noted(settings, dual, **named):
+        problems, state = dual.problem, learn(settings, dual, **named)
         weights = state.weights
         primal, dual = problems.primal(weights), problems.dual(state.dual_coef, weights)
         gaps.append((primal - dual) / primal)
@@ -65,8 +65,8 @@ def test_labels_with_the_same_parents_are_solved_once(monkeypatch):
     """Of nine random members four share their halves, as do the next four."""
     steps, learn = [], network_training.solved
 
-    def noted(dual, **named):
-        state = learn(dual, **named)
+    def noted(settings, dual, **named):
+        state = learn(settings, dual, **named)
         steps.append(state.steps)
         return state
 

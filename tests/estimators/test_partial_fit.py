@@ -80,7 +80,7 @@ def test_classes_and_names_of_the_first_call_hold(digits):
     model = LMSBNClassifier().partial_fit(X, Y, classes=list("abcdefgh"))
     assert model.label_names_ == tuple("abcdefgh")
     for wrong, message in (
-        ((X, Y[:, :3]), "y: expected what the first call was given, got 3 labels"),
+        ((X, Y[:, :3]), "y: expected the labels of the first call, got 3 labels"),
         ((X[:, :5], Y), "5 features"),
         ((X, np.where(np.arange(8) == 2, np.nan, Y)), "y: "),
         ((X, np.arange(600) % 3), "y: expected a label matrix"),

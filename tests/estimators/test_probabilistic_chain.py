@@ -305,7 +305,7 @@ def test_what_is_strange_is_refused_by_name(tmp_path):
         (ValueError, "order: expected a permutation", LogisticRegression(), {"order": [0, 1]}),
         (
             ValueError,
-            "estimator: expected one whose fit takes",
+            "estimator: expected a classifier with sample_weight",
             KNeighborsClassifier(),
             {"class_weight": "balanced"},
         ),

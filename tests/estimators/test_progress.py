@@ -28,7 +28,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
 )
 from lmbm_torch.estimators.common import calls as module
-from lmbm_torch.estimators.common.calls import progress, watched
+from lmbm_torch.estimators.common.calls import answer_call, progress
 
 ESTIMATORS = (
     LMSBNClassifier(random_state=0),
@@ -140,7 +140,7 @@ def test_a_path_has_one_bar_for_all_its_fits(capsys, monkeypatch):
 
 
 class Slow(LMSBNEnsembleClassifier):
-    @watched
+    @answer_call
     def decode(self, X, known=None, top_k=1):
         time.sleep(0.1)
         return super().decode(X, known, top_k)

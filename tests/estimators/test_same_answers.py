@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch import estimators
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, ThresholdTunedClassifier
-from lmbm_torch.estimators.common.seeding import seeds_for
+from lmbm_torch.estimators.common.settings import seeds_for
 
 ROWS, FEATURES = 90, 5
 CLASSES = {"KernelLogisticRegression", "MultiClassSVM"}

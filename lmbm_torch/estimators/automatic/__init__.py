@@ -1,1 +1,1 @@
-"""The choice among families of classifiers by cross-validation within a budget of seconds."""
+"""Automatic choice among families of classifiers by cross-validation within a time budget."""

@@ -1,8 +1,8 @@
-"""What a fitted classifier believes of the labels, as much of it as expected F1 and thresholds ask for.
+"""Beliefs of fitted classifiers: the probabilities needed for expected F1 and for thresholds.
 
-That is P(y_i = 1, |y| = s), (instances, labels, sizes) for s = 1 …: the labelling of largest expected F1 is a
-function of it (Dembczyński et al. 2011), and its sums over sizes are the marginals. It is linear in the
-distribution of the labels, so that of a mixture it is the mean.
+Beliefs are P(y_i = 1, |y| = s), (instances, labels, sizes) for s = 1, 2, …: the label set of largest expected
+F1 is a function of the beliefs (Dembczyński et al. 2011), and sums over sizes are the marginals. Beliefs are
+linear in the distribution of the labels: beliefs of a mixture are the mean of its members' beliefs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from lmbm_torch.inference.sampling import ancestral
 Beliefs = np.ndarray
 """(instances, labels, sizes), float32."""
 
-# Larger labellings count as ones of this size: tables grow with it. Sizes of many labels are not counted.
+# Largest counted number of labels (larger label sets count as this size, because tables grow with it), and
+# number of labels beyond which sizes are not counted.
 MAX_SIZE, MANY_LABELS = 30, 128
-# A chain asks its classifiers about each draw.
+# Samples of a belief network and of a chain, whose links predict for every sample.
 NETWORK_DRAWS, CHAIN_DRAWS = 300, 30
 
 
 def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
-    """Of a fitted pipeline; None of one that has no probabilities."""
+    """Return the beliefs of a fitted pipeline; None without probabilities."""
     model, X = pipeline[-1], pipeline[:-1].transform(X)
     if isinstance(model, LabelSetClassifier):
         return _of_label_sets(model.label_set_proba(X), model.labellings_)
@@ -41,13 +42,13 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
     if not hasattr(model, "predict_proba"):
         return None
     found = model.predict_proba(X)
-    # Trees have one array for each label, and no list of a single one.
+    # Trees return a list with an array for each label, but a bare array for a single label.
     of_labels: Any = model.classes_
     if np.ndim(of_labels[0]) == 0:
         found, of_labels = [found], [of_labels]
     if isinstance(found, list):
         pairs = zip(found, of_labels, strict=True)
-        # A label of one class in training has one column.
+        # A label with a single class in training has one column.
         found = np.stack(
             [
                 each[:, list(classes).index(1)] if 1 in classes else np.zeros(len(each))
@@ -59,12 +60,12 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
 
 
 def marginals(beliefs: Beliefs) -> np.ndarray:
-    """P(y_i = 1), (instances, labels)."""
+    """Return P(y_i = 1), (instances, labels)."""
     return beliefs.sum(-1)
 
 
 def of_marginals(probabilities: np.ndarray) -> Beliefs:
-    """Of independent labels, whose number is Poisson-binomial.
+    """Compute the beliefs of independent labels, with a Poisson-binomial number of labels.
 
     Args:
         probabilities: (instances, labels).
@@ -74,7 +75,7 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
     if sizes == 1:
         return probabilities.astype(np.float32)[..., None]
     found = np.zeros((count, labels, sizes), np.float32)
-    # P(so many of the labels in front), then those behind: together the others of each label.
+    # P(number of earlier labels), combined with P(number of later labels): all labels but the current one.
     none = np.eye(1, sizes).repeat(count, 0)
     front = [none]
     for label in range(labels - 1):
@@ -88,7 +89,7 @@ def of_marginals(probabilities: np.ndarray) -> Beliefs:
 
 
 def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
-    """P(so many), (instances, sizes), once a label counts that has the probability (instances, 1)."""
+    """Add a label of probability (instances, 1) to P(number), (instances, sizes)."""
     moved = numbers * probability
     found = numbers - moved
     found[:, 1:] += moved[:, :-1]
@@ -97,7 +98,7 @@ def _with_one_more(numbers: np.ndarray, probability: np.ndarray) -> np.ndarray:
 
 
 def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """P(so many) of the sum of two independent numbers, (instances, sizes)."""
+    """Compute P(number) of the sum of two independent numbers, (instances, sizes)."""
     found = np.zeros_like(first)
     for number in range(first.shape[1]):
         share = second[:, number, None]
@@ -107,7 +108,7 @@ def _of_both(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _of_draws(energies: Any, draws: int) -> Beliefs:
-    """Of the equal mixture of directed models."""
+    """Estimate the beliefs of an equal mixture of directed models."""
     generator = torch.Generator().manual_seed(0)
     share = -(-draws // len(energies))
     drawn = [ancestral.sample(energy, share, generator=generator) for energy in energies]
@@ -116,7 +117,7 @@ def _of_draws(energies: Any, draws: int) -> Beliefs:
 
 
 def _of_label_sets(probabilities: np.ndarray, labellings: np.ndarray) -> Beliefs:
-    """Of label sets (sets, labels) that have each a probability, (instances, sets)."""
+    """Compute the beliefs of label sets (sets, labels) with probabilities (instances, sets)."""
     labels = torch.from_numpy(labellings).float()
     by_size = labels[:, :, None] * _size_indicators(labels)[:, None, :]
     return (
@@ -129,7 +130,7 @@ def _sizes(num_labels: int) -> int:
 
 
 def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
-    """Whether a labelling (…, labels) has so many labels, (…, sizes)."""
+    """Return whether label sets (…, labels) have certain sizes, (…, sizes)."""
     most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
     return (sizes == torch.arange(1, most + 1)).float()

@@ -1,4 +1,4 @@
-"""A convex mixture of fitted classifiers: their mean beliefs, or the answer that all expect most of."""
+"""Convex mixtures of fitted classifiers: mean beliefs, or the answer of largest expected measure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmbm_torch.estimators.automatic.rules import Rule, best_thresholds, held_ou
 from lmbm_torch.estimators.automatic.search import Search, Trial
 from lmbm_torch.estimators.common.measures import agreement, measure
 
-# Members are added so often; one may be added again.
+# Number of greedy additions; a member may be added twice.
 MAX_ADDED = 8
-# Standard errors below the best one within which members are taken for as good.
+# Members within this many standard errors of the best count as equally good.
 AS_GOOD = 2.0
-# Where thresholds of each label, by its own F1, may be better than a common one.
+# Measures for which a threshold for each label, chosen by the label's F1, may beat a common threshold.
 OF_SINGLE_LABELS = {"macro_f1"}
 
 Worth = np.ndarray
@@ -28,16 +28,16 @@ Worth = np.ndarray
 def worth(
     metric: str, models: Sequence[Any], answers: Sequence[np.ndarray], X: Any, scores: Sequence[float]
 ) -> Worth:
-    """The expected metric of each answer, model by model.
+    """Return the expected metric of each answer, model by model.
 
-    Of exact match that is the answer's probability; a model without probabilities gives its own answer the
-    share of instances where it was right, and others nothing. Otherwise it is how much the answer agrees with
-    the model's own.
+    For exact match the value is the probability of the answer; a model without probabilities gives its own
+    answer the held-out share of right instances, and 0 to different answers. For other metrics the value is
+    the agreement with the model's own answer.
 
     Args:
         models: pipelines.
         answers: (instances, labels), of each model.
-        scores: of each model, the metric over instances held out.
+        scores: of each model, the metric over held-out instances.
     """
     own = [np.array([agreement(metric, mine, each) for each in answers]) for mine in answers]
     if metric != "exact_match":
@@ -56,7 +56,7 @@ def _probability(model: Any, answers: Sequence[np.ndarray], X: Any) -> np.ndarra
 
 
 def chosen(weights: np.ndarray, worths: Worth, answers: Sequence[np.ndarray]) -> np.ndarray:
-    """For each instance the answer of largest mixed worth, of equals the heavier member's.
+    """Return for each instance the answer of largest mixed worth; the heavier member's in case of ties.
 
     Args:
         weights: (members,).
@@ -74,7 +74,7 @@ def mixture_weights(
     answers: Sequence[Sequence[np.ndarray]],
     truths: Sequence[np.ndarray],
 ) -> tuple[np.ndarray, float]:
-    """Weights of the members whose answers are chosen among, and the measure of their mixture.
+    """Return weights of the members for a choice among their answers, and the measure of the mixture.
 
     Args:
         worths, answers, truths: of each fold.
@@ -91,13 +91,13 @@ def mixture_weights(
 def belief_weights(
     metric: str, members: Sequence[Sequence[Beliefs]], truths: Sequence[np.ndarray]
 ) -> tuple[np.ndarray, Rule, float]:
-    """Weights of the members whose beliefs are mixed, the rule, and the measure of its answers.
+    """Return weights of the members for mean beliefs, the rule, and the measure of the answers.
 
-    Thresholds of each label are learned from all folds if learning them from the others is better than a
-    common one.
+    Thresholds of each label are learned from all folds if held-out thresholds are better than a common
+    threshold.
 
     Args:
-        members: of each the beliefs in each fold.
+        members: for each member the beliefs in each fold.
         truths: of each fold.
     """
     truth = np.concatenate(truths)
@@ -121,7 +121,7 @@ def belief_weights(
 
 
 def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
-    """The beliefs of the mixture."""
+    """Return the beliefs of the mixture."""
     mixed = np.zeros(members[0].shape)
     for weight, each in zip(weights, members, strict=True):
         mixed += weight * each
@@ -129,20 +129,19 @@ def pooled(weights: np.ndarray, members: Sequence[Beliefs]) -> Beliefs:
 
 
 def standard_error(score: float, count: int) -> float:
-    """Of a share of so many instances; of other measures between 0 and 1 about as much, or less."""
+    """Return the standard error of a share of ``count`` instances, an approximation for other measures."""
     return float(np.sqrt(max(score * (1 - score), 0.0) / count))
 
 
 def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int) -> tuple[np.ndarray, float]:
-    """Weights that make a value large (Caruana et al. 2004).
+    """Return weights of large value, by greedy selection (Caruana et al. 2004).
 
-    All members whose value is within two standard errors of the best one's are taken first, for which of
-    them is the best nobody can tell, and together they err less; then, again and again, the one with which
-    the value is largest. The best mixture on the way is the answer, of equal ones the first; or the best
-    member, if it is better by more than the standard error.
+    The start are all members within two standard errors of the best value, which the data cannot tell apart.
+    Then the member with the largest resulting value is added again and again. The result is the best mixture
+    on the way, the first of equal ones; or the best member, if better by more than the standard error.
 
     Args:
-        instances: that the values are of.
+        instances: number of instances of the values.
     """
     alone = np.array([value(member) for member in np.eye(members)])
     error = standard_error(alone.max(), instances)
@@ -151,7 +150,7 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
     for _ in range(MAX_ADDED):
         trials = counts + np.eye(members)
         values = np.array([value(trial / trial.sum()) for trial in trials])
-        # Of equally good ones a new member, with which others may rise in the next step.
+        # Among equally good trials take a new member, whose addition may raise others in the next step.
         equal = values == values.max()
         counts = trials[int(np.where(equal, counts, np.inf).argmin())]
         if values.max() > best:
@@ -163,11 +162,11 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
 
 @dataclass(frozen=True)
 class Choice:
-    """What is trained on all instances.
+    """The result of the choice, to be trained on all instances.
 
     Args:
-        members: trials with their weights, which are positive and sum to 1.
-        rule: from the members' mean beliefs to answers; None for their own answers.
+        members: trials with positive weights of sum 1.
+        rule: function from the members' mean beliefs to answers; None for the members' own answers.
         score: cross-validated.
     """
 
@@ -177,10 +176,10 @@ class Choice:
 
 
 def choose(search: Search, trials: Sequence[Trial]) -> Choice:
-    """A mixture of the trials, or the first one alone, if that is better by more than a standard error.
+    """Return a mixture of the trials, or the first trial if better by more than a standard error.
 
     Args:
-        trials: the best first; all know the folds that it knows.
+        trials: best first; all know the folds of the first.
     """
     best = trials[0]
     alone = Choice([(best, 1.0)], best.decoder if isinstance(best.decoder, Rule) else None, best.score)
@@ -210,7 +209,7 @@ def _of_answers(search: Search, trials: Sequence[Trial]) -> Choice:
     answers, worths, truths = [], [], []
     scores = [trial.score for trial in trials]
     for fold in sorted(trials[0].models):
-        # Where no trial has beliefs none has rules.
+        # Rules need beliefs, and no trial here has beliefs.
         models = [with_decoder(trial.models[fold], cast("str | None", trial.decoder)) for trial in trials]
         answers.append([trial.answers[fold, trial.decoder] for trial in trials])
         worths.append(worth(search.metric, models, answers[-1], X[search.held_out(trials[0], fold)], scores))

@@ -1,9 +1,9 @@
-"""The classifiers that are tried: the library's families and the usual peers, simplest settings first."""
+"""Candidates of the automatic choice: families of the library and common baselines."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain, zip_longest
@@ -25,14 +25,15 @@ from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassi
 from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import root_mean_square
 from lmbm_torch.kernels.blas import single_threaded
 
-# Undirected models of more labels are decoded within limits, and trained long.
+# Boltzmann machines of more labels train slowly and are decoded within limits.
 MAX_MACHINE_LABELS = 10
-# Of a forest, and of each forest of a chain.
+# Trees of a forest, and of each forest of a chain.
 TREES, LINK_TREES = 100, 30
-# The prefixes that a chain's search keeps; one call of a link's classifier for each label.
+# Prefixes of a chain's beam search; each label costs a call of the link's classifier.
 BEAM = 10
 
 
@@ -41,11 +42,11 @@ class Candidate:
     """A classifier to try.
 
     Args:
-        family: its name.
-        settings: what differs within the family, for readers.
+        family: name of the family.
+        settings: differences within the family, as text.
         pipeline: unfitted; scaling of the features, and the model.
-        decoders: settings of the model's parameter ``decoder``, all tried on one fit; None where it has none.
-            What rules make of its probabilities is tried beside them.
+        decoders: values of the model's parameter ``decoder``, all tried on one fit; None without the
+            parameter. Rules on the probabilities are tried in addition.
     """
 
     family: str
@@ -54,12 +55,12 @@ class Candidate:
     decoders: tuple[str | None, ...]
 
     def unfitted(self, decoder: str | None = None) -> Pipeline:
-        """A copy to fit."""
+        """Return an unfitted copy."""
         return with_decoder(cast(Pipeline, clone(self.pipeline)), decoder)
 
 
 def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
-    """The pipeline, its model's decoder set, where there is one."""
+    """Set the decoder of a pipeline's model, if not None."""
     if decoder is not None:
         pipeline[-1].set_params(decoder=decoder)
     return pipeline
@@ -67,9 +68,9 @@ def with_decoder(pipeline: Pipeline, decoder: str | None) -> Pipeline:
 
 @single_threaded()
 def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
-    """The pipeline, once it has learned; trees may have a single label with its axis.
+    """Fit a pipeline without warnings about label axes.
 
-    A label of which no value is known counts as one that never occurs.
+    A label without a known value counts as never present.
     """
     labels = np.where(np.isnan(labels).all(0), 0, labels)
     with warnings.catch_warnings():
@@ -78,7 +79,7 @@ def fitted(pipeline: Any, X: Any, labels: np.ndarray) -> Any:
 
 
 def answers_of(pipeline: Any, X: Any) -> np.ndarray:
-    """Labels (instances, labels) of a fitted pipeline; trees give a single label one axis."""
+    """Return the labels (instances, labels) of a fitted pipeline, also for the flat answers of trees."""
     found = np.asarray(pipeline.predict(X)).astype(np.int64)
     return found.reshape(len(found), -1)
 
@@ -86,10 +87,10 @@ def answers_of(pipeline: Any, X: Any) -> np.ndarray:
 def candidates(
     metric: str, num_labels: int, *, is_sparse: bool, families: Sequence[str] | None, seed: int
 ) -> list[Candidate]:
-    """One setting of each family in turn.
+    """Return one setting of each family in turn.
 
     Raises:
-        ValueError: a family that there is none of, or families that have nothing for these data.
+        ValueError: an unknown family, or no candidate for these data.
     """
     for name in families or ():
         if name not in FAMILIES:
@@ -100,22 +101,22 @@ def candidates(
     if not found:
         kind = "sparse" if is_sparse else "dense"
         raise ValueError(
-            f"families: expected some that take {kind} features and {num_labels} labels, got {families}"
+            f"families: expected a family for {kind} features and {num_labels} labels, got {families}"
         )
     return found
 
 
 class UnitMeanSquare(TransformerMixin, BaseEstimator):
-    """X / r with r² = mean ‖x‖²: the size of the features does not matter to the weight of the losses."""
+    """A scaling to X / r with r² = mean ‖x‖², so that features of any size suit the same C."""
 
     def fit(self, X, y=None):
-        """Learn r, 1 for features of zero."""
+        """Compute r; 1 for features of zero."""
         rows: Any = validate_data(self, X, accept_sparse="csr")
         self.scale_ = root_mean_square(rows)
         return self
 
     def transform(self, X):
-        """X / r, (instances, features)."""
+        """Return X / r, (instances, features)."""
         check_is_fitted(self)
         rows: Any = validate_data(self, X, accept_sparse="csr", reset=False)
         return rows / self.scale_
@@ -127,87 +128,100 @@ class UnitMeanSquare(TransformerMixin, BaseEstimator):
 
 
 def _scalings(is_sparse: bool) -> dict[str, tuple[Any, ...]]:
-    """Those of the features, the one first that mostly is best."""
-    if is_sparse:
-        return {"unit rows": (Normalizer(),), "largest 1": (MaxAbsScaler(), UnitMeanSquare())}
-    return {
+    """Return the recipe's units of features as steps of a pipeline, the usually best units first."""
+    steps = {
         "standardised, unit rows": (StandardScaler(), Normalizer()),
         "[0, 1]": (MinMaxScaler(clip=True), UnitMeanSquare()),
+        "largest 1": (MaxAbsScaler(), UnitMeanSquare()),
         "unit rows": (Normalizer(),),
         "standardised": (StandardScaler(), UnitMeanSquare()),
     }
+    return {name: steps[name] for name in recipe.SEARCHED_UNITS["sparse" if is_sparse else "dense"]}
 
 
 def _behind(scaling: tuple[Any, ...], model: Any, kind: type[Pipeline] = Pipeline) -> Pipeline:
-    """The model behind the steps of a scaling; a ``CompletingPipeline`` for one of complete labels alone."""
+    """Return a pipeline of scalings and a model; a ``CompletingPipeline`` for models of complete labels."""
     return kind([*((f"scale_{place}", step) for place, step in enumerate(scaling)), ("model", model)])
 
 
-def _as_it_is(family: str, model: Any, settings: str) -> Candidate:
+def _unscaled(family: str, model: Any, settings: str) -> Candidate:
     return Candidate(family, settings, _behind(("passthrough",), model, CompletingPipeline), (None,))
 
 
+Made = Callable[..., tuple[Any, str]]
+"""One of the recipe's searched settings → a model, and the setting in words."""
+
+
+def _in_all_units(
+    family: str,
+    is_sparse: bool,
+    made: Made,
+    decoders: tuple[str | None, ...] = (None,),
+    kind: type[Pipeline] = Pipeline,
+) -> Iterator[Candidate]:
+    """Yield a candidate for each of the family's searched settings in each of the units of features."""
+    for setting in recipe.SEARCHED[family]:
+        for scaling, steps in _scalings(is_sparse).items():
+            model, words = made(*setting) if isinstance(setting, tuple) else made(setting)
+            yield Candidate(family, f"{words}, {scaling}", _behind(steps, model, kind), decoders)
+
+
 def _of_network(metric: str) -> tuple[str, ...]:
-    """The decoders of networks that may be best by a measure; for others there are rules."""
+    """Return the decoders of belief networks to try; for other measures there are rules."""
     return ("hinge", "exact_match") if metric == "exact_match" else ("hinge",)
 
 
 def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for C in (1.0, 10.0, 0.1, 3.0, 0.3):
-        for scaling, steps in _scalings(is_sparse).items():
-            model = LMSBNClassifier(C, calibrate=num_labels <= MANY_LABELS, random_state=seed)
-            yield Candidate("network", f"C={C:g}, {scaling}", _behind(steps, model), _of_network(metric))
+    def made(C: float) -> tuple[Any, str]:
+        calibrate = num_labels <= MANY_LABELS
+        return LMSBNClassifier(C, calibrate=calibrate, random_state=seed), f"C={C:g}"
+
+    return _in_all_units("network", is_sparse, made, _of_network(metric))
 
 
 def _kernel_networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for C in (3.0, 10.0, 1.0, 30.0):
-        for scaling, steps in _scalings(is_sparse).items():
-            model = LMSBNClassifier(C, kernel="rbf", calibrate=metric != "exact_match", random_state=seed)
-            yield Candidate(
-                "kernel network", f"C={C:g}, {scaling}", _behind(steps, model), _of_network(metric)
-            )
+    def made(C: float) -> tuple[Any, str]:
+        settings: Any = {"kernel": "rbf", "calibrate": metric != "exact_match", "random_state": seed}
+        return LMSBNClassifier(C, **settings), f"C={C:g}"
+
+    return _in_all_units("kernel network", is_sparse, made, _of_network(metric))
 
 
 def _ensembles(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for kernel, C in (("linear", 1.0), ("rbf", 10.0)):
-        for scaling, steps in _scalings(is_sparse).items():
-            base = LMSBNClassifier(C, kernel=kernel)
-            model = LMSBNEnsembleClassifier(base, num_members=10, random_state=seed)
-            yield Candidate(
-                "ten networks", f"{kernel}, C={C:g}, {scaling}", _behind(steps, model), _of_network(metric)
-            )
+    def made(kernel: str, C: float) -> tuple[Any, str]:
+        base = LMSBNClassifier(C, kernel=kernel)
+        model = LMSBNEnsembleClassifier(base, num_members=10, random_state=seed)
+        return model, f"{kernel}, C={C:g}"
+
+    return _in_all_units("ten networks", is_sparse, made, _of_network(metric))
 
 
 def _machines(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    if num_labels > MAX_MACHINE_LABELS:
-        return
-    for C in (10.0, 1.0, 100.0):
-        for scaling, steps in _scalings(is_sparse).items():
-            machine = _behind(steps, LMBMClassifier(C, random_state=seed))
-            yield Candidate("Boltzmann machine", f"C={C:g}, {scaling}", machine, (None,))
+    if num_labels <= MAX_MACHINE_LABELS:
+        yield from _in_all_units(
+            "Boltzmann machine", is_sparse, lambda C: (LMBMClassifier(C, random_state=seed), f"C={C:g}")
+        )
 
 
 def _forest_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for leaf in (1, 3):
-        for features in ("sqrt", 0.3):
-            trees: Any = _sklearn_ensemble().ExtraTreesClassifier(
-                LINK_TREES, min_samples_leaf=leaf, random_state=seed
-            )
-            trees.set_params(max_features=features)
-            yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", seed)
+    for leaf, features in recipe.SEARCHED["chain of extra trees"]:
+        trees: Any = _sklearn_ensemble().ExtraTreesClassifier(
+            LINK_TREES, min_samples_leaf=leaf, random_state=seed
+        )
+        trees.set_params(max_features=features)
+        yield _chain("chain of extra trees", trees, f"leaf {leaf}, features {features}", seed)
 
 
 def _logistic_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for C in (1.0, 10.0, 0.1):
+    family = "chain of logistic regressions"
+    for C in recipe.SEARCHED[family]:
         for scaling, steps in _scalings(is_sparse).items():
             linear = _behind(steps, LogisticRegression(C=C, max_iter=10_000))
-            yield _chain("chain of logistic regressions", linear, f"C={C:g}, {scaling}", seed)
+            yield _chain(family, linear, f"C={C:g}, {scaling}", seed)
 
 
 def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    if is_sparse:
-        return
-    for rate in (0.1, 0.05):
+    for rate in () if is_sparse else recipe.SEARCHED["chain of boosting"]:
         boosting = _sklearn_ensemble().HistGradientBoostingClassifier(
             learning_rate=rate, max_iter=100, random_state=seed
         )
@@ -215,35 +229,34 @@ def _boosting_chains(metric: str, num_labels: int, is_sparse: bool, seed: int) -
 
 
 def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for leaf in (1, 3):
+    for leaf in recipe.SEARCHED["forest"]:
         for kind in (_sklearn_ensemble().ExtraTreesClassifier, _sklearn_ensemble().RandomForestClassifier):
             model = kind(TREES, min_samples_leaf=leaf, random_state=seed)
-            yield _as_it_is("forest", model, f"{kind.__name__}, leaf {leaf}")
+            yield _unscaled("forest", model, f"{kind.__name__}, leaf {leaf}")
 
 
 def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for kernel, C in (("rbf", 10.0), ("linear", 1.0), ("rbf", 1.0), ("linear", 10.0), ("linear", 0.1)):
-        for scaling, steps in _scalings(is_sparse).items():
-            powerset = _behind(steps, LabelPowersetSVM(C, kernel=kernel), CompletingPipeline)
-            yield Candidate("label powerset", f"{kernel}, C={C:g}, {scaling}", powerset, (None,))
+    def made(kernel: str, C: float) -> tuple[Any, str]:
+        return LabelPowersetSVM(C, kernel=kernel), f"{kernel}, C={C:g}"
+
+    return _in_all_units("label powerset", is_sparse, made, kind=CompletingPipeline)
 
 
 def _label_set_forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for leaf in (1, 3):
+    for leaf in recipe.SEARCHED["forest of label sets"]:
         model = LabelSetForest(TREES, min_samples_leaf=leaf, random_state=seed)
-        yield _as_it_is("forest of label sets", model, f"leaf {leaf}")
+        yield _unscaled("forest of label sets", model, f"leaf {leaf}")
 
 
 def _label_set_ridges(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    for gamma in (3.0, 1.0, 0.3, 10.0):
-        for scaling, steps in _scalings(is_sparse).items():
-            model = LabelSetRidge(gamma, metric=metric, random_state=seed)
-            ridge = _behind(steps, model, CompletingPipeline)
-            yield Candidate("regression of label sets", f"width {gamma:g}, {scaling}", ridge, (None,))
+    def made(gamma: float) -> tuple[Any, str]:
+        return LabelSetRidge(gamma, metric=metric, random_state=seed), f"width {gamma:g}"
+
+    return _in_all_units("regression of label sets", is_sparse, made, kind=CompletingPipeline)
 
 
 def _sklearn_ensemble() -> Any:
-    """scikit-learn's ensembles, imported at use: most who import the estimators need no trees."""
+    """Import scikit-learn's ensembles at use: most users of the estimators need no trees."""
     return import_module("sklearn.ensemble")
 
 
@@ -270,29 +283,29 @@ FAMILIES = {
 """A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates."""
 
 
-# The network need not be learned well to complete labels.
+# Relative gap of the completing network; completion needs no exact training.
 TOL = 1e-2
 
 
 class CompletingPipeline(Pipeline):
-    """A pipeline whose classifier takes no missing labels, trained on what a network makes of them.
+    """A pipeline for a classifier of complete labels, trained on labels completed by a belief network.
 
-    The network is an :class:`LMSBNClassifier` of C = 1 over features of unit length, and learns from all
-    labels that are known; a missing one is that of its best labelling around the known ones of the instance.
-    With complete labels this is scikit-learn's own pipeline.
+    The network is an :class:`LMSBNClassifier` over features of unit length, trained on all known labels;
+    missing labels are decoded given the known labels of the instance. With complete labels the pipeline is
+    scikit-learn's own.
     """
 
     def fit(self, X: Any, y: Any, **params: Any) -> Self:
-        """Learn from features (instances, features) and labels (instances, labels), NaN where missing."""
+        """Train on features (instances, features) and labels (instances, labels), NaN for missing labels."""
         return super().fit(X, completed(X, np.asarray(y)), **params)
 
 
 def completed(X: Any, labels: np.ndarray) -> np.ndarray:
-    """Labels (instances, labels) as integers, those that are missing as a network completes them."""
+    """Return labels (instances, labels) as integers, missing labels completed by a belief network."""
     missing = np.isnan(labels)
     rows = np.flatnonzero(missing.any(1))
     if len(rows):
-        # What is known most often imputes the rest while the network is learned.
+        # Labels with few missing values first: they impute later labels during training.
         order: Any = np.argsort(missing.sum(0), kind="stable")
         network = LMSBNClassifier(ordering=order, tol=TOL, random_state=0)
         scaling = [Normalizer()] if issparse(X) else [StandardScaler(), Normalizer()]

@@ -1,4 +1,4 @@
-"""The best classifier of label vectors that a budget of seconds finds, by cross-validation over families."""
+"""Automatic choice of a multi-label classifier within a time budget, by cross-validation over families."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmbm_torch.estimators.automatic.search import (
     stratified_folds,
 )
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.measures import MEASURES
 from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.spreading import spread
@@ -36,52 +36,51 @@ from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.explanations import Explanation, explanation, without_names
 from lmbm_torch.solvers.networks.problems import Features
 
-# Instances whose beliefs are held at once.
+# Instances of a batch of beliefs.
 BATCH = 10_000
 
 
 class AutoLabelClassifier(StructuredClassifier):
-    """The family of classifiers, its settings and its decoder that fit a table best, chosen within a time.
+    """An automatic choice of a multi-label classifier, with parameters and decoder, within a time budget.
 
-    Tried are networks, linear and with kernels, ensembles of them, Boltzmann machines, chains of extra trees,
-    of boosting and of logistic regressions, forests, and SVMs and forests of whole label sets, each with
-    several scalings of the features and penalties. Successive halving takes ever more instances and then all
-    folds of a cross-validation, and begins anew with what it has not reached while there is time; where two
-    could not go on to the next round, the best of each family are compared in this one. For F1, what has
-    probabilities answers by its expectation or by thresholds. The best ones that know the same folds are
-    mixed where the folds prefer that. Folds of candidates are fitted wherever joblib's active backend says:
-    by as many workers at once as there are, which all have the whole time.
+    The families are belief networks, linear and with kernels, ensembles of belief networks, Boltzmann
+    machines, chains of extra trees, of boosting and of logistic regressions, forests, and SVMs and forests of
+    whole label sets, each with several scalings of the features and penalties. Successive halving uses more
+    and more instances and then all cross-validation folds, and starts again with untried candidates while
+    time is left; if time does not allow two candidates in the next round, the best of each family are
+    compared in the current round. For F1, classifiers with probabilities answer by the expectation or by
+    thresholds. The best candidates with the same known folds are mixed if the folds prefer the mixture.
+    Workers of joblib's active backend fit candidates on folds, each worker with the whole time budget.
 
-    Missing labels, NaN, are left to what takes them: networks, Boltzmann machines, and chains, each link of
-    which learns from the instances that know its label. Forests and classifiers of whole label sets are
-    trained on the labels that a network completes around the known ones, within each training part. Folds
-    are scored by known labels alone, exact match by whether all of an instance's are right: scores of less
-    complete tables are higher. An instance without any known label teaches and scores nothing.
+    Missing labels, NaN, are passed to belief networks, Boltzmann machines and chains, whose links train on
+    the instances with a known label. Forests and classifiers of label sets are trained on labels completed by
+    a belief network, within each training part. Folds are scored by known labels alone, exact match by
+    whether all known labels are right: scores of less complete tables are higher. Instances without a known
+    label are ignored.
 
     Args:
-        metric: to maximise, ``"exact_match"``, ``"hamming"`` (the share of single labels that are right),
+        metric: maximised measure, ``"exact_match"``, ``"hamming"`` (the share of right labels),
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
-        time_budget: seconds that :meth:`fit` may take; a quarter more at the most, as long as one training on
-            all instances takes less and, where a process imports and compiles in this time, half of it is
-            left afterwards.
-        families: names of those to try, in :data:`FAMILIES`; None for all.
+        time_budget: seconds of :meth:`fit`, exceeded by at most a quarter if one training on all instances
+            takes less and, for a process that first imports and compiles, half of the budget is left.
+        families: names of the tried families, in :data:`FAMILIES`; None for all.
         cv: number of folds, stratified by label sets.
-        mixture: whether the best ones may be mixed.
-        clock: that the seconds are read from; ``time.process_time`` where others use the processor, too. Of
-            workers at once each reads its own, and the longest counts.
-        verbose: 1 for a bar of the time with the last trial (needs rich); 0 for none.
-        random_state: of the folds and of all that is tried.
-        constraints: rules that answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``: of those that obey them the one that is best by what answers. The choice is made
-            without them.
+        mixture: whether the best candidates may be mixed.
+        clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
+            clock, and the longest time counts.
+        verbose: 1 for a progress bar of the time with the last trial (needs rich); 0 for none.
+        random_state: seed of the folds and of all candidates.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); the
+            choice itself ignores rules.
 
     Attributes:
         members_: the classifiers of the mixture, fitted to all instances.
-        weights_: of the members, positive, sum 1.
-        rule_: what answers from the members' mean beliefs, such as a threshold; None for their own answers.
-        table_: all that was tried, the chosen ones first, then the next best: dictionaries of ``family``,
-            ``settings``, ``decoder``, ``score``, ``folds``, ``instances`` (for training, in each fold),
-            ``seconds`` (of the last fold) and ``weight``.
+        weights_: of the members, positive, of sum 1.
+        rule_: function from the members' mean beliefs to answers, such as a threshold; None for the members'
+            own answers.
+        table_: all trials, the chosen ones first, then by rank: dictionaries of ``family``, ``settings``,
+            ``decoder``, ``score``, ``folds``, ``instances`` (for training, in each fold), ``seconds`` (of the
+            last fold) and ``weight``.
         best_score_: the cross-validated metric of the choice.
         label_names_, classes_: see :class:`StructuredClassifier`.
     """
@@ -122,17 +121,16 @@ class AutoLabelClassifier(StructuredClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows) -> Self:
-        """Choose, and learn from all instances.
+        """Choose by cross-validation, and train the choice on all instances.
 
         Args:
             X: (instances, features), dense or CSR; finite.
             y: (instances, labels) in {0, 1} and NaN (missing); or one class per instance.
 
         Raises:
-            ValueError: a setting or an input that is not as described; a label of which no value is known;
+            ValueError: an invalid parameter or input, named in the message; a label without a known value;
                 fewer instances with a known label than folds.
         """
         started = self.clock()
@@ -169,17 +167,16 @@ class AutoLabelClassifier(StructuredClassifier):
         self._scores = [trial.score for trial, _ in choice.members]
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
-        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+        """Return labels (instances, labels) in {0, 1}, or classes if ``fit`` had classes.
 
         Args:
             X: (instances, features), dense or CSR.
-            constraints: further rules, for this call.
+            constraints: further rules for the call.
 
         Raises:
-            ValueError: rules over other labels, over classes, or that contradict each other.
+            ValueError: rules over other labels or over classes, or contradictions.
         """
         labels = self._labels(self._validate_predict(X), self._rules(constraints))
         if self.binarizer_ is None:
@@ -187,23 +184,26 @@ class AutoLabelClassifier(StructuredClassifier):
         return np.asarray(self.binarizer_.inverse_transform(labels))
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels.
+        """Return an explanation of the labels of one instance.
 
         Args:
             X: (1, features), dense or CSR.
-            reference: (features,), where a feature is left out; by default the training means.
-            num_features: how many of the features that matter most are set to their reference, one at a time,
-                to see which labels change.
+            reference: (features,), value of a left-out feature; by default the training means.
+            num_features: number of the most important features, set to the reference one at a time, to see
+                which labels change.
 
         Returns:
-            The fields of the heaviest member, of scaled features, where it is a network, a machine or a chain
-            of linear classifiers or trees, which need not agree with the answer of all; else each label's
-            probability, where all members have one. What changes with a feature or a label is told of the
-            answer of all. See :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
+            The fields of the heaviest member, of scaled features, for a belief network, a Boltzmann machine
+            or a
+            chain of linear classifiers or trees, which may differ from the answer of the mixture; otherwise
+            each
+            label's probability, if all members have probabilities. Changes with a feature or a label are
+            changes of
+            the mixture's answer. See :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: chains of trees, without ``shap``.
-            ValueError: more or fewer instances than one, a reference of another shape, a model of classes.
+            ValueError: several instances, a reference of another shape, a model of classes.
         """
         check_is_fitted(self)
         X = self._validate_predict(X)
@@ -220,7 +220,7 @@ class AutoLabelClassifier(StructuredClassifier):
         )
 
     def unfitted(self, row: int) -> Any:
-        """The classifier of a row of ``table_``, to fit."""
+        """Return the unfitted classifier of a row of ``table_``."""
         check_is_fitted(self)
         candidate, decoder = self._candidates[row]
         if isinstance(decoder, Rule):
@@ -228,7 +228,6 @@ class AutoLabelClassifier(StructuredClassifier):
         return candidate.unfitted(decoder)
 
     def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
-        """Answers (instances, labels) in {0, 1}."""
         return self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
 
     def _answer_by(self, rule: Rule, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
@@ -245,10 +244,10 @@ class AutoLabelClassifier(StructuredClassifier):
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X, self._scores), answers)
 
     def _with_known_labels(self, X: Any, labels: np.ndarray) -> tuple[Features, np.ndarray]:
-        """The instances that have some, with labels as integers where none of these is missing.
+        """Return the instances with known labels, and their labels, as integers if none is missing.
 
         Raises:
-            ValueError: a label of which no value is known.
+            ValueError: a label without a known value.
         """
         missing = np.isnan(labels)
         for place in np.flatnonzero(missing.all(0)).tolist():
@@ -260,7 +259,7 @@ class AutoLabelClassifier(StructuredClassifier):
         return X[rows], labels[rows]
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
-        """The best trial, and of those that know its folds as many as can be trained in the time left."""
+        """Return the best trial, and further trials of the same folds while training time is left."""
         left -= trials[0].expected_seconds(size)
         found = trials[:1]
         for trial in trials[1:FINALISTS] if self.mixture else []:
@@ -271,7 +270,7 @@ class AutoLabelClassifier(StructuredClassifier):
         return found
 
     def _keep(self, trials: list[Trial], weights: dict[int, float]) -> None:
-        """Note the table, heavier members first, then as the search has ranked them."""
+        """Set the table: heavier members first, then by rank of the search."""
         ranked = sorted(trials, key=lambda trial: -weights.get(id(trial), 0.0))
         self._candidates: list[tuple[Candidate, Decoder]] = [
             (trial.candidate, trial.decoder) for trial in ranked

@@ -1,4 +1,4 @@
-"""Why a chosen classifier answers as it does: its heaviest member's fields, and the answers of all."""
+"""Explanations of an automatic choice: fields of the heaviest member, answers of the mixture."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Restricted = Callable[[tuple[Rule, ...]], Constraints | None]
 
 
 def answering(labels: Callable[[Any, Constraints | None], np.ndarray], rules: Restricted) -> Decode:
-    """The answer for one instance, with labels held by rules of their own.
+    """Return the decoder of one instance; known labels are held by further rules.
 
     Args:
-        labels: (instances, rules) → the answers.
-        rules: those that hold, with further ones; raises ValueError where these contradict each other.
+        labels: (instances, rules) → answers.
+        rules: further rules → all rules; raises ValueError for contradictions.
     """
 
     def decode(X: np.ndarray, known: np.ndarray | None) -> Answer | None:
@@ -48,7 +48,7 @@ def answering(labels: Callable[[Any, Constraints | None], np.ndarray], rules: Re
 
 
 class MemberFields(AnswerFields):
-    """Of a fitted mixture: the fields of its heaviest member where these have parts, else probabilities.
+    """The fields of a fitted mixture: of the heaviest member if additive, otherwise probabilities.
 
     Args:
         model: with ``members_``, pipelines of scalings and classifiers, and ``weights_``.
@@ -64,7 +64,7 @@ class MemberFields(AnswerFields):
         if fields is None:
             return super().contributions(X, labels)
         parts = replace(fields.contributions(self._scaled(X), labels), whose=self._whose())
-        # Scalings keep the columns; of a kernel the sources are rows.
+        # Scalings keep the columns; the sources of a kernel are rows.
         are_features = list(parts.sources) == list(numbered("feature", len(self.features)))
         return replace(parts, sources=self.features) if are_features else parts
 
@@ -80,7 +80,7 @@ class MemberFields(AnswerFields):
         return self.model._labels(rows, None) if np.isnan(found).any() else found
 
     def _apart(self, X: Any) -> Fields | None:
-        """The fields of the heaviest member, where they can be taken apart."""
+        """Return the additive fields of the heaviest member, if any."""
         classifier: Any = self.heaviest[-1]
         if isinstance(classifier, ProbabilisticClassifierChain):
             return ChainFields(classifier.members_, self.names, self.features, None)
@@ -95,7 +95,7 @@ class MemberFields(AnswerFields):
 
 
 def _held(known: np.ndarray) -> tuple[Rule, ...]:
-    """Return a rule for each known label, named by its index, that fixes the label at its value."""
+    """Return a rule for each known label, named by index, with the label fixed at the known value."""
     return tuple(
         Rule({label: -1.0}, -1.0, f"{label}") if known[label] else Rule({label: 1.0}, 0.0, f"not {label}")
         for label in np.flatnonzero(~np.isnan(known)).tolist()

@@ -1,4 +1,4 @@
-"""Classifiers whose classes are the label sets of training, with a probability for each of them."""
+"""Classifiers of the label sets seen in training, with a probability for each label set."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from sklearn.utils import check_random_state, gen_batches
 from lmbm_torch.estimators.baselines import many_classes
 from lmbm_torch.estimators.common.measures import measure
 
-# Penalties to choose from: what is added to the diagonal of kernel values, which is 1.
+# Tried penalties, added to the diagonal of kernel values, which is 1.
 PENALTIES = (0.01, 0.1, 1.0)
-# How fast the likeness of two label sets falls with each label that differs; infinite: only equal ones are.
+# Tried rates of the decay of similarity per different label; infinite for a similarity of equal sets alone.
 DECAYS = (0.5, 1.0, 2.0, np.inf)
-# Of the divisor of the scores, whose exponentials are probabilities up to a factor.
+# Range of the divisor of the scores, whose exponentials are unnormalised probabilities.
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0
-# Instances that others are compared with, and label sets to answer with, at most.
+# Largest number of landmarks, and of label sets to predict.
 LANDMARKS, ANSWERS = 2000, 2000
-# Of the diagonal of kernel values, so that instances may come twice.
+# Added to the diagonal of kernel values, so that duplicate instances keep the matrix regular.
 JITTER = 1e-6
-# Instances whose kernel values are held at once.
+# Instances of a batch of kernel values.
 BATCH = 4096
 
 
@@ -38,7 +38,7 @@ class LabelSetClassifier(ClassifierMixin, BaseEstimator):
     """A classifier of whole label sets.
 
     Attributes:
-        labellings_: (label sets, labels), those of training.
+        labellings_: (label sets, labels), the label sets of the training.
         classes_: (labels, 2).
     """
 
@@ -46,14 +46,14 @@ class LabelSetClassifier(ClassifierMixin, BaseEstimator):
 
     @abstractmethod
     def label_set_proba(self, X: Any) -> np.ndarray:
-        """P(label set | x), (instances, label sets)."""
+        """Return P(label set | x), (instances, label sets)."""
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable label set, (instances, labels)."""
+        """Return the most probable label set, (instances, labels)."""
         return self.labellings_[self.label_set_proba(X).argmax(1)]
 
     def log_prob(self, X: Any, Y: np.ndarray) -> np.ndarray:
-        """log P(Y | x), (instances,), −∞ for a label set that training has not."""
+        """Return log P(Y | x), (instances,), −∞ for label sets without training instances."""
         places = {labelling.tobytes(): place for place, labelling in enumerate(self.labellings_)}
         found = self.label_set_proba(X)
         values = np.ascontiguousarray(np.asarray(Y).astype(self.labellings_.dtype))
@@ -63,14 +63,14 @@ class LabelSetClassifier(ClassifierMixin, BaseEstimator):
             return np.log(chosen)
 
     def _sets(self, y: Any) -> np.ndarray:
-        """Note the label sets; which one each instance has, (instances,)."""
+        """Set the label sets; return the index of each instance's label set, (instances,)."""
         self.labellings_, sets = np.unique(np.asarray(y), axis=0, return_inverse=True)
         self.classes_ = np.tile([0, 1], (self.labellings_.shape[1], 1))
         return sets.reshape(-1)
 
 
 class LabelSetForest(LabelSetClassifier):
-    """Extra trees over whole label sets.
+    """A forest of extra trees over whole label sets.
 
     Args:
         num_trees, min_samples_leaf, random_state: of scikit-learn's ``ExtraTreesClassifier``.
@@ -82,9 +82,9 @@ class LabelSetForest(LabelSetClassifier):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}."""
+        """Train on features (instances, features) and labels (instances, labels) in {0, 1}."""
         sets = self._sets(y)
-        # At use: most who import the estimators need no trees.
+        # Imported at use: most users of the estimators need no trees.
         trees = import_module("sklearn.ensemble").ExtraTreesClassifier
         self.forest_ = trees(
             self.num_trees, min_samples_leaf=self.min_samples_leaf, random_state=self.random_state
@@ -98,21 +98,21 @@ class LabelSetForest(LabelSetClassifier):
 
 
 class LabelSetRidge(LabelSetClassifier):
-    """Kernel ridge regression onto kernel values between label sets, which are alike if few labels differ.
+    """A kernel ridge regression onto kernel values between label sets, large for few different labels.
 
-    Input output kernel regression (Brouard et al. 2016): an instance has the label set whose likeness to
-    those of training it is expected to have. Penalty, likeness and the temperature of probabilities are those
-    that are best for instances left out one by one, in closed form.
+    Input output kernel regression (Brouard et al. 2016): the predicted label set has the largest expected
+    similarity to the label sets of the training. Penalty, similarity and temperature of the probabilities are
+    chosen by leave-one-out predictions in closed form.
 
     Args:
-        gamma: of the Gaussian kernel exp(−γ ‖x − x'‖² / median), the median of the squared distances.
-        metric: by which penalty and likeness are chosen.
-        random_state: of the landmarks, where there are more instances than ``LANDMARKS``.
+        gamma: of the Gaussian kernel exp(−γ ‖x − x'‖² / median), with the median of the squared distances.
+        metric: measure for the choice of penalty and similarity.
+        random_state: seed of the landmarks, if there are more instances than ``LANDMARKS``.
 
     Attributes:
-        labellings_: (label sets, labels), the ``ANSWERS`` most frequent ones of training.
-        landmarks_: (landmarks, features), the instances that others are compared with.
-        penalty_, decay_, temperature_: those chosen.
+        labellings_: (label sets, labels), the ``ANSWERS`` most frequent label sets of the training.
+        landmarks_: (landmarks, features), the instances of the kernel values.
+        penalty_, decay_, temperature_: the chosen values.
         coef_: (landmarks, label sets), of the kernel values.
     """
 
@@ -122,7 +122,7 @@ class LabelSetRidge(LabelSetClassifier):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from features (instances, features) and labels (instances, labels) in {0, 1}."""
+        """Train on features (instances, features) and labels (instances, labels) in {0, 1}."""
         rows, sets = cast(Any, X), self._sets(y)
         occurring = self.labellings_
         frequent = np.sort(np.argsort(-np.bincount(sets), kind="stable")[:ANSWERS])
@@ -160,49 +160,50 @@ class LabelSetRidge(LabelSetClassifier):
         return measure(self.metric, self.labellings_[scores.argmax(1)], truths)
 
     def _likeness(self, occurring: np.ndarray, decay: float) -> np.ndarray:
-        """exp(−decay · labels that differ), (label sets that occur, label sets to answer with)."""
+        """Return exp(−decay · number of different labels), (occurring label sets, answers)."""
         ours, theirs = occurring.astype(float), self.labellings_.astype(float)
         differ = ours @ (1 - theirs.T) + (1 - ours) @ theirs.T
         return np.exp(-np.where(differ > 0, decay, 0) * np.maximum(differ, 1))
 
     def _kernel(self, X: Any) -> np.ndarray:
-        """(instances, landmarks)."""
+        """Return kernel values (instances, landmarks)."""
         squares = euclidean_distances(X, self.landmarks_, squared=True).astype(float)
         return np.exp(-self.gamma * squares / self._median)
 
 
 @dataclass(frozen=True)
 class _Regression:
-    """Kernel ridge regression onto which label set an instance has.
+    """A kernel ridge regression onto indicators of label sets.
 
     Args:
         kernel: (instances, instances).
-        sets: (instances,), which one each has.
+        sets: (instances,), indices of the label sets.
     """
 
     kernel: np.ndarray
     sets: np.ndarray
 
     def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-        """The coefficients of kernel values, and what is expected of each instance by all others."""
+        """Return coefficients of kernel values, and leave-one-out predictions."""
         factor = cholesky(self.kernel + penalty * np.eye(len(self.sets)), lower=True)
         targets = _indicators(self.sets).toarray()
         coef = cho_solve((factor, True), targets)
         (invert,) = get_lapack_funcs(("trtri",), (factor,))
         inverse, _ = invert(factor, lower=1)
-        # The inverse's diagonal; (4) of Rifkin and Lippert (2007).
+        # Diagonal of the inverse; (4) of Rifkin and Lippert (2007).
         return coef, targets - coef / np.square(inverse).sum(0)[:, None]
 
 
 @dataclass(frozen=True)
 class _LandmarkRegression:
-    """The same by kernel values with some instances, the landmarks (Nyström).
+    """A kernel ridge regression by kernel values with landmarks (Nyström).
 
     Args:
-        root: (landmarks, landmarks), lower triangular, of their own kernel values.
-        square: (landmarks, landmarks), of all instances' features, whose products are kernel values.
-        sums: (landmarks, label sets), of those of the instances that have each.
-        inputs, targets: (landmarks, landmarks) and (landmarks, label sets), of those left out one by one.
+        root: (landmarks, landmarks), lower triangular Cholesky factor of the landmarks' kernel values.
+        square: (landmarks, landmarks), Gram matrix of all instances' features, whose products are kernel
+            values.
+        sums: (landmarks, label sets), sums of the features by label set.
+        inputs, targets: (landmarks, landmarks) and (landmarks, label sets), of the leave-one-out instances.
     """
 
     root: np.ndarray
@@ -215,13 +216,13 @@ class _LandmarkRegression:
     def of(
         cls, kernel: np.ndarray, batches: Iterator[np.ndarray], sets: np.ndarray, chosen: np.ndarray
     ) -> Self:
-        """The problem.
+        """Return the problem.
 
         Args:
-            kernel: of the landmarks among each other.
-            batches: of all instances with these, (instances, landmarks).
-            sets: (instances,), which one each has.
-            chosen: the landmarks, in rising order.
+            kernel: kernel values of all pairs of landmarks.
+            batches: kernel values of all instances, (instances, landmarks).
+            sets: (instances,), indices of the label sets.
+            chosen: the landmarks, ascending.
         """
         root = cholesky(kernel + JITTER * np.eye(len(chosen)), lower=True)
         targets = _indicators(sets)
@@ -235,22 +236,22 @@ class _LandmarkRegression:
         return cls(root, square, sums, np.hstack(inputs), targets[chosen])
 
     def solved(self, penalty: float) -> tuple[np.ndarray, np.ndarray]:
-        """As of :class:`_Regression`, for the landmarks."""
+        """Return coefficients and leave-one-out predictions of the landmarks, see :class:`_Regression`."""
         factor = cholesky(self.square + penalty * np.eye(len(self.square)), lower=True)
         weights = cho_solve((factor, True), self.sums)
-        # How much of each instance's expectation is its own.
+        # Weight of each instance in its own prediction.
         own = np.square(solve_triangular(factor, self.inputs, lower=True)).sum(0)[:, None]
         expected = self.inputs.T @ weights - own * self.targets.toarray()
         return solve_triangular(self.root.T, weights), expected / np.maximum(1 - own, JITTER)
 
 
 def _indicators(sets: np.ndarray) -> csr_array:
-    """1 where an instance has a label set, (instances, label sets)."""
+    """Return 1 for the label set of each instance, (instances, label sets)."""
     return csr_array((np.ones(len(sets)), (np.arange(len(sets)), sets)))
 
 
 def _temperature(scores: np.ndarray, sets: np.ndarray) -> float:
-    """Of the least log loss."""
+    """Return the temperature of least log loss."""
 
     def log_loss(logarithm: float) -> float:
         return -log_softmax(scores / np.exp(logarithm), axis=1)[np.arange(len(sets)), sets].mean()

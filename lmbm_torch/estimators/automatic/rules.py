@@ -1,4 +1,4 @@
-"""Rules from beliefs to answers, for metrics that the most probable labelling does not serve best."""
+"""Decision rules from beliefs to answers, for metrics other than exact match."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.under_rules import by_place
 from lmbm_torch.inference.expected.bayes import labelling_of_most_f1
 
-# Of a classifier that decodes no label vectors.
+# Capabilities of classifiers without decoding.
 NO_DECODER = Capabilities(predicts_by_decode=False)
 THRESHOLDS = tuple(np.arange(1, 13) / 20)
 """Those that labels may have."""
@@ -28,14 +28,14 @@ THRESHOLDS = tuple(np.arange(1, 13) / 20)
 
 @dataclass(frozen=True)
 class ExpectedF1:
-    """The labelling of largest expected F1 (Dembczyński et al. 2011)."""
+    """The label set of largest expected F1 (Dembczyński et al. 2011)."""
 
     def answer(self, beliefs: Beliefs) -> np.ndarray:
-        """Labels (instances, labels)."""
+        """Return labels (instances, labels)."""
         return labelling_of_most_f1(*self._weights(beliefs)).numpy()
 
     def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
-        """The best labels that rules allow: of each number of labels those that have most, by a search."""
+        """Return the best allowed labels, by a search for each number of labels."""
         weights, empty = self._weights(beliefs)
         none = np.zeros((len(beliefs), beliefs.shape[1]), np.int64)
         values = np.where(constraints.violated(none[:1]).any(), -np.inf, empty.double().numpy())
@@ -51,7 +51,7 @@ class ExpectedF1:
         return best
 
     def _weights(self, beliefs: Beliefs) -> tuple[torch.Tensor, torch.Tensor]:
-        """What each label adds to the expected F1 of an answer of each size, and that of the empty one."""
+        """Return each label's share in the expected F1 of answers by size, and the empty answer's value."""
         sizes = torch.arange(1, beliefs.shape[2] + 1)
         answers = torch.arange(1, beliefs.shape[1] + 1)
         believed = torch.from_numpy(beliefs)
@@ -64,20 +64,20 @@ class ExpectedF1:
 
 @dataclass(frozen=True)
 class Above:
-    """The labels whose probability is above a threshold.
+    """The labels with a probability above a threshold.
 
     Args:
-        thresholds: one, or one a label.
+        thresholds: one, or one for each label.
     """
 
     thresholds: tuple[float, ...]
 
     def answer(self, beliefs: Beliefs) -> np.ndarray:
-        """Labels (instances, labels)."""
+        """Return labels (instances, labels)."""
         return (marginals(beliefs) > self.thresholds).astype(np.int64)
 
     def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
-        """The labels, allowed by rules, whose probabilities are most above their thresholds in all."""
+        """Return the allowed labels of largest total probability above the thresholds."""
         return most_allowed(marginals(beliefs) - np.array(self.thresholds), constraints)
 
     def __str__(self) -> str:
@@ -85,14 +85,14 @@ class Above:
 
 
 def most_allowed(gains: np.ndarray, constraints: Constraints) -> np.ndarray:
-    """The labels that rules allow whose gains, (instances, labels), have the largest sum."""
+    """Return the allowed labels of largest sum of gains, (instances, labels)."""
     unary = torch.from_numpy(np.asarray(gains, np.float64)) / 2
     energy = PairwiseEnergy(unary, unary.new_zeros(unary.shape[1], unary.shape[1]))
     return inference.decode(energy, constraints=constraints).labels.numpy()
 
 
 def _of_size(constraints: Constraints, size: int) -> Constraints | None:
-    """The rules for labellings of so many labels, if they allow any."""
+    """Return the rules for label sets of a size; None if no label set is allowed."""
     try:
         return Constraints((*constraints.rules, *exactly(size, constraints.names)), constraints.names)
     except ValueError:
@@ -113,16 +113,16 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def rules_for(metric: str, num_labels: int) -> tuple[Rule, ...]:
-    """Those that are tried for a measure: of many labels nothing is believed but how probable each is."""
+    """Return the rules to try for a measure; for many labels without the number of labels."""
     without_sizes = num_labels > MANY_LABELS
     return tuple(rule for rule in RULES[metric] if not (without_sizes and isinstance(rule, ExpectedF1)))
 
 
 def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:
-    """For each label the threshold at which its F1 is largest, of equal ones the mean.
+    """Return for each label the threshold of largest F1, the mean of equally good thresholds.
 
     Args:
-        probabilities, truth: (instances, labels); NaN in the truth where a label is missing.
+        probabilities, truth: (instances, labels); NaN in the truth for a missing label.
     """
     found = (probabilities[..., None] > THRESHOLDS) & ~np.isnan(truth)[..., None]
     present = truth[..., None] == 1
@@ -134,7 +134,7 @@ def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:
 def held_out_thresholds(
     probabilities: Sequence[np.ndarray], truths: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Each fold's answers at thresholds learned from the others."""
+    """Return each fold's answers at thresholds learned from the other folds."""
     answers = []
     for fold in range(len(truths)):
         others = [place for place in range(len(truths)) if place != fold]
@@ -147,11 +147,11 @@ def held_out_thresholds(
 
 
 class RuledClassifier(ClassifierMixin, BaseEstimator):
-    """A pipeline whose answers are a rule's.
+    """A pipeline with answers by a decision rule.
 
     Args:
-        pipeline: one with probabilities.
-        rule: from its beliefs to labels.
+        pipeline: with probabilities.
+        rule: function from beliefs to labels.
     """
 
     def __init__(self, pipeline, rule):
@@ -159,20 +159,20 @@ class RuledClassifier(ClassifierMixin, BaseEstimator):
         self.rule = rule
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Same as the pipeline's own method."""
+        """Train the pipeline."""
         self.pipeline_ = cast(Any, clone(self.pipeline)).fit(X, y)
         self.classes_ = self.pipeline_.classes_
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Labels (instances, labels)."""
+        """Return labels (instances, labels)."""
         found = beliefs(self.pipeline_, X)
         assert found is not None
         return self.rule.answer(found)
 
 
 def allowed_answer(pipeline: Any, X: Any, rules: Constraints | None) -> np.ndarray:
-    """A fitted pipeline's labels, under rules the best by its own decoding or those nearest to its answer."""
+    """Return a fitted pipeline's labels under rules, by its decoder or the nearest allowed labels."""
     labels = answers_of(pipeline, X)
     if rules is None or not (broken := rules.violated(labels).any(1)).any():
         return labels

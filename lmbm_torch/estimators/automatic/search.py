@@ -1,4 +1,4 @@
-"""Successive halving over candidates within a budget of seconds: small parts first, then more folds."""
+"""Successive halving over candidates within a time budget: small samples first, then more folds."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.solvers.networks.problems import Features
 
-# Training instances of the first round, and held out at most, where there are more; each round takes four
-# times as many.
+# Training instances of the first round, and largest number of held-out instances; each round has GROWTH times
+# as many.
 FIRST_SIZE = 250
 GROWTH = 4
 WARM_UP = 20
-# Of the candidates of a round, the share that goes on; and how many are compared on all folds.
+# Share of a round's candidates in the next round; number of candidates compared on all folds.
 KEPT, FINALISTS = 1 / 2, 5
-# The budget's share for the search; the rest is for training the choice on all instances.
+# Share of the time budget for the search; the rest is for training the choice on all instances.
 SEARCH_SHARE = 0.8
-# Of the time that is left, what a round may take; what is left in the end is for all folds.
+# Share of the remaining time for a round; the time left in the end is for all folds.
 ROUND_SHARE = 0.25
-# What is left of it for candidates at least, whatever a process's first calls import and compile.
+# Least share of the time for candidates, even if a process's first calls import and compile.
 WARM_SHARE = 0.5
-# How many a further round should be able to compare.
+# Least number of candidates that a further round should compare.
 FEWEST_COMPARED = 2
-# Powers of the number of instances between which training times grow, and the one until that is measured.
+# Range of the exponent of training time in the number of instances, and its value before a measurement.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
 
@@ -47,7 +47,7 @@ Decoder = str | Rule | None
 
 @dataclass(frozen=True)
 class Fitted:
-    """A model of a fold, the labels that each decoder gives the instances held out, and its seconds."""
+    """The model of a fold, the labels of held-out instances by decoder, and the seconds."""
 
     answers: dict[Decoder, np.ndarray]
     beliefs: Beliefs | None
@@ -60,12 +60,12 @@ class Trial:
     """The results of a candidate so far.
 
     Attributes:
-        answers: (fold, decoder) → labels of the instances held out.
-        beliefs: of each fold, where the model has some and the measure has rules for them.
+        answers: (fold, decoder) → labels of the held-out instances.
+        beliefs: of each fold, if the model has probabilities and the measure has rules.
         models: of each fold, trained on ``size`` instances.
         seconds: of the last training and prediction.
-        power: of the number of instances, by which these seconds grow.
-        score, decoder: the best decoder's measure over the folds that are known.
+        power: exponent of the number of instances in the growth of the seconds.
+        score, decoder: the best decoder and its measure over the known folds.
     """
 
     candidate: Candidate
@@ -80,23 +80,23 @@ class Trial:
 
     @property
     def decoders(self) -> list[Decoder]:
-        """Those that were tried."""
+        """Return the tried decoders."""
         return list(dict.fromkeys(decoder for _, decoder in self.answers))
 
     def expected_seconds(self, size: int) -> float:
-        """Of a fold with so many training instances."""
+        """Return the expected seconds of a fold with ``size`` training instances."""
         return self.seconds * max(size / self.size, 1) ** self.power if self.size else 0.0
 
     def knows(self, size: int, folds: range) -> bool:
-        """Whether these folds are known with so many training instances."""
+        """Return whether the folds are known with at least ``size`` training instances."""
         return self.size >= size and all(fold in self.models for fold in folds)
 
     def is_comparable(self, other: Trial) -> bool:
-        """Whether both know the same folds with as many training instances."""
+        """Return whether two trials know the same folds with as many training instances."""
         return self.size == other.size and self.models.keys() == other.models.keys()
 
     def take(self, fold: int, size: int, found: Fitted) -> None:
-        """Note a fold's results."""
+        """Add a fold's results."""
         if size > self.size:
             self.models.clear()
             self.beliefs.clear()
@@ -107,7 +107,7 @@ class Trial:
         self.timed(found.seconds, size)
 
     def timed(self, seconds: float, size: int) -> None:
-        """Note the seconds of a fold with so many training instances."""
+        """Set the seconds of a fold with ``size`` training instances."""
         if 0 < self.size < size and self.seconds > 0 and seconds > 0:
             self.power = float(np.clip(np.log(seconds / self.seconds) / np.log(size / self.size), *POWERS))
         self.seconds, self.size = seconds, size
@@ -119,11 +119,11 @@ Call = tuple[Trial, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What all fits share; see :class:`Search`.
+    """The data of all fits, see :class:`Search`.
 
     Args:
-        first: a candidate to warm up with.
-        process: the search's own.
+        first: a candidate for the warm-up.
+        process: id of the search's process.
     """
 
     X: Features
@@ -137,21 +137,21 @@ class Table:
 
 @dataclass(eq=False)
 class Search:
-    """Candidates on the folds of one training set, fitted wherever joblib's active backend says.
+    """A search over candidates on the folds of a training set, by the workers of joblib's backend.
 
-    Workers fit as many folds of candidates at once as they are. Of what they do the longest fit counts, by
-    their own clocks: a search for 60 seconds ends after 60 with any number of workers, which try more in it.
+    Workers fit several folds of candidates at once. The longest fit counts, by the worker's clock: a search
+    for 60 seconds ends after 60 seconds with any number of workers, and more workers try more candidates.
 
     Args:
-        X, labels: (instances, features) and (instances, labels) in {0, 1}, NaN where missing.
-        folds: pairs of training rows and rows held out, in random order.
-        metric: to maximise.
+        X, labels: (instances, features) and (instances, labels) in {0, 1}, NaN for missing labels.
+        folds: pairs of training rows and held-out rows, in random order.
+        metric: maximised measure.
         deadline: of the search, by :meth:`now`.
         clock: seconds.
-        note: is told of each trial.
+        note: called with each trial.
 
     Attributes:
-        kept: what all fits share, where workers keep it.
+        kept: the data of all fits, kept by the workers.
     """
 
     X: Features
@@ -168,16 +168,16 @@ class Search:
     _spent: dict[str, float] = field(default_factory=dict)
 
     def now(self) -> float:
-        """The clock, and the seconds of workers that it has not seen."""
+        """Return the clock's time plus the time of workers beyond the clock."""
         return self.clock() + self._elsewhere
 
     def run(self, candidates: Sequence[Candidate]) -> list[Trial]:
-        """All that was tried: first those that know every fold, if time was left for that, the best first.
+        """Return all trials: trials of all folds first, the best first.
 
-        Where the time is short the first candidates are tried; what they leave of it goes to the next ones.
+        If time is short, the first candidates are tried; further candidates use the time left over.
 
         Raises:
-            ValueError: none of the candidates could be trained, or not before the deadline.
+            ValueError: no candidate could be trained, or none before the deadline.
         """
         found: list[Trial] = []
         waiting = [Trial(candidate) for candidate in candidates]
@@ -192,22 +192,22 @@ class Search:
         )
         began = self.now()
         _warm_up(table)
-        # What this imports and compiles is not to end a short search before its first candidate.
+        # Imports and compilation must not end a short search before the first candidate.
         self.deadline = max(self.deadline, self.now() + WARM_SHARE * (self.deadline - began))
         self.kept = keep(table)
         while tried := self._bracket(waiting):
             found += tried
             waiting = [trial for trial in waiting if not trial.size]
         if not found and not self._failures:
-            raise ValueError("time_budget: expected seconds enough for a first candidate, but they were over")
+            raise ValueError("time_budget: expected time for a first candidate, got too few seconds")
         if not found:
             raise ValueError(
-                f"families: expected some that learn from these data, but none did: {self._failures}"
+                f"families: expected a family for these data, got only failures: {self._failures}"
             )
         return sorted(found, key=lambda trial: (-trial.size, -len(trial.models), -trial.score))
 
     def _bracket(self, waiting: Sequence[Trial]) -> list[Trial]:
-        """Those that could be tried; each round may take its share of the time that is left."""
+        """Return the trials of successive rounds; each round has a share of the time left."""
         alive, tried = waiting, []
         rounds = [*self._rounds()]
         for place, (size, folds) in enumerate(rounds):
@@ -216,9 +216,9 @@ class Search:
             if place == len(rounds) - 1:
                 ends = self.deadline
             elif not self._has_time(alive, *rounds[place + 1]):
-                # Several families on less say more than one on all.
+                # Several families on few instances tell more than one family on all.
                 ends, alive = self.deadline, _families_first(alive)
-            # The best one of the last round has the time of all.
+            # The best candidate of the last round may use all remaining time.
             ends_for_first = self.deadline if tried else ends
             pick = _first if tried else self._fair
             known = self._try(alive, size, folds, ends, ends_for_first, pick)
@@ -232,12 +232,12 @@ class Search:
         return tried
 
     def _has_time(self, trials: Sequence[Trial], size: int, folds: range) -> bool:
-        """Whether the first of them can be compared on so many instances of these folds."""
+        """Return whether the first trials can be compared with ``size`` instances on the folds."""
         seconds = sum(self._expected_seconds(trial, size) for trial in trials[:FEWEST_COMPARED])
         return seconds * len(folds) <= self.deadline - self.now()
 
     def _rounds(self) -> Iterator[tuple[int, range]]:
-        """Training instances, and the folds to know at the end of a round."""
+        """Yield training instances and folds of each round."""
         whole = min(len(train) for train, _ in self.folds)
         size = FIRST_SIZE
         while 2 * size <= whole:
@@ -255,11 +255,11 @@ class Search:
         ends_for_first: float,
         pick: Callable[[Sequence[Call], int], Call],
     ) -> list[Trial]:
-        """The candidates that are known on these folds: none is begun that would not be done in time.
+        """Return the trials known on the folds; a fit starts only if its expected time is left.
 
         Args:
-            ends_for_first: until one is known.
-            pick: of the calls that are left the next one.
+            ends_for_first: deadline until a first trial is known.
+            pick: chooses the next call.
         """
         known, lost = self._known(trials, size, folds, []), set[int]()
         todo = [
@@ -283,7 +283,7 @@ class Search:
     def _known(
         self, trials: Sequence[Trial], size: int, folds: range, before: Sequence[Trial]
     ) -> list[Trial]:
-        """Return the trials that are known on these folds, in order; rank each that is not in ``before``."""
+        """Return the trials known on the folds, in order; rank new trials, absent from ``before``."""
         known = [trial for trial in trials if trial.knows(size, folds)]
         for trial in known:
             if trial not in before:
@@ -291,7 +291,7 @@ class Search:
         return known
 
     def _fair(self, todo: Sequence[Call], size: int) -> Call:
-        """Of the family that has had the least time with it: quick ones try more settings than dear ones."""
+        """Return the call of the family with the least time so far: fast families try more settings."""
 
         def spent(call: Call) -> float:
             trial, _ = call
@@ -300,7 +300,7 @@ class Search:
         return min(todo, key=spent)
 
     def _fit(self, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
-        """Fit these folds at once, and note which trials are lost."""
+        """Fit folds at once, and add failed trials to ``lost``."""
         started, longest = self.clock(), 0.0
         calls = [(trial.candidate, fold, size) for trial, fold in wave]
         for (trial, fold), found in zip(wave, spread(fit_fold, self.kept, calls), strict=True):
@@ -323,30 +323,30 @@ class Search:
         self.note(trial)
 
     def _expected_seconds(self, trial: Trial, size: int) -> float:
-        """Of a fold; of a family that was not tried as much as of the dearest, for dear ones come last."""
+        """Return the expected seconds of a fold; for an untried family the largest first time so far."""
         if trial.size:
             return trial.expected_seconds(size)
         dearest = max(self._first_seconds.values(), default=0.0)
         return self._first_seconds.get(trial.candidate.family, dearest)
 
     def score(self, trial: Trial, decoder: Decoder) -> float:
-        """The metric over the instances held out in the folds that the candidate knows."""
+        """Return the metric over the held-out instances of the trial's folds."""
         known = sorted(trial.models)
         answers = [trial.answers[fold, decoder] for fold in known]
         truths = [self.truth(trial, fold) for fold in known]
         return measure(self.metric, np.concatenate(answers), np.concatenate(truths))
 
     def truth(self, trial: Trial, fold: int) -> np.ndarray:
-        """The labels of the instances that the trial has answered."""
+        """Return the labels of the answered instances of a fold."""
         return self.labels[self.held_out(trial, fold)]
 
     def held_out(self, trial: Trial, fold: int) -> np.ndarray:
-        """The instances that the trial has answered: those held out, but no more than it was trained on."""
+        """Return the answered instances of a fold: held-out rows, at most as many as training instances."""
         return self.folds[fold][1][: trial.size]
 
 
 def _families_first(ranked: Sequence[Trial]) -> list[Trial]:
-    """The best of each family, then the next best: what is of different kinds errs apart."""
+    """Return the best trial of each family, then the others by rank, because different families err apart."""
     families: dict[str, Trial] = {}
     for trial in ranked:
         families.setdefault(trial.candidate.family, trial)
@@ -359,8 +359,8 @@ def _first(todo: Sequence[Call], size: int) -> Call:
 
 
 def fit_fold(table: Table, call: tuple[Candidate, int, int]) -> Fitted | str:
-    """A candidate fitted to so many instances of a fold, or why it refuses them."""
-    global _is_warm  # one for each process
+    """Fit a candidate to a sample of a fold; return a text if the candidate refuses the data."""
+    global _is_warm  # One for each process.
     if os.getpid() != table.process and not _is_warm:
         _warm_up(table)
         _is_warm = True
@@ -368,7 +368,7 @@ def fit_fold(table: Table, call: tuple[Candidate, int, int]) -> Fitted | str:
     try:
         return _fitted(table, candidate, fold, size)
     except ValueError as refused:
-        # Such as a label of one class only, which some of scikit-learn's classifiers refuse.
+        # For example a label of a single class, which some scikit-learn classifiers refuse.
         return str(refused)
 
 
@@ -376,7 +376,7 @@ _is_warm = False
 
 
 def _warm_up(table: Table) -> None:
-    """Import and compile what first calls do, whose time says nothing of later ones."""
+    """Import and compile before the first measured time."""
     with suppress(ValueError):
         found = _fitted(table, table.first, 0, WARM_UP)
         answer = next(iter(found.answers.values()))
@@ -388,7 +388,7 @@ def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
     X: Any = table.X
     started = table.clock()
     with warnings.catch_warnings(), single_threaded():
-        # The choice is warned of where it is trained.
+        # Convergence warnings are shown for the final training alone.
         warnings.simplefilter("ignore", ConvergenceWarning)
         model = fitted(candidate.unfitted(), X[train], table.labels[train])
         answers: dict[Decoder, np.ndarray] = {
@@ -402,10 +402,10 @@ def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Folds with every frequent set of labels in each, both parts in random order.
+    """Return folds with every frequent label set in each, both parts in random order.
 
     Args:
-        labels: (instances, labels), NaN where missing: instances with the same known labels have one set.
+        labels: (instances, labels), NaN for missing labels; equal known labels make equal label sets.
     """
     labels = np.nan_to_num(labels, nan=-1)
     _, strata, counts = np.unique(labels, axis=0, return_inverse=True, return_counts=True)

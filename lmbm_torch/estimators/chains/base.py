@@ -1,4 +1,4 @@
-"""The base of sequence classifiers: lists of arrays, laid out one after another for the solvers."""
+"""Base classes of sequence classifiers: lists of arrays, joined for the solvers."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
-from lmbm_torch.estimators.common.calls import of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call
+from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
 from lmbm_torch.solvers.structural import lbfgs
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Of all pairs of classes between positions, of sequences that are decoded together.
+# Largest memory of all pairs of classes between positions, for sequences decoded together.
 _PAIR_BYTES = 2**28
 
 
 class Rows(NamedTuple):
-    """All sequences' positions one after another.
+    """The positions of all sequences, one after another.
 
     Args:
         features: (positions, features), dense or CSR.
-        start: (sequences + 1,), where each sequence's positions begin.
+        start: (sequences + 1,), the first position of each sequence.
     """
 
     features: Features
     start: np.ndarray
 
     def of(self, sequences: np.ndarray) -> Rows:
-        """Those of some sequences, by number."""
+        """Return the positions of some sequences, by number."""
         positions = [np.arange(*self.start[each : each + 2]) for each in sequences]
         start = np.concatenate([[0], np.cumsum([len(each) for each in positions])])
         return Rows(self.features[np.concatenate(positions)], start)
@@ -51,49 +51,44 @@ class Rows(NamedTuple):
 class SequenceClassifier(TrainedEstimator, ABC):
     """A joint classifier of the positions of sequences.
 
-    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, ``y`` a list of as many arrays
-    ``(length,)`` of classes. Subclasses make the energy of rows of features in :meth:`_energy`.
+    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, ``y`` a list of arrays
+    ``(length,)`` of classes. Subclasses compute the energy in :meth:`_energy`.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
     """
 
-    classes_: np.ndarray
-    n_features_in_: int
-
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        # scikit-learn's own checks cannot make lists of arrays.
+        # scikit-learn's checks cannot create lists of arrays.
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
 
     def energy(self, X) -> ChainEnergy:
-        """The chains' energy for sequences ``X``, in float64, on ``device``."""
+        """Return the chains' energy for sequences ``X``, in float64, on ``device``."""
         return self._energy(self._validate_predict(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(self, X, *, top_k: int = 1) -> Decoding:
-        """The labellings of largest score as indices into ``classes_``, with padding; ``top_k`` of each."""
+        """Return the ``top_k`` labellings of largest score as indices into ``classes_``, with padding."""
         return chain_dp.decode(self.energy(X), top_k=top_k)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X) -> list[np.ndarray]:
-        """The classes of each sequence's positions."""
+        """Return the classes of each sequence's positions."""
         return [self.classes_[row] for row in self._each(X, lambda energy: chain_dp.decode(energy).labels)]
 
     def score(self, X, y) -> float:
-        """The share of positions whose class is predicted."""
+        """Return the share of positions with the right class."""
         predicted = self.predict(X)
         truth = _label_rows(y, [len(each) for each in predicted])
         return float(np.mean(np.concatenate(predicted) == truth))
 
     def _each(self, X, found: Callable[[ChainEnergy], Tensor]) -> list[np.ndarray]:
-        """What is found of each sequence's positions, for sequences of similar length together.
+        """Return values of each sequence's positions, computed in groups of similar length.
 
-        Padded to the length of the longest one, all would take its time and memory.
+        Padding all sequences to the longest would cost time and memory.
         """
         rows = self._validate_predict(X)
         lengths, of_each = np.diff(rows.start), {}
@@ -104,15 +99,15 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     @abstractmethod
     def _energy(self, rows: Rows) -> ChainEnergy:
-        """The energy of validated rows."""
+        """Return the energy of validated rows."""
 
     def _chains(self, scores: np.ndarray, transition: np.ndarray, rows: Rows) -> ChainEnergy:
-        """The energy of scores (positions, classes) and transitions (classes, classes), on ``device``."""
+        """Return the energy of scores (positions, classes) and transitions, on ``device``."""
         return padded_chains(scores, transition, np.diff(rows.start)).to(self._device)
 
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
-        """The rows, and each position's index into the classes, which are noted."""
-        self._check_settings()
+        """Return the rows, and the indices of the positions' classes; set ``classes_``."""
+        check_parameters(self)
         rows = _stacked(X)
         labels = _label_rows(y, np.diff(rows.start).tolist())
         missing = sum(each is None or each != each for each in labels.tolist())
@@ -131,25 +126,27 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
 
 class ProbabilisticSequenceClassifier(SequenceClassifier):
-    """One whose energy is that of a distribution of the classes given the sequence."""
+    """A sequence classifier with a distribution of the classes given the sequence."""
 
-    # Of those that are trained by likelihood.
+    # Of classifiers trained by likelihood.
     relative_gradient_: float
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X) -> list[np.ndarray]:
-        """P(class | whole sequence) of each position, (length, classes) a sequence."""
+        """Return P(class | whole sequence) of each position, (length, classes) for each sequence."""
         return self._each(X, lambda energy: chain_dp.marginals(energy).nodes)
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
-    """Weights of sequences (sequences,) as those of all their positions (positions,); None for none."""
+    """Convert weights of sequences (sequences,) to weights of positions (positions,); None for None."""
     return None if weights is None else np.repeat(weights, np.diff(start))
 
 
 def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.ndarray]:
-    """Sequences by number, which padding at most doubles, as many as pairs of classes have memory for."""
+    """Yield numbers of sequences of similar length, as many as memory for pairs of classes allows.
+
+    Padding at most doubles a sequence.
+    """
     doublings = np.ceil(np.log2(lengths))
     for each in np.unique(doublings):
         group = np.flatnonzero(doublings == each)
@@ -159,7 +156,7 @@ def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.nda
 
 
 def _stacked(X: Sequence) -> Rows:
-    """The arrays of a list, one after another; refuses anything but feature arrays of one width."""
+    """Join the arrays of a list; raise ValueError unless all are feature arrays of one width."""
     if isinstance(X, np.ndarray) or sparse.issparse(X):
         raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
     if not len(X):
@@ -181,15 +178,15 @@ def _stacked(X: Sequence) -> Rows:
 
 
 def _need_no_looks(arrays: Sequence) -> bool:
-    """Whether all are plain arrays of two axes: then one look at all finds what one at each would.
+    """Return whether all are plain arrays of two axes, for which one check of the joined array is enough.
 
-    Each takes a tenth of a millisecond: of short sequences, nine tenths of the time of their predictions.
+    A check takes 0.1 ms: for short sequences 90 % of the time of a prediction.
     """
     return all((type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 for each in arrays)
 
 
 def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
-    """All labels, one after another; refuses other lengths than the sequences'."""
+    """Join the labels of all sequences; raise ValueError for lengths other than the sequences'."""
     if y is None:
         raise ValueError("y: expected an array of labels for each sequence, got None")
     labels = [np.asarray(each) for each in y]
@@ -209,20 +206,18 @@ def train_likelihood(
     C: float,
     weights: np.ndarray | None,
 ) -> StructuralWeights:
-    """Return weights of features, with intercepts, and transitions, and report the training of a classifier.
+    """Return weights of features, with intercepts, and transitions; report the training of a classifier.
 
-    They minimise ½‖w‖² − C Σ log p(y | x) by L-BFGS, intercepts and transitions in ‖w‖² too.
+    L-BFGS minimises ½‖w‖² − C Σ log p(y | x), with intercepts and transitions in ‖w‖².
 
     Args:
         X: (rows, features), all chains one after another.
         codes: (rows,), indices into the classes.
-        start: (chains + 1,), where each chain begins.
+        start: (chains + 1,), the first row of each chain.
         weights: (chains,), multiplies C.
     """
     problem = LikelihoodProblem(X, codes, start, len(classifier.classes_), C=C, sample_weight=weights)
-    with classifier._progress() as progress:
-        limits = {"tol": classifier.tol, "max_iter": classifier.max_iter, "progress": progress}
-        state = run(lbfgs, problem, **limits)
+    state = classifier._run(lbfgs, problem)
     classifier.objective_, classifier.n_iter_ = state.objective, state.num_iters
     classifier.duality_gap_, classifier.relative_gradient_ = state.relative_excess, state.relative_gradient
     classifier._warn_unless_reached(state.gap, "relative gradient or gain")

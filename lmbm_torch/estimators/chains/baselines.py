@@ -1,4 +1,4 @@
-"""Baselines of chains: independent positions, by any of scikit-learn's classifiers, and the MEMM."""
+"""Baselines of chains: independent positions by any scikit-learn classifier, and the MEMM."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
     train_likelihood,
 )
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.fitting.feature_units import merged
 
 
 class IndependentPositions(SequenceClassifier):
-    """Any classifier, applied to each position separately: no transitions.
+    """A classifier applied to each position separately, without transitions.
 
     Args:
-        classifier: has a ``decision_function`` with one score per class, such as :func:`one_vs_rest_svm`'s or
+        classifier: with a ``decision_function`` of one score per class, such as :func:`one_vs_rest_svm` or
             :class:`~lmbm_torch.estimators.MultiClassSVM`.
 
     Attributes:
-        classifier_: as fitted; classes_: the classes.
+        classifier_: the fitted classifier; classes_: the classes.
     """
 
-    # Of the classifier, whatever that has.
+    # The device of the classifier is unknown.
     device = "cpu"
 
     def __init__(self, classifier: BaseEstimator):
         self.classifier = classifier
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y):
-        """Learn from the positions of sequences (length, features) and their classes (length,)."""
+        """Train on the positions of sequences (length, features) and their classes (length,)."""
         rows, codes = self._validate_fit(X, y)
         self.classifier_ = clone(self.classifier).fit(rows.features, codes)  # pyright: ignore
         return self
@@ -56,35 +55,35 @@ class IndependentPositions(SequenceClassifier):
 
 
 def one_vs_rest_svm(C: float = 1.0) -> OneVsRestClassifier:
-    """One linear SVM for each class against the others (survey, section 6); the largest w_j · x + b_j wins.
+    """Return a linear SVM for each class against the rest (survey, section 6); the largest score wins.
 
-    Unlike Equation 31, which divides w_j by its norm, scores are in units of each SVM's own margin, as in
-    scikit-learn's one-versus-rest classifiers.
+    Scores are in units of each SVM's own margin, as in scikit-learn's one-versus-rest classifiers; Equation
+    31 divides w_j by its norm.
     """
     return OneVsRestClassifier(linear_svm(C))
 
 
 class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
-    """Logistic regression on a position's features and the class before it, decoded jointly (MEMM).
+    """A maximum-entropy Markov model (MEMM): logistic regression given the previous class, decoded jointly.
 
-    McCallum, Freitag and Pereira (ICML 2000). Training minimises ½‖w‖² − C Σ log p(class | x, class before)
-    by L-BFGS; the intercept is a constant feature, regularised like others.
+    McCallum, Freitag and Pereira (ICML 2000). Training minimises ½‖w‖² − C Σ log p(class | x, previous class)
+    by L-BFGS; the intercept is the weight of a constant feature, regularised like other weights.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
-        tol: training ends where the norm of the objective's gradient is so small, relative to the one at
-            zero weights, and an iteration gains so little of the objective.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`.
+        tol: training ends at this norm of the gradient, relative to the norm at zero weights, and this
+            relative gain of an iteration.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
-        device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
+        device: device of predictions except linear scores, such as ``"cpu"`` or ``"cuda"``.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         coef_: (classes, features); intercept_: (classes,).
-        transition_: (classes, classes), from row to column, before each row of scores is normalised.
+        transition_: (classes, classes), row to column, before each row of scores is normalised.
         objective_, relative_gradient_, duality_gap_, n_iter_: as in :class:`~.classifiers.ChainCRF`.
     """
 
@@ -97,16 +96,15 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         self.device = device
         self.verbose = verbose
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) and their positions' classes (length,).
 
         Args:
             sample_weight: (sequences,), multiplies C.
 
         Raises:
-            ValueError: an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         rows, codes = self._validate_fit(X, y)
         weights = by_position(self._weights(sample_weight, rows.start[1:]), rows.start)
@@ -120,7 +118,7 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             inputs = sparse.csr_array(sparse.hstack([inputs, before]))
         else:
             inputs = np.hstack([inputs, before.toarray()])
-        # Of two classes a logistic regression penalises the difference of their weights, twice either's.
+        # For two classes logistic regression penalises the difference of the weights, twice either weight.
         C = self.C_ / 2 if count == 2 else self.C_
         coef, _ = train_likelihood(self, inputs, codes, np.arange(len(codes) + 1), C, weights)
         self.coef_, self.intercept_ = self._of_features(coef[:, : -count - 1] @ back, coef[:, -1])

@@ -1,10 +1,8 @@
-"""Linear chains as estimators of sequences: conditional random fields and max-margin Markov networks."""
+"""Linear chains as classifiers of sequences: conditional random fields and max-margin Markov networks."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import (
@@ -15,8 +13,7 @@ from lmbm_torch.estimators.chains.base import (
     train_likelihood,
 )
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
-from lmbm_torch.estimators.common.kernels import Kernel
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
 from lmbm_torch.fitting.feature_units import merged
 
@@ -28,23 +25,23 @@ class ChainCRF(ProbabilisticSequenceClassifier):
     other weights. Prediction is the most probable labelling.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
-        tol: training ends where the norm of the objective's gradient is so small, relative to the one at
-            zero weights, and an iteration gains so little of the objective.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`.
+        tol: training ends at this norm of the gradient, relative to the norm at zero weights, and this
+            relative gain of an iteration.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
-        device: where predictions but for linear scores are computed, such as ``"cpu"`` or ``"cuda"``.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
+        device: device of predictions except linear scores, such as ``"cpu"`` or ``"cuda"``.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         coef_: (classes, features); intercept_: (classes,).
-        transition_: (classes, classes), from row to column.
-        objective_: the value of the training objective; relative_gradient_: its norm beside that at zero;
-            duality_gap_: a bound on what the objective is above its optimum, relative to it, which is loose
-            where C is large; n_iter_: of L-BFGS.
+        transition_: (classes, classes), row to column.
+        objective_: the value of the training objective; relative_gradient_: its norm relative to the norm at
+            zero; duality_gap_: an upper bound of the relative distance to the optimum, loose for a large C;
+            n_iter_: of L-BFGS.
     """
 
     _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
@@ -56,16 +53,15 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         self.device = device
         self.verbose = verbose
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) and their positions' classes (length,).
 
         Args:
             sample_weight: (sequences,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
@@ -84,39 +80,35 @@ class ChainSVM(SequenceClassifier):
     """A max-margin Markov network of chains (Taskar, Guestrin and Koller 2003), linear or with a kernel.
 
     Training minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)]
-    (max_margin_markov_networks_survey_2003, Equation 37, with its C being n times this one), intercepts and
-    transitions regularised like other weights: with a linear kernel by block-coordinate Frank–Wolfe on the
-    weights, or by L-BFGS on smoothed hinges where sequences are long, positions many for the weights,
-    columns in unlike units or C large, else by SMO on the factored dual, where a constant 1 added to the
-    kernel is the intercept.
+    (max_margin_markov_networks_survey_2003, Equation 37, with n times this C), intercepts and transitions
+    regularised like other weights: see :func:`~lmbm_torch.estimators.chains.max_margin.train_max_margin` for
+    the solvers.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
-            the mean of k(x, x), where one with a name sees features in those units.
-        kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns their
-            matrix of values; all but the first need memory for the values between all training positions.
-        gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
-            ``"auto"`` is 1 / features.
-        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
-        coupling_penalty: multiplies the transitions' squares in ‖w‖².
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
+        kernel: ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features that returns the
+            matrix of kernel values; all but the linear kernel need memory for the values of all pairs of
+            training positions.
+        gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
+        coupling_penalty: a factor of the squared transitions in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
-        device: where dense features' kernels are evaluated, and predictions but for linear scores computed,
-            such as ``"cpu"`` or ``"cuda"``.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the solver's order of visits.
+        device: device of dense features' kernel values, and of predictions except linear scores, such as
+            ``"cpu"`` or ``"cuda"``.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the solver's order of visits.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
-        transition_: (classes, classes), from row to column.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
+        transition_: (classes, classes), row to column.
         intercept_: (classes,).
-        coef_: (classes, features); linear kernel alone.
-        dual_coef_: (classes, positions), X_fit_: (positions, features); other kernels alone.
-        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes,
-            or iterations of L-BFGS.
+        coef_: (classes, features), of the linear kernel.
+        dual_coef_: (classes, positions), X_fit_: (positions, features); of other kernels.
+        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes, or
+            iterations of L-BFGS.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -124,16 +116,6 @@ class ChainSVM(SequenceClassifier):
         "C": RELATIVE_PENALTY,
         "kernel": [StrOptions(KERNELS), callable],
     }
-
-    kernel: Any
-    gamma: Any
-    kernel_degree: Any
-    coef0: Any
-    kernel_: Kernel
-    intercept_: np.ndarray
-    coef_: np.ndarray
-    dual_coef_: np.ndarray
-    X_fit_: Any
 
     def __init__(
         self,
@@ -162,16 +144,15 @@ class ChainSVM(SequenceClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) and their positions' classes (length,).
 
         Args:
             sample_weight: (sequences,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])

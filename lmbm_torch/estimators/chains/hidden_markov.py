@@ -1,4 +1,4 @@
-"""Hidden Markov models as estimators of sequences."""
+"""Hidden Markov models as classifiers of sequences."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 from lmbm_torch.models.sequences import spread
@@ -20,16 +20,16 @@ EMISSIONS = {"bernoulli": Bernoulli, "gaussian": Gaussian, "multinomial": Multin
 
 
 class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
-    """A hidden Markov model whose states are the classes, by counting (survey, Equation 5).
+    """A hidden Markov model whose states are the classes, trained by counting (survey, Equation 5).
 
-    It generates the features, and reads a sequence by the classes that are most probable given it. Training
-    looks at each position once.
+    The model generates the features; prediction are the most probable classes given the sequence. Training is
+    a single pass over the positions.
 
     Args:
-        emission: of a position's features given its class: ``"gaussian"`` for numbers, best standardised,
-            ``"bernoulli"`` for bits, ``"multinomial"`` for counts, such as of words.
+        emission: distribution of a position's features given the class: ``"gaussian"`` for numbers, best
+            standardised, ``"bernoulli"`` for bits, ``"multinomial"`` for counts, such as of words.
         smoothing: pseudo-observations > 0 of each start, transition and emission.
-        device: where predictions are computed, such as ``"cpu"`` or ``"cuda"``.
+        device: device of predictions, such as ``"cpu"`` or ``"cuda"``.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
@@ -47,17 +47,16 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         self.smoothing = smoothing
         self.device = device
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from sequences (length, features) and their positions' classes (length,).
+        """Train on sequences (length, features) and their positions' classes (length,).
 
         Args:
-            sample_weight: (sequences,), how often each counts.
+            sample_weight: (sequences,), counts of the sequences.
 
         Raises:
-            ValueError: a setting or an input that is not as described; features that the emission does not
-                have, such as other numbers than bits. The message names it.
+            ValueError: an invalid parameter or input, named in the message, such as features that are not
+                bits for ``"bernoulli"``.
         """
         rows, codes = self._validate_fit(X, y)
         emission = EMISSIONS[self.emission](len(self.classes_), self.n_features_in_)

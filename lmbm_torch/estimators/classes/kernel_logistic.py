@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from lmbm_torch.estimators.common.base import MultiClassClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.settings import NOT_NEGATIVE, RELATIVE_PENALTY, SHARED, Constraints
-from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
@@ -21,32 +19,28 @@ class KernelLogisticRegression(MultiClassClassifier):
     """Multinomial logistic regression with a kernel, in the dual (dual_optimization_conditional_models_2006).
 
     Training minimises ½‖w‖² + C Σ_i s_i (−log p(y_i | x_i)), p(y | x) ∝ exp⟨w_y, φ(x)⟩, without an intercept
-    (a polynomial kernel's ``coef0`` holds one); C = 1/λ of the paper. Kernel values are evaluated as they are
-    needed, so memory grows with the number of instances, not its square.
+    (``coef0`` of a polynomial kernel acts as one); C = 1/λ of the paper. Kernel values are evaluated when
+    needed:
+    memory grows linearly with the number of instances.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
-            the mean of k(x, x), where one with a name sees features in those units.
-        kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
-            that returns their matrix of values.
-        gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
-            all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
-        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, relative to
+            the mean of k(x, x), see :func:`~lmbm_torch.fitting.recipe.units`.
+        kernel, gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
-        cache_size: MiB of kernel values that are kept.
-        device: where dense features' kernels are evaluated and multiplied by the duals; what a pass does with
-            a block of 64 instances, and numbers depend on each other, is done on the CPU.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the order of visits.
+        cache_size: memory in MiB of kept kernel values.
+        device: device of dense features' kernel values and their products with the duals; the steps of a pass
+            within a block of 64 instances run on the CPU.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the order of visits.
 
     Attributes:
         classes_: the classes.
         dual_coef_: (classes, instances), C_ s_i (δ_iy − α_iy).
-        X_fit_: the training instances with any weight; None for ``precomputed``.
-        C_, gamma_: as resolved.
-        objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes made.
+        X_fit_: the training instances with a weight; None for ``precomputed``.
+        C_, gamma_: resolved values.
+        objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -82,17 +76,16 @@ class KernelLogisticRegression(MultiClassClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
+        """Train on instances (instances, features), dense or CSR, and their classes (instances,).
 
         Raises:
-            ValueError: settings out of range, a single class, sample weights that are all zero.
+            ValueError: parameters out of range, a single class, sample weights that are all zero.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         weight = np.ones(len(codes)) if weight is None else weight
-        # Instances of no weight have no dual variables.
+        # Instances of weight 0 have no dual variables.
         used = np.flatnonzero(weight)
         self.kernel_ = Kernel.of(self, X, weight, self.device)
         self.gamma_ = self.kernel_.gamma
@@ -100,7 +93,10 @@ class KernelLogisticRegression(MultiClassClassifier):
         rows = X[np.ix_(used, used)] if self.kernel_.is_precomputed else X[used]
         self.C_ = relative_penalty(self.C, self.kernel_, rows, weight[used])
         gram = self.kernel_.gram(rows, int(self.cache_size * 2**20))
-        state = self._solve(gram, codes[used], weight[used])
+        classes = torch.nn.functional.one_hot(torch.from_numpy(codes[used]), len(self.classes_)).double()
+        weights = torch.from_numpy(self.C_ * weight[used]).to(self._device)
+        problem = MulticlassProblem(gram, classes.to(self._device), weights)
+        state = self._run(smo, problem, seed=self._seed())
         coef = state.coef.mT.cpu().numpy()
         self.X_fit_, self.dual_coef_ = rows, coef
         if self.kernel_.is_precomputed:
@@ -110,23 +106,13 @@ class KernelLogisticRegression(MultiClassClassifier):
         return self
 
     def predict_log_proba(self, X):
-        """log P(class | x), (instances, classes)."""
+        """Return log P(class | x), (instances, classes)."""
         return torch.from_numpy(self._scores(X)).log_softmax(1).numpy()
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X):
-        """P(class | x), (instances, classes)."""
+        """Return P(class | x), (instances, classes)."""
         return np.exp(self.predict_log_proba(X))
-
-    def _solve(self, gram: Gram, codes: np.ndarray, weight: np.ndarray) -> Any:
-        """The solver's last state for instances that all have some weight."""
-        targets = torch.nn.functional.one_hot(torch.from_numpy(codes), len(self.classes_)).double()
-        weights = torch.from_numpy(self.C_ * weight).to(self._device)
-        problem = MulticlassProblem(gram, targets.to(self._device), weights)
-        with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "progress": progress}
-            return run(smo, problem, seed=self._seed(), **limits)
 
     def _scores(self, X) -> np.ndarray:
         X = self._validate_predict(X)

@@ -2,64 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
 from lmbm_torch.estimators.common.base import MultiClassClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
-from lmbm_torch.estimators.common.kernels import Kernel
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 
 
 class MultiClassSVM(MultiClassClassifier):
-    """Multi-class SVM, a chain of one position: ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩].
+    """A multi-class SVM of Crammer and Singer, equal to a chain of one position.
 
-    max_margin_markov_networks_survey_2003, section 6; intercepts are regularised like other weights. Solved
-    in the dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`; with a linear kernel and more than some
-    2,900 instances by block-coordinate Frank–Wolfe, or where instances are many for the weights, columns in
-    unlike units or C large, by L-BFGS on smoothed hinges.
+    Training minimises ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩]
+    (max_margin_markov_networks_survey_2003, section 6), intercepts regularised like other weights, in the
+    dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`; with a linear kernel and more than some 2,900
+    instances by block-coordinate Frank–Wolfe, or for many instances per weight, columns in unlike units or a
+    large C by L-BFGS on smoothed hinges.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
-            the mean of k(x, x), where one with a name sees features in those units.
-        kernel: ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"``, or a function of two sets of features
-            that returns their matrix of values; all but the first need memory for the values between all
-            training instances.
-        gamma: of ``poly`` and ``rbf``; ``"scale"`` is 1 / (features · variance of all entries of X),
-            ``"auto"`` is 1 / features.
-        kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
+        kernel, gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`; kernels
+            other than the linear one need memory for the values of all pairs of training instances.
         tol: relative duality gap at which training ends.
         max_iter: passes, or iterations of L-BFGS, at which training ends even above ``tol``, with a
             ConvergenceWarning.
-        device: where dense features' kernels are evaluated, such as ``"cpu"`` or ``"cuda"``.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the solver's order of visits.
+        device: device of dense features' kernel values, such as ``"cpu"`` or ``"cuda"``.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the solver's order of visits.
 
     Attributes:
         classes_: the classes.
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         intercept_: (classes,).
-        coef_: (classes, features); linear kernel alone.
-        dual_coef_: (classes, instances); other kernels alone.
-        X_fit_: (instances, features); other kernels alone, None for ``"precomputed"``.
+        coef_: (classes, features), of the linear kernel.
+        dual_coef_: (classes, instances), X_fit_: (instances, features), None for ``"precomputed"``; of other
+            kernels.
         objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
     """
 
     _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
-
-    kernel: Any
-    gamma: Any
-    kernel_degree: Any
-    coef0: Any
-    kernel_: Kernel
-    intercept_: np.ndarray
-    coef_: np.ndarray
-    dual_coef_: np.ndarray
-    X_fit_: Any
 
     def __init__(
         self,
@@ -86,13 +71,12 @@ class MultiClassSVM(MultiClassClassifier):
         self.verbose = verbose
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from instances (instances, features), dense or CSR, and their classes (instances,).
+        """Train on instances (instances, features), dense or CSR, and their classes (instances,).
 
         Raises:
-            ValueError: settings out of range, a single class.
+            ValueError: parameters out of range, a single class.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         train_max_margin(self, X, codes, np.arange(len(codes) + 1), sample_weight=weight)

@@ -1,1 +1,1 @@
-"""What all estimators share: settings, checks of calls, targets, files."""
+"""Parts that all estimators share: parameters, validation, targets, files."""

@@ -1,4 +1,4 @@
-"""Base classes of the estimators: declared settings, validated data, a report of the training."""
+"""Base classes of the estimators: parameters, validated data, reports of the training."""
 
 from __future__ import annotations
 
@@ -30,30 +30,42 @@ from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.common.calls import of_label_columns, progress, watched
-from lmbm_torch.estimators.common.class_weights import label_weights
+from lmbm_torch.estimators.common.calls import answer_call, progress
+from lmbm_torch.estimators.common.kernels import Kernel
 from lmbm_torch.estimators.common.saving import StoredEstimator
-from lmbm_torch.estimators.common.settings import SHARED, Constraints, check_available, check_parameters
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, check_parameters
 from lmbm_torch.estimators.common.under_rules import Rules, by_place, rules_of_fit
 from lmbm_torch.fitting import recipe
-from lmbm_torch.solvers.networks.problems import Features, canonical
+from lmbm_torch.solvers.base import run
+from lmbm_torch.solvers.networks.problems import Features
 
 AnEstimator = TypeVar("AnEstimator", bound=BaseEstimator)
 
 # Instances (instances, features); data frames are array-like.
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
-# The forms of X that all estimators take.
-# Row by row, so that frames, which keep columns together, are learned from to the last bit as arrays are.
+# Accepted forms of X; row-major, so that training on column-major data frames equals training on arrays to
+# the last bit.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 
 class TrainedEstimator(StoredEstimator):
-    """An estimator that checks its settings by name, and warns if its training ended before ``tol``."""
+    """An estimator with checked parameters and a warning if the training ended before ``tol``."""
 
     _accepted: ClassVar[Constraints] = SHARED
 
-    # Parameters, of estimators that have them.
+    # Parameters and fitted attributes of subclasses.
+    base: Any = None
     C: Any
+    kernel: Any
+    gamma: Any
+    kernel_degree: Any
+    coef0: Any
+    kernel_: Kernel
+    coef_: np.ndarray
+    dual_coef_: np.ndarray
+    intercept_: np.ndarray
+    X_fit_: Any
+    classes_: np.ndarray
     C_: float
     feature_shift_: np.ndarray | float
     feature_scale_: np.ndarray | float
@@ -70,28 +82,24 @@ class TrainedEstimator(StoredEstimator):
     @classmethod
     @cache
     def _get_param_names(cls):
-        # Read off a signature anew, they are a seventh of the time of small fits in an ensemble.
+        # Reading the signature takes a seventh of the time of a small fit in an ensemble.
         return super()._get_param_names()
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.pairwise = self.get_params(deep=False).get("kernel") == "precomputed"
+        learner: BaseEstimator = self if self.base is None else self.base
+        tags.input_tags.pairwise = learner.get_params(deep=False).get("kernel") == "precomputed"
         return tags
 
-    def _check_settings(self) -> None:
-        check_parameters(self)
-        if hasattr(self, "device"):
-            check_available(self.device)
-
     def _features(self, X, **options) -> Features:
-        """Validated instances (instances, features), sparse ones as a CSR array."""
-        return _rows(validate_data(self, X, **ACCEPTED, **options))
+        """Return validated instances (instances, features), sparse ones as a CSR array."""
+        return targets.with_rows(validate_data(self, X, **ACCEPTED, **options))
 
     def _validate_predict(self, X) -> Features:
         if not hasattr(self, "n_features_in_"):
             check_is_fitted(self)
-        # All that scikit-learn's checks would find, in a twentieth of their time.
+        # Equal to scikit-learn's checks, in a twentieth of the time.
         is_plain = (
             type(X) is np.ndarray
             and X.dtype in ACCEPTED["dtype"]
@@ -104,23 +112,23 @@ class TrainedEstimator(StoredEstimator):
         return X if is_plain else self._features(X, reset=False)
 
     def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
-        """Features to train on; notes how they came from X, and the weight ``C_`` of the losses."""
+        """Return features in the units of training, and set the units and the weight ``C_`` of the losses."""
         units = recipe.units(self.C, X, sample_weight)
         self.C_, self.feature_shift_, self.feature_scale_ = units
         return units.scaled(X)
 
     @staticmethod
     def _array(parameter: Any) -> np.ndarray:
-        """A model's parameter as the caller may keep and change it: a copy on the host."""
+        """Copy a model's parameter to an array on the CPU."""
         return parameter.detach().cpu().numpy().copy()
 
     def _undo_scaling(self, model: Any) -> None:
-        """Make a model of :meth:`_scaled` features one of X."""
+        """Convert a model of :meth:`_scaled` features to a model of X."""
         scale, shift = map(torch.as_tensor, (self.feature_scale_, self.feature_shift_))
         model.undo_scaling(scale, shift)
 
     def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Weights (classes, features) and intercepts of :meth:`_scaled` features, as those of X."""
+        """Convert weights (classes, features) and intercepts of :meth:`_scaled` features to weights of X."""
         coef = coef / self.feature_scale_
         return coef, intercept - (coef * self.feature_shift_).sum(1)
 
@@ -130,34 +138,37 @@ class TrainedEstimator(StoredEstimator):
         return checked_weights(sample_weight, num_instances(X))
 
     def _on_device(self, model: Any) -> Any:
-        """The model on ``device``."""
-        # To ask whether it is there takes a tenth of the time of a move.
+        # A comparison of devices takes a tenth of the time of a move.
         is_there = next(model.parameters()).device == self._device
         return model if is_there else model.to(self._device)
 
     @property
     def _device(self) -> torch.device:
-        """Where predictions are computed."""
         return torch.device(self.device)
 
     def _seed(self) -> int:
-        """A seed drawn from ``random_state``."""
+        """Return a seed drawn from ``random_state``."""
         state = self.random_state
-        return _first_of(int(state)) if isinstance(state, Integral) else _drawn(state)
+        return _drawn(int(state)) if isinstance(state, Integral) else _drawn.__wrapped__(state)
 
     def _progress(self) -> AbstractContextManager[Callable[[Any], None] | None]:
-        """The callback for a solver's states: a bar, where ``verbose`` asks for one."""
+        """Show a progress bar if ``verbose``, updated by the yielded callback of a solver's states."""
         return progress(type(self).__name__, self.verbose, self.tol)
 
+    def _run(self, solver: Any, problem: Any, **settings: Any) -> Any:
+        """Return a solver's last state, at a gap of ``tol`` or after ``max_iter`` iterations."""
+        with self._progress() as tell:
+            return run(solver, problem, tol=self.tol, max_iter=self.max_iter, progress=tell, **settings)
+
     def _report(self, state: Any) -> None:
-        """Note a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
-        # A network's labels have an objective each.
+        """Set a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
+        # The labels of a belief network have separate objectives.
         self.objective_ = float(np.sum(state.primal))
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
         self._warn_unless_reached(state.gap)
 
     def _warn_unless_reached(self, reached: float, measure: str = "relative duality gap") -> None:
-        """Warn if the ``measure`` that training ``reached`` is above the setting ``tol``."""
+        """Warn if the ``measure`` reached by the training is above ``tol``."""
         if not reached <= self.tol:
             warnings.warn(
                 f"{type(self).__name__}: training ended with a {measure} of {reached:.2g}, above "
@@ -168,20 +179,18 @@ class TrainedEstimator(StoredEstimator):
 
 
 def unfitted(estimator: AnEstimator) -> AnEstimator:
-    """Return a copy of an estimator with the same parameters, to fit."""
+    """Return an unfitted copy of an estimator with the same parameters."""
     return cast(AnEstimator, clone(estimator))
 
 
+# Cached for whole numbers: a new random generator is slow compared with a small fit.
+@lru_cache
 def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
 
 
-# Of a number it is always the same, and to make a generator takes a while.
-_first_of = lru_cache(_drawn)
-
-
 def level_of_caller() -> int:
-    """The ``stacklevel`` at which whoever calls the library is warned."""
+    """Return the ``stacklevel`` of a warning to the first caller outside the library."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("lmbm_torch."):
         frame, level = frame.f_back, level + 1
@@ -189,34 +198,30 @@ def level_of_caller() -> int:
 
 
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
-    """A classifier by one score per class, of which the largest wins."""
+    """A classifier by scores of the classes, which predicts the class of largest score."""
 
-    classes_: np.ndarray
-
-    @watched
-    @of_label_columns
+    @answer_call
     def decision_function(self, X):
-        """Scores (instances, classes); their difference, (instances,), for two classes."""
+        """Return scores (instances, classes); for two classes their difference, (instances,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X):
-        """The class of largest score for each instance, (instances,)."""
-        # The scores first: they refuse an estimator that is not fitted.
+        """Return the class of largest score for each instance, (instances,)."""
+        # Scores first, because they check that the estimator is fitted.
         best = self._scores(X).argmax(1)
         return self.classes_[best]
 
     @abstractmethod
     def _scores(self, X) -> np.ndarray:
-        """(instances, classes)."""
+        """Return scores (instances, classes)."""
 
     def _validate_fit(self, X, y, sample_weight) -> tuple[Features, np.ndarray, np.ndarray | None]:
-        """Features, every instance's index into the classes, which are noted, and the sample weights."""
-        self._check_settings()
+        """Return features, indices of the instances' classes, and sample weights; set ``classes_``."""
+        check_parameters(self)
         validated: Any = validate_data(self, X, y, **ACCEPTED)
-        X, y = _rows(validated[0]), validated[1]
+        X, y = targets.with_rows(validated[0]), validated[1]
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -226,45 +231,44 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 
 
 class StructuredClassifier(ClassifierMixin, TrainedEstimator):
-    """A classifier of label vectors, which also takes one label or one class per instance.
+    """A multi-label classifier that also takes one label or one class per instance.
 
-    The targets ``y`` of ``fit`` are a matrix in {0, 1} with NaN for unknown labels, or a data frame of such
-    columns, whose names are kept. Two other whole numbers that all labels share, such as −1 and 1, and two
-    texts of each label, stand for 0 and 1 in ascending order: ``predict`` returns them, all else speaks of 0
-    and 1. One-dimensional targets become one column for two classes (or one), and one column per class for
-    more.
+    The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, NaN for unknown labels, or
+    a data frame of labels, whose column names are kept. Two other whole numbers shared by all labels, such as
+    −1 and 1, and two texts of each label mean 0 and 1 in ascending order; ``predict`` returns the given
+    values, and all other methods use 0 and 1. One-dimensional targets of two classes become one column,
+    targets of more classes one column per class.
 
     Attributes:
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
-        label_names_: of label matrices: the columns of a data frame, else label_0, label_1, …; None where
-            ``fit`` was given classes.
-        binarizer_: maps classes to label vectors; None where ``fit`` was given label matrices.
-        feature_means_: (features,), of all training instances, where explanations leave features out.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
+        label_names_: columns of a data frame, or label_0, label_1, …; None for targets of classes.
+        binarizer_: mapping from classes to label vectors; None for label matrices.
+        feature_means_: (features,), means of the training instances, the default reference of explanations.
     """
 
     label_names_: tuple[str, ...] | None
-    classes_: np.ndarray
     binarizer_: LabelBinarizer | None
+    class_weight: Any
     feature_means_: np.ndarray
-    # Rules that all answers obey, where the constructor takes them.
+    # Rules of estimators with the parameter.
     constraints: Rules | None = None
-    # Of copies that explain arrays, by the names of a data frame.
+    # Names of the features in copies for arrays, see ``without_names``.
     names_of_features_: tuple[str, ...] | None
 
     @abstractmethod
     def predict(self, X: Rows) -> Any:
-        """Labels (instances, labels), or classes where ``fit`` was given classes."""
+        """Return labels (instances, labels), or classes if ``fit`` had classes."""
 
     @property
     def rules(self) -> rules_of.Constraints | None:
-        """The rules over the labels of ``fit`` that all answers obey; None where there are none."""
+        """Return the rules over the labels, obeyed by all answers; None without rules."""
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules.
+        """Return a copy under the given rules alone; None for no rules.
 
         Raises:
-            ValueError: rules for a classifier that takes none.
+            ValueError: rules for a classifier without the parameter ``constraints``.
         """
         if "constraints" not in self.get_params(deep=False):
             if rules is None:
@@ -274,29 +278,31 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             )
         other = copy(self)
         other.constraints = rules
+        if self.base is not None:
+            other.base = unfitted(self.base).set_params(constraints=None)
         return other
 
     @property
     def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints,)
+        return self.constraints, None if self.base is None else self.base.constraints
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
-        """The rules over the labels of ``fit``, and ``more``; see :func:`rules_of_fit`."""
+        """Return the rules over the labels and ``more``, see :func:`rules_of_fit`."""
         given = [each for each in (*self._given_rules, more) if each is not None]
         return rules_of_fit(self.label_names_, *given) if given else None
 
     def _nameless_rules(self) -> list[rules_of.Rule] | None:
-        """The rules for one more fit, to labels that come without their names."""
+        """Return the rules with indices instead of names, for a further fit to arrays."""
         rules = self._rules()
         return None if rules is None else by_place(rules)
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
-        """The names of the labels that each instance is predicted to have.
+        """Return the names of the predicted labels of each instance.
 
-        Behind the steps of a pipeline: ``pipe[-1].predict_names(pipe[:-1].transform(X))``.
+        For a pipeline call ``pipe[-1].predict_names(pipe[:-1].transform(X))``.
 
         Raises:
-            ValueError: ``fit`` was given classes, which :meth:`predict` names.
+            ValueError: ``fit`` had classes; see :meth:`predict`.
         """
         check_is_fitted(self)
         names = self.label_names_
@@ -307,9 +313,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             for row in targets.dense(self.predict(X)) == np.asarray(self.classes_)[:, 1]
         ]
 
-    @of_label_columns
+    @answer_call
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The share of instances with all labels, or the class, predicted right."""
+        """Return the exact match: the share of instances with all labels, or the class, right."""
         if np.ndim(y) < 2:
             return float(super().score(X, y, sample_weight))
         right = (np.asarray(targets.dense(y)) == targets.dense(self.predict(X))).all(1)
@@ -317,8 +323,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return float(np.average(right, weights=weights))
 
     def _values(self, labels: np.ndarray) -> np.ndarray:
-        """The values that stand for labels (instances, labels) in {0, 1}, those of ``classes_``."""
-        # Files of earlier versions hold a list.
+        """Convert labels (instances, labels) in {0, 1} to the values in ``classes_``."""
+        # Older files hold a list.
         classes = np.asarray(self.classes_)
         if classes.dtype.kind == "i" and (classes == (0, 1)).all():
             return labels
@@ -333,39 +339,47 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     def _validate_fit(
         self, X, y, sample_weight, *, allow_missing: bool = False
     ) -> tuple[Features, np.ndarray, np.ndarray | None]:
-        """Features, the label matrix and the sample weights; checks the settings and notes the classes."""
-        self._check_settings()
+        """Return features, label matrix and sample weights; check the parameters and set the classes."""
+        check_parameters(self)
         X = self._features(X)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        targets.check_given(self, y)
         labels: Any = self._encode(y)
         check_shape("y", labels, num_instances(X), None)
-        check_labels("y", labels.data if sparse.issparse(labels) else labels, allow_missing=allow_missing)
+        if not allow_missing:
+            check_labels("y", labels)
         self._rules()
         self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()
         return X, labels, self._weights(sample_weight, X)
 
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Weights of the losses (instances, labels) by ``class_weight``; without it ``sample_weight``.
+        """Return weights of the losses by ``class_weight``, (instances, labels), or ``sample_weight``.
 
-        Where ``fit`` was given classes, an instance of a class has its weight in all columns.
+        If ``fit`` had classes, an instance has the weight of its class in all columns.
         """
-        setting: Any = getattr(self, "class_weight", None)
-        if setting is None:
+        if self.class_weight is None:
             return sample_weight
         if self.binarizer_ is None:
-            return label_weights(setting, labels, np.isnan(labels), sample_weight)
+            labels = targets.dense(labels)
+            return targets.label_weights(self.class_weight, labels, np.isnan(labels), sample_weight)
         weights = self._class_weights(labels, sample_weight)
         return None if weights is None else np.tile(weights, (labels.shape[1], 1)).T
 
     def _class_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Weights of the instances by their classes, which ``fit`` was given, and ``class_weight``."""
-        setting: Any = getattr(self, "class_weight", None)
+        """Return weights of the instances by ``class_weight`` and their classes."""
         classes = np.asarray(cast(Any, self.binarizer_).inverse_transform(labels))[:, None]
-        weights = label_weights(setting, classes, np.zeros(classes.shape, np.bool_), sample_weight)
+        missing = np.zeros(classes.shape, np.bool_)
+        weights = targets.label_weights(self.class_weight, classes, missing, sample_weight)
         return None if weights is None else weights[:, 0]
 
-    def _encode(self, y) -> np.ndarray:
+    def _keeps_sparse(self, y: Any) -> bool:
+        """Return whether a sparse label matrix in {0, 1} stays sparse in training."""
+        return False
+
+    def _encode(self, y: Any) -> Any:
+        if sparse.issparse(y) and targets.is_sparse_and_binary(y) and self._keeps_sparse(y):
+            self.classes_ = np.tile([0, 1], (y.shape[1], 1))
+            self._note_labels(y.shape[1])
+            return targets.sparse_label_matrix(y)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
         y = targets.dense(y)
         if targets.is_label_matrix(y):
@@ -383,10 +397,6 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return self.binarizer_.transform(y).astype(np.float64)
 
     def _note_labels(self, count: int, names: Sequence[str] | None = None) -> None:
-        """Note that the targets are a label matrix, and its columns."""
+        """Set the names of a label matrix's columns."""
         self.label_names_ = numbered("label", count) if names is None else tuple(names)
         self.binarizer_ = None
-
-
-def _rows(X: Any) -> Features:
-    return canonical(X) if sparse.issparse(X) else X

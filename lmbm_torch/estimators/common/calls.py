@@ -1,4 +1,4 @@
-"""What calls of estimators do besides their own work: decorators of the methods, and bars of long fits."""
+"""Decorators of the estimators' methods, and progress bars of long fits."""
 
 from __future__ import annotations
 
@@ -14,86 +14,77 @@ from typing import Any
 from lmbm_torch.estimators.common.targets import check_columns
 from lmbm_torch.extras import naming_extras
 
-__all__ = ["all_or_nothing", "bar", "of_label_columns", "progress", "watched"]
+__all__ = ["answer_call", "bar", "fit_call", "progress"]
 
-# Seconds that a call may take without a word.
+# Seconds that a call may take before a warning is logged.
 PATIENCE = 10.0
-# Watching a call costs as much as some rows, each of which has its own limit.
+# Least number of rows of a watched call; watching costs as much CPU time as predictions of some rows.
 WATCHED_ROWS = 16
 
 _log = logging.getLogger("lmbm_torch")
 _calls = threading.local()
 
 
-@contextmanager
-def told_if_slow(call: str) -> Iterator[None]:
-    """Log a warning if what is done here takes longer than :data:`PATIENCE`; of calls within calls, once.
-
-    A log and no Python warning: it comes from a thread, while the call is at work.
-    """
-    if getattr(_calls, "is_watched", False):
-        yield
-        return
-    watch = threading.Timer(PATIENCE, _log.warning, ("%s: still at work after %g s", call, PATIENCE))
-    watch.daemon = True
-    _calls.is_watched = True
-    watch.start()
-    try:
-        yield
-    finally:
-        watch.cancel()
-        _calls.is_watched = False
-
-
-def watched(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of an estimator and instances ``X``, of which it is said if many of them take long."""
-
-    @wraps(method)
-    def watching(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
-        rows = X.shape[0] if hasattr(X, "shape") and X.shape else len(X) if isinstance(X, list) else 0
-        if rows < WATCHED_ROWS:
-            return method(self, X, *arguments, **named)
-        with told_if_slow(f"{type(self).__name__}.{method.__name__} of {rows} instances"):
-            return method(self, X, *arguments, **named)
-
-    return watching
-
-
-def all_or_nothing(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """``fit`` that learns all or nothing: after an exception the estimator is what it was before."""
+def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``fit``: a slow call is logged, and after an exception the estimator is unchanged."""
 
     @wraps(fit)
-    def whole(self, *arguments: Any, **named: Any) -> Any:
+    def fitting(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
         before = dict(vars(self))
         try:
-            return fit(self, *arguments, **named)
+            return _watched(fit, self, X, arguments, named)
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
 
-    return whole
+    return fitting
 
 
-def of_label_columns(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of an estimator, of instances and labels, whose columns :func:`check_columns` checks."""
+def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a method of instances: a slow call is logged, and columns of labels are checked.
+
+    Data frames of labels must have the columns of ``fit``, see :func:`check_columns`.
+    """
 
     @wraps(method)
-    def checking(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
+    def answering(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
         for given in (*arguments, *named.values()):
             check_columns(given, getattr(self, "label_names_", None))
-        return method(self, X, *arguments, **named)
+        return _watched(method, self, X, arguments, named)
 
-    return checking
+    return answering
+
+
+def _watched(
+    method: Callable[..., Any], self: Any, X: Any, arguments: tuple[Any, ...], named: dict[str, Any]
+) -> Any:
+    """Call a method; log a warning after :data:`PATIENCE` seconds, once for calls within calls.
+
+    The warning is a log, not a Python warning, because a second thread writes the message during the call.
+    """
+    rows = X.shape[0] if hasattr(X, "shape") and X.shape else len(X) if isinstance(X, list) else 0
+    if rows < WATCHED_ROWS or getattr(_calls, "is_watched", False):
+        return method(self, X, *arguments, **named)
+    call = f"{type(self).__name__}.{method.__name__} of {rows} instances"
+    watch = threading.Timer(PATIENCE, _log.warning, ("%s: still at work after %g s", call, PATIENCE))
+    watch.daemon = True
+    _calls.is_watched = True
+    watch.start()
+    try:
+        return method(self, X, *arguments, **named)
+    finally:
+        watch.cancel()
+        _calls.is_watched = False
 
 
 @contextmanager
 def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None]:
-    """A bar that is told the share that is done and what to write beside it, or None if none is wanted.
+    """Show a progress bar, updated by the yielded function of a share and a text.
 
     Args:
-        name: in front of the bar.
-        verbose: 0 for none.
+        name: text before the bar.
+        verbose: 0 for no bar; then None is yielded.
 
     Raises:
         ModuleNotFoundError: rich is not installed.
@@ -110,7 +101,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
         TextColumn("{task.fields[reached]}"),
         TimeElapsedColumn(),
     )
-    # Without a thread of its own: the solver's chunks are what there is to show.
+    # No refreshing thread: only the solver's callbacks bring news.
     with Progress(*columns, auto_refresh=False) as shown:
         task = shown.add_task(name, total=1.0, reached="")
 
@@ -122,18 +113,22 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
 
 @contextmanager
 def progress(name: str, verbose: int, tol: float) -> Iterator[Callable[[Any], None] | None]:
-    """The callback for a solver's states, or None where nothing is to be shown.
+    """Show a bar of a solver's duality gap, updated by the yielded callback of states.
 
-    The bar is full where the gap is at most ``tol``, and grows with its logarithm, for most solvers multiply
-    it by much the same share in every iteration.
+    The bar is full at a gap of ``tol`` and grows with the logarithm of the gap, because most solvers shrink
+    the gap by about the same factor in every iteration.
 
     Args:
-        name: see :func:`bar`, also for ``verbose`` and what is raised.
+        name, verbose: see :func:`bar`; without a bar None is yielded.
+
+    Raises:
+        ModuleNotFoundError: rich is not installed.
     """
+    if not verbose:
+        yield None
+        return
     with bar(name, verbose) as tell:
-        if tell is None:
-            yield None
-            return
+        assert tell is not None
         largest, tiny = -inf, sys.float_info.min
 
         def show(state: Any) -> None:

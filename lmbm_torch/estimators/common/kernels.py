@@ -1,10 +1,10 @@
-"""Kernels by scikit-learn's names and parameters, resolved for one set of training instances."""
+"""Kernels with scikit-learn's names and parameters, resolved for a set of training instances."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,28 +18,12 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram
 
-# Rows of new instances whose kernel values are held at once.
+# New instances of a batch of kernel values.
 _ROWS_AT_ONCE = 1024
-# Instances whose values among each other are held for those of each with itself.
+# Instances of a batch for k(x, x).
 _SQUARES_AT_ONCE = 64
-# Rows of a symmetric matrix whose values right of the diagonal are evaluated at once.
+# Rows of a batch of a symmetric matrix, of which the upper half is evaluated.
 _SYMMETRIC_ROWS = 256
-
-
-class KernelSettings(Protocol):
-    """The parameters of an estimator with a kernel.
-
-    ``kernel`` is ``"linear"``, ``"poly"``, ``"rbf"``, ``"precomputed"`` (X holds the values with the training
-    instances), or a function of two sets of features that returns their matrix of values; ``gamma`` is that
-    of ``poly`` and ``rbf``, 1/(2σ²) for a bandwidth σ; ``kernel_degree`` and ``coef0`` are those of ``poly``,
-    (gamma ⟨x, x'⟩ + coef0)^kernel_degree; ``C`` says in which units kernels with a name see features.
-    """
-
-    C: Any
-    kernel: Any
-    gamma: Any
-    kernel_degree: Any
-    coef0: Any
 
 
 @dataclass(frozen=True)
@@ -48,11 +32,11 @@ class Kernel:
 
     Args:
         kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
-            that returns their matrix of values.
+            that returns the matrix of kernel values.
         gamma: of ``rbf`` and ``poly``.
         degree, coef0: of ``poly``.
-        device: where dense features' values are evaluated.
-        shift, scale: (features,), the kernel is that of (x − shift) / scale; 0 and 1 for those as they are.
+        device: device of the values of dense features.
+        shift, scale: (features,), the kernel is a function of (x − shift) / scale; 0 and 1 for raw features.
     """
 
     kernel: str | Callable[[Any, Any], Any]
@@ -64,34 +48,36 @@ class Kernel:
     scale: np.ndarray | float = 1.0
 
     @classmethod
-    def of(
-        cls, settings: KernelSettings, X: Any, sample_weight: np.ndarray | None, device: str = "cpu"
-    ) -> Kernel:
-        """The kernel that settings name, for training instances X (instances, features).
+    def of(cls, estimator: Any, X: Any, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:
+        """Return the kernel of an estimator, resolved for training instances X (instances, features).
 
-        A kernel with a name sees them in the units that C counts in.
+        A named kernel takes features in the units that the estimator's C counts in.
+
+        Args:
+            estimator: an estimator with ``kernel``, ``gamma``, ``kernel_degree``, ``coef0`` and ``C``.
         """
-        has_units = isinstance(settings.kernel, str) and settings.kernel != "precomputed"
+        kernel = estimator.kernel
+        has_units = isinstance(kernel, str) and kernel != "precomputed"
         if has_units:
             _check_squares(X)
-        units = recipe.units(settings.C if has_units else 1.0, X, sample_weight)
-        gamma = resolved_gamma(settings.gamma, units.scaled(X))
-        of_features = (units.shift, units.scale)
-        return cls(settings.kernel, gamma, settings.kernel_degree, settings.coef0, device, *of_features)
+        units = recipe.units(estimator.C if has_units else 1.0, X, sample_weight)
+        gamma = resolved_gamma(estimator.gamma, units.scaled(X))
+        settings = gamma, estimator.kernel_degree, estimator.coef0
+        return cls(kernel, *settings, device, units.shift, units.scale)
 
     @property
     def is_precomputed(self) -> bool:
         return self.kernel == "precomputed"
 
     def gram(self, X, cache_bytes: int) -> Gram:
-        """Values between all instances of X (instances, features); X itself where it holds them already."""
+        """Return the kernel values of all pairs of rows of X (instances, features), or X if precomputed."""
         if self.is_precomputed:
             if sparse.issparse(X):
                 raise ValueError("X: expected a dense matrix of precomputed kernel values, got a sparse one")
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X, sparse.issparse(X))
 
-        # Made anew for every few rows, they would take a quarter of the time.
+        # Computed once: repeated norms would take a quarter of the time.
         square_norms = instances.square().sum(1) if isinstance(instances, Tensor) else None
 
         def values(rows: Index, columns: Index) -> Tensor:
@@ -102,7 +88,7 @@ class Kernel:
         return CachedGram(values, X.shape[0], cache_bytes)
 
     def squares(self, X) -> np.ndarray:
-        """k(x, x) of all instances of X, (instances,)."""
+        """Return k(x, x) of all instances of X, (instances,)."""
         if self.is_precomputed:
             return X.diagonal()
         instances, number = self._prepared(X, sparse.issparse(X)), X.shape[0]
@@ -110,12 +96,12 @@ class Kernel:
         return np.concatenate([self._values(part, part).diagonal().cpu().numpy() for part in parts])
 
     def matrix(self, X) -> np.ndarray:
-        """The values between all instances of X, (instances, instances)."""
+        """Return the kernel values of all pairs of instances, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         found = np.empty((number, number), X.dtype)
-        # What a function of the caller's or a matrix has wrong on one side is to be seen.
+        # Asymmetry of a user's function or matrix must stay visible.
         is_named = not (self.is_precomputed or callable(self.kernel))
-        # In parts, between which Ctrl-C is heard.
+        # Ctrl-C is handled between batches.
         step = min(_rows_at_once(number), _SYMMETRIC_ROWS) if is_named else _rows_at_once(number)
         for first in range(0, number, step):
             rows, columns = slice(first, first + step), slice(first if is_named else 0, None)
@@ -126,7 +112,7 @@ class Kernel:
         return found
 
     def expand(self, X, fitted, dual_coef: np.ndarray) -> np.ndarray:
-        """Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
+        """Return Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
 
         Args:
             X: (instances, features); for a precomputed kernel, values with the fitted instances.
@@ -145,10 +131,10 @@ class Kernel:
         return np.concatenate(parts)
 
     def _prepared(self, X: Any, is_sparse: bool) -> Any:
-        """Features in the kernel's units; dense ones as a tensor on the device if the kernel has a name.
+        """Return features in the kernel's units; for a named kernel dense ones as a tensor on the device.
 
         Args:
-            is_sparse: whether these features, or those that they are compared with, are sparse.
+            is_sparse: whether X or the compared features are sparse.
         """
         scaled: Any = Units(1.0, self.shift, self.scale).scaled(X)
         if is_sparse or callable(self.kernel):
@@ -156,10 +142,10 @@ class Kernel:
         return torch.from_numpy(_writable(scaled)).to(self.device)
 
     def _values(self, first, second, square_norms: Tensor | None = None) -> Tensor:
-        """Values of all pairs, on the device.
+        """Return the values of all pairs on the device.
 
         Args:
-            square_norms: of dense features ``second``, where they are known.
+            square_norms: of dense features ``second``, if known.
         """
         if callable(self.kernel):
             return torch.as_tensor(self.kernel(first, second), device=self.device)
@@ -184,7 +170,7 @@ def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.n
 
 
 def _check_squares(X) -> None:
-    """Refuse features whose squares, and so distances and products, are beyond their type."""
+    """Raise ValueError if sums of squared features overflow."""
     values = X.data if sparse.issparse(X) else X
     largest = float(np.abs(values).max(initial=0))
     if largest < (float(np.finfo(values.dtype).max) / (X.shape[0] * X.shape[1])) ** 0.5:
@@ -195,7 +181,7 @@ def _check_squares(X) -> None:
 
 
 def resolved_gamma(gamma: Any, X) -> float:
-    """``"scale"`` is 1 / (features · variance of all entries of X), ``"auto"`` 1 / features, as in SVC."""
+    """Return γ: ``"scale"`` is 1 / (features · variance of all entries), ``"auto"`` 1 / features."""
     if gamma == "auto":
         return 1 / X.shape[1]
     if gamma == "scale":
@@ -206,7 +192,7 @@ def resolved_gamma(gamma: Any, X) -> float:
 
 
 def _rows_at_once(width: int) -> int:
-    """Rows of so many kernel values that are held at once."""
+    """Return how many rows of ``width`` kernel values are held at once."""
     return max(1, part_bytes(8 * _ROWS_AT_ONCE * width) // (8 * width))
 
 
@@ -215,5 +201,5 @@ def _entries(index: Index) -> np.ndarray | slice:
 
 
 def _writable(X: np.ndarray) -> np.ndarray:
-    """Row-major, and a copy if read-only, of which torch warns."""
+    """Return a row-major array, copied if read-only, because torch warns of read-only arrays."""
     return np.require(X, requirements=["C", "W"])

@@ -1,4 +1,4 @@
-"""The measures that a choice is made by, larger ones better, of whole parts and of single instances."""
+"""Measures of predictions, larger values better."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jacc
 
 
 def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tensor) -> float:
-    """A measure over all instances, (instances, labels) both, of the labels that the truth knows.
+    """Return a measure of predicted labels (instances, labels) over the known labels of the truth.
 
-    NaN in the truth, a missing label, agrees with everything: an instance is right if all its known labels
-    are. Instances without any known label are left out.
+    NaN in the truth marks a missing label, which agrees with both values: an instance is right if all known
+    labels are right. Instances without a known label do not count.
     """
-    # At use: torchmetrics takes longer to import than all else here.
+    # Imported at use: torchmetrics imports slowly.
     functional = import_module("lmbm_torch.metrics.functional")
     predicted, truth = torch.as_tensor(predicted), torch.as_tensor(truth)
     known = ~truth.isnan()
@@ -29,7 +29,7 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
 
 
 def agreement(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """How much two labellings of each instance agree, in [0, 1], (instances,); by F1 for averages."""
+    """Return the agreement of two label sets of each instance in [0, 1], (instances,), by F1 for averages."""
     same = first == second
     if name == "exact_match":
         return same.all(1).astype(float)

@@ -1,18 +1,21 @@
-"""Constraints of the estimators' parameters; one table for names of the same meaning.
+"""Allowed values of the estimators' parameters; one table for names of the same meaning.
 
-:func:`check_parameters` compares the parameters of an estimator with its class's ``_accepted`` and refuses
-others by "The 'C' parameter of LMSBNClassifier must be a float in the range (0.0, inf). Got -1 instead."
+:func:`check_parameters` refuses other values with messages such as "The 'C' parameter of LMSBNClassifier must
+be a float in the range (0.0, inf). Got -1 instead."
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.utils import check_random_state
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.fitting import recipe
@@ -21,17 +24,17 @@ Constraints = dict[str, list[Any]]
 
 
 class ParameterError(ValueError, TypeError):
-    """A parameter of an estimator whose type or value is none that its class allows."""
+    """A parameter of an estimator with a type or value outside the allowed ones."""
 
 
 class Number(NamedTuple):
-    """An interval of numbers, of which bools are none.
+    """An interval of numbers; bools are not numbers.
 
     Args:
         kind: ``Integral`` or ``Real``.
         low: the lower end.
-        high: the upper end, None for no end.
-        closed: the end that is inside: ``"left"``, ``"neither"`` or ``"both"``.
+        high: the upper end, None for infinity.
+        closed: included ends: ``"left"``, ``"neither"`` or ``"both"``.
     """
 
     kind: type
@@ -40,7 +43,7 @@ class Number(NamedTuple):
     closed: str = "left"
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is a number inside; NaN is inside of no interval."""
+        """Return whether ``value`` is a number of the interval; NaN never is."""
         if not isinstance(value, self.kind) or isinstance(value, bool):
             return False
         number: Any = value
@@ -57,13 +60,13 @@ class Number(NamedTuple):
 
 
 class StrOptions:
-    """Some strings."""
+    """A set of strings."""
 
     def __init__(self, options: Iterable[str]) -> None:
         self.options = sorted(options)
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is one of the strings."""
+        """Return whether ``value`` is an element."""
         return isinstance(value, str) and value in self.options
 
     def __str__(self) -> str:
@@ -71,13 +74,13 @@ class StrOptions:
 
 
 class HasMethods:
-    """Objects, and no classes, that have all of some methods."""
+    """Instances with certain methods."""
 
     def __init__(self, methods: Collection[str]) -> None:
         self.methods = sorted(methods)
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` has all of the methods."""
+        """Return whether ``value`` has all methods."""
         return all(callable(getattr(value, method, None)) for method in self.methods)
 
     def __str__(self) -> str:
@@ -85,10 +88,10 @@ class HasMethods:
 
 
 class Relative(StrOptions):
-    """``"scale"``, or a multiple of it such as ``"0.3*scale"``."""
+    """``"scale"`` and multiples such as ``"0.3*scale"``."""
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is ``"scale"`` or a multiple of it."""
+        """Return whether ``value`` is ``"scale"`` or a multiple."""
         return recipe.multiple(value) is not None
 
     def __str__(self) -> str:
@@ -100,7 +103,7 @@ def _is_boolean(value: Any) -> bool:
 
 
 def _is_array_like(value: Any) -> bool:
-    """Return whether ``value`` is a sequence or an array; strings and sparse matrices are none."""
+    """Return whether ``value`` is a sequence or an array; strings and sparse matrices are not."""
     if sparse.issparse(value) or isinstance(value, type) or np.isscalar(value):
         return False
     return any(hasattr(value, name) for name in ("shape", "__array__", "__len__"))
@@ -120,7 +123,7 @@ def _is_splitter(value: Any) -> bool:
     return value is None or splits or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
-# Constraints by name: what they allow, and their words.
+# Constraints by name: test and description.
 _NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "boolean": (_is_boolean, "a bool"),
     "array-like": (_is_array_like, "an array-like"),
@@ -151,13 +154,22 @@ def _words(constraint: Any) -> str:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Raise ParameterError unless each parameter meets one of the constraints that its class has for it.
+    """Raise ParameterError unless each parameter meets a constraint of the estimator's class.
 
     Args:
-        estimator: of a class whose ``_accepted`` holds constraints by the parameters' names; a parameter
-            without an entry may be anything.
+        estimator: an instance of a class with constraints by parameter name in ``_accepted``; parameters
+            without an entry may have any value.
+
+    Raises:
+        ValueError: a device that torch cannot use.
     """
+    defaults = _defaults(type(estimator))
     for name, value in estimator.get_params(deep=False).items():
+        # Default values are allowed.
+        if name in defaults and value is defaults[name]:
+            continue
+        if name == "device":
+            _check_available(value)
         allowed = estimator._accepted.get(name)
         if allowed is not None and not any(_allows(each, value) for each in allowed):
             *others, last = map(_words, allowed)
@@ -173,7 +185,7 @@ FINITE = Number(Real, -np.inf, None, closed="neither")
 KERNELS = {"linear", "poly", "rbf"}
 
 CALIBRATE = ["boolean", StrOptions({"scale", "labels", "joint"})]
-# A setting for all labels, or one for each.
+# A setting for all labels, or one for each label.
 CLASS_WEIGHT: list[Any] = [None, str, dict, list, tuple]
 RULES = [str, rules_of.Rule, rules_of.Constraints, "array-like", tuple, None]
 RELATIVE_PENALTY = [Relative({recipe.SCALE}), POSITIVE]
@@ -194,9 +206,35 @@ SHARED: Constraints = {
 }
 
 
-def check_available(device: Any) -> None:
-    """Raise ValueError unless torch can use the device here: before the training, not after it."""
+@cache
+def _defaults(kind: type) -> dict[str, Any]:
+    parameters = signature(kind).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
+def _check_available(device: Any) -> None:
+    """Raise ValueError unless torch can use the device: before the training, not after."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as missing:
         raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None
+
+
+def seeds_for(estimator: Any, random_state: Any) -> dict[str, int]:
+    """Return seeds for an estimator, and for estimators inside, without a seed.
+
+    Args:
+        estimator: an object with scikit-learn's ``get_params``.
+        random_state: source of the seeds; None for no seeds.
+
+    Returns:
+        The arguments of ``estimator.set_params``.
+    """
+    if random_state is None:
+        return {}
+    random = check_random_state(random_state)
+    return {
+        name: int(random.randint(2**31 - 1))
+        for name, value in sorted(estimator.get_params(deep=True).items())
+        if (name == "random_state" or name.endswith("__random_state")) and value is None
+    }

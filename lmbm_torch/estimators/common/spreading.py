@@ -1,4 +1,4 @@
-"""Calls spread over whatever joblib backend is active, such as a Dask cluster; here if there is none."""
+"""Calls by the workers of joblib's active backend, such as Dask; in this process without a backend."""
 
 from __future__ import annotations
 
@@ -21,38 +21,37 @@ from sklearn.utils.parallel import Parallel, delayed
 from lmbm_torch.memory import asked, memory_budget
 
 try:
-    # Comes with Dask, Ray and newer versions of joblib: it takes functions without a name, too.
+    # Comes with Dask, Ray and newer joblib, and also pickles functions without a name.
     from cloudpickle import Pickler
 except ImportError:
     from pickle import Pickler
 
 Result = TypeVar("Result")
 
-# Bytes of an array that is not packed with what refers to it.
+# Least bytes of an array that is pickled apart.
 LARGE = 1000
 
 _here = threading.local()
 
 
 def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
-    """``work(common, task, *kept)`` of every task, in the tasks' order, wherever joblib's backend says.
+    """Yield ``work(common, task, *kept)`` for every task, in order, computed by joblib's workers.
 
-    What a task spreads in its turn is done where the task is: its data are there.
+    Nested calls stay in the process of their task, next to the data.
 
     Args:
-        work: a function that can be pickled, and whose results depend on nothing but its arguments.
-        common: what all calls share: Dask and Ray send it once, not with every task; or what :func:`keep`
-            made of it.
-        kept: further arguments that later calls of this function share, too.
+        work: a picklable function of the arguments alone.
+        common: an argument of all calls, sent once by Dask and Ray, or the result of :func:`keep`.
+        kept: further shared arguments from :func:`keep`.
     """
     sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
     if _is_within_a_task():
-        yield from (_call(work, sent.value, task, *(each.value for each in others)) for task in tasks)
+        yield from (_call(None, work, sent.value, task, *(each.value for each in others)) for task in tasks)
         return
     backend: Any = get_active_backend()[0]
-    # Ray's gives all results together.
+    # Ray's backend returns all results together.
     form = "generator" if backend.supports_return_generator else "list"
-    call = delayed(partial(_call_within, asked()))
+    call = delayed(partial(_call, asked()))
     found: Any = Parallel(return_as=form)(
         call(work, sent.value, task, *(each.value for each in others)) for task in tasks
     )
@@ -61,21 +60,21 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """What several calls of :func:`spread` share, where the active backend keeps it."""
+    """A value shared by several calls of :func:`spread`, stored by the active backend."""
 
     value: Any
 
 
 def keep(value: Any) -> Kept:
-    """A Dask cluster is sent the value here, once for all calls that share it."""
+    """Send a value to the workers of a Dask cluster, once for all calls that share the value."""
     sent = _SentOnce(value)
     client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
-    # By their contents, as is Dask's habit, a call from within a worker may find what another gave up.
+    # Not by content, Dask's default: another call could release the same content.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
 
 
 def packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
-    """The values as :func:`unpacked` takes them, and all their large arrays, each of which is sent once."""
+    """Pickle values for :func:`unpacked`, and keep their large arrays, each sent once."""
     arrays: list[np.ndarray] = []
     found = []
     for value in values:
@@ -86,7 +85,7 @@ def packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
 
 
 def unpacked(value: bytes, arrays: Sequence[np.ndarray]) -> Any:
-    """A value that :func:`packed` has made bytes of in this very program."""
+    """Load a value that :func:`packed` pickled in the same program."""
     return _Unpacker(io.BytesIO(value), arrays).load()
 
 
@@ -96,7 +95,7 @@ class _Packer(Pickler):  # pyright: ignore[reportGeneralTypeIssues]  # one of tw
         self._arrays = arrays
 
     def persistent_id(self, obj: Any) -> int | None:
-        """The place of a large array, None for anything else."""
+        """Return the place of a large array, None for other objects."""
         if type(obj) is not np.ndarray or obj.nbytes < LARGE:
             return None
         for place, array in enumerate(self._arrays):
@@ -116,19 +115,19 @@ class _Unpacker(pickle.Unpickler):
 
 
 def workers() -> int:
-    """How many calls the active backend makes at once; 1 if there is none, and within one of its tasks."""
+    """Return the number of simultaneous calls of the active backend; 1 without a backend or inside a task."""
     if _is_within_a_task():
         return 1
-    # None for as many as the backend has been given: by default all cores count.
+    # None means the backend's number of jobs, by default all cores.
     return joblib.effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
 class _SentOnce:
-    """An argument that all calls share.
+    """An argument shared by all calls.
 
-    Dask and Ray keep an argument apart if ``sys.getsizeof`` calls it large, which sees no array within
-    another object: without this the arrays would be pickled with every task.
+    Dask and Ray send an argument apart if ``sys.getsizeof`` is large. That function ignores arrays inside
+    other objects, so the arrays would be pickled for every task.
     """
 
     value: Any
@@ -137,15 +136,13 @@ class _SentOnce:
         return object.__sizeof__(self) + num_bytes(self.value)
 
 
-def _call_within(budget: int | None, *arguments: Any) -> Any:
-    with nullcontext() if budget is None else memory_budget(budget):
-        return _call(*arguments)
-
-
-def _call(work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce) -> Result:
+def _call(
+    budget: int | None, work: Callable[..., Result], sent: _SentOnce, task: Any, *kept: _SentOnce
+) -> Result:
     before, _here.is_task = _is_within_a_task(), True
     try:
-        return work(sent.value, task, *(each.value for each in kept))
+        with nullcontext() if budget is None else memory_budget(budget):
+            return work(sent.value, task, *(each.value for each in kept))
     finally:
         _here.is_task = before
 
@@ -155,7 +152,7 @@ def _is_within_a_task() -> bool:
 
 
 def num_bytes(value: Any) -> int:
-    """The memory of arrays, sparse matrices, and collections and records of them."""
+    """Return the memory of arrays, sparse matrices, and collections and records of arrays."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if sparse.issparse(value):

@@ -1,13 +1,14 @@
-"""Targets in scikit-learn's forms, and as the {0, 1} label matrices of the library."""
+"""Targets in scikit-learn's forms, converted to {0, 1} label matrices and weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from scipy import sparse
+from sklearn.utils.class_weight import compute_sample_weight
 from torch import Tensor
 
 from lmbm_torch.checks import check_labels, check_shape
@@ -18,16 +19,16 @@ from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
-# Labels, or their fields, that are held dense at once, of a matrix that is sparse.
+# Dense values held at once for a sparse label matrix.
 VALUES_AT_ONCE = 2**22
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
-    """Labels as float64.
+    """Return labels as float64.
 
     Raises:
         TypeError: labels that are not numbers.
-        ValueError: labels other than 0 and 1 (or NaN, where that is allowed).
+        ValueError: labels other than 0 and 1 (or NaN, if allowed).
     """
     labels = dense(labels)
     if labels.dtype == object:
@@ -40,14 +41,14 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
 
 
 def is_sparse_and_binary(y: Any) -> bool:
-    """Whether y is a sparse matrix of several labels in {0, 1}."""
+    """Return whether y is a sparse matrix of several labels in {0, 1}."""
     return bool(sparse.issparse(y) and y.shape[1] > 1 and np.isin(y.data, (0, 1)).all())
 
 
 def predicted_sparse(
     predict: Callable[[Any, np.ndarray | None], Any], X: Any, known: Any, classes: np.ndarray
 ) -> sparse.csr_array:
-    """Predicted label matrices as CSR, some rows at a time.
+    """Return predicted label matrices as CSR, computed in batches of rows.
 
     Args:
         predict: (instances, known) → labels.
@@ -61,7 +62,7 @@ def predicted_sparse(
     X = X.tocsr() if sparse.issparse(X) else X
     step, count = rows_at_once(len(classes)), np.shape(X)[0]
     parts = []
-    # Without rows there is one call, which refuses that.
+    # Without rows a single call raises the error.
     for first in range(0, max(count, 1), step):
         rows = slice(first, first + step)
         given = None if known is None else np.asarray(known)[rows]
@@ -70,15 +71,15 @@ def predicted_sparse(
 
 
 def rows_at_once(num_labels: int) -> int:
-    """How many label vectors are held dense, of a sparse matrix."""
+    """Return how many label vectors of a sparse matrix are held dense."""
     return max(1, part_bytes(8 * VALUES_AT_ONCE) // (8 * num_labels))
 
 
 def sparse_label_matrix(labels) -> sparse.csr_array:
-    """Labels in {0, 1} of a sparse matrix, CSR of float64 without stored zeros.
+    """Return a sparse label matrix as CSR of float64 without stored zeros.
 
     Raises:
-        ValueError: labels other than 0 and 1, also as sums of entries of one place.
+        ValueError: labels other than 0 and 1, also as sums of duplicate entries.
     """
     rows = canonical(sparse.csr_array(labels, dtype=np.float64))
     check_labels("y", rows.data)
@@ -86,7 +87,7 @@ def sparse_label_matrix(labels) -> sparse.csr_array:
 
 
 def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool = False) -> Tensor:
-    """Labels as a tensor on the energy's device, in its dtype.
+    """Return labels as a tensor with the energy's device and dtype.
 
     Raises:
         TypeError, ValueError: see :func:`label_matrix`; ValueError for another shape than the energy's.
@@ -97,12 +98,24 @@ def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool = Fal
 
 
 def known_tensor(known, energy: Energy) -> Tensor | None:
-    """Given outputs (instances, labels) of {0, 1, NaN} for a decoder; None if there are none."""
+    """Return known labels (instances, labels) of {0, 1, NaN} for a decoder; None without any."""
     return None if known is None else label_tensor("known", known, energy, allow_missing=True)
 
 
+def check_given(estimator: Any, y: Any) -> None:
+    """Raise ValueError if the targets are None."""
+    if y is None:
+        # scikit-learn's checks of estimators look for the sentence.
+        raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+
+
+def with_rows(X: Any) -> Any:
+    """Return instances with row access: sparse matrices as CSR arrays, others unchanged."""
+    return canonical(X) if sparse.issparse(X) else X
+
+
 def dense(labels) -> np.ndarray:
-    """Sparse matrices and data frames as arrays; a frame of a single column may hold classes."""
+    """Return labels as an array; a data frame of one column may hold classes."""
     if hasattr(labels, "columns") and labels.shape[1] > 1:
         values = np.asarray(labels)
         if values.dtype == object and any(isinstance(value, str) for value in values[0]):
@@ -110,21 +123,18 @@ def dense(labels) -> np.ndarray:
         table = open_table(labels)
         columns = list(table.columns.values())
         if all(column.dtype.kind in "iuf" for column in columns):
-            # Two numbers, whichever.
+            # Any two numbers.
             return np.column_stack(columns)
         return schema.label_matrix(table, list(table.columns))
     return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
 
 
 def check_columns(labels: Any, names: Sequence[str] | None) -> None:
-    """Refuse a data frame of labels whose columns are not those of ``fit``, in their order.
+    """Raise ValueError unless a data frame of labels has the columns of ``fit`` in the same order.
 
     Args:
-        labels: in any form; what has no names is taken as it stands.
-        names: of the labels; None, or :func:`~lmbm_torch.data.features.numbered`, where ``fit`` saw none.
-
-    Raises:
-        ValueError: other columns, as scikit-learn says it of features.
+        labels: in any form; labels without column names pass.
+        names: label names; None, or :func:`~lmbm_torch.data.features.numbered`, if ``fit`` had no names.
     """
     columns = getattr(labels, "columns", None)
     if columns is None or not names or tuple(names) == numbered("label", len(names)):
@@ -139,8 +149,63 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
 
 
 def is_label_matrix(y: np.ndarray) -> bool:
-    """Whether targets are labels rather than one class per instance."""
+    """Return whether targets are labels, not one class per instance."""
     if y.ndim != 2:
         return False
     is_binary = np.issubdtype(y.dtype, np.number) and bool(((y == 0) | (y == 1) | (y != y)).all())
     return y.shape[1] > 1 or is_binary
+
+
+def label_weights(
+    class_weight: Any,
+    labels: np.ndarray,
+    missing: np.ndarray,
+    sample_weight: np.ndarray | None,
+) -> np.ndarray | None:
+    """Return the weight of each label of each instance, (instances, labels); None if all are 1.
+
+    Args:
+        class_weight: ``"balanced"`` (known instances / (classes · instances of the class), independent of
+            ``sample_weight``), weights by class, others 1, or None, for all labels; or a sequence with one
+            setting for each label.
+        labels: (instances, labels); labels in {0, 1} may lack a class.
+        missing: (instances, labels), True for unknown labels; their weights have no meaning.
+        sample_weight: (instances,), a factor.
+
+    Raises:
+        ValueError: another setting, a wrong number of settings, unknown classes, weights that are negative or
+            not numbers.
+    """
+    instances, count = labels.shape
+    several = isinstance(class_weight, Sequence) and not isinstance(class_weight, str)
+    settings = list(class_weight) if several else [class_weight] * count
+    if len(settings) != count:
+        raise ValueError(
+            f"class_weight: expected one setting for each of {count} labels, got {len(settings)}"
+        )
+    if sample_weight is None and all(setting is None for setting in settings):
+        return None
+    weights = np.ones((instances, count)) if sample_weight is None else np.tile(sample_weight, (count, 1)).T
+    for label, setting in enumerate(settings):
+        if setting is None:
+            continue
+        known = ~missing[:, label]
+        weights[known, label] *= _of_classes(setting, labels[known, label])
+    return weights
+
+
+def _of_classes(setting: Any, values: np.ndarray) -> np.ndarray:
+    if isinstance(setting, Mapping):
+        numbers = [*setting.values()]
+        if not all(isinstance(w, int | float | np.number) and 0 <= w < np.inf for w in numbers):
+            raise ValueError(f"class_weight: expected finite weights of at least 0, got {numbers}")
+        found = set(values.tolist())
+        unknown = [each for each in setting if each not in {0, 1} | found]
+        # As in scikit-learn: a fold may lack a weighted class if all present classes have weights.
+        if unknown and not found <= setting.keys():
+            known = sorted({0, 1} | found, key=str)
+            raise ValueError(f"class_weight: expected classes among {known}, got {unknown}")
+        return np.array([float(setting.get(value, 1.0)) for value in values.tolist()])
+    if setting != "balanced":
+        raise ValueError(f"class_weight: expected 'balanced', weights by class or None, got {setting!r}")
+    return compute_sample_weight("balanced", values)

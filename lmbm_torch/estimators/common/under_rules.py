@@ -1,4 +1,4 @@
-"""Rules of classifiers, given as objects or as text, and decoding where their own search takes none."""
+"""Rules of classifiers as objects or text, and decoding for searches that take no rules."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.data.rows import num_instances, some_instances
+from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.explain.contributions import Fields
 from lmbm_torch.estimators.explain.explanations import Decode, Explanation, explanation
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
-from lmbm_torch.solvers.networks.problems import canonical
 
 Rules = str | Rule | Constraints | Iterable[str | Rule]
 """Rules as text, such as ``"urban -> not beach"`` or ``"at_most_one(dawn, noon, dusk)"``, or as objects."""
 
 
 def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints:
-    """All the rules given, over the labels of these names.
+    """Return all given rules, over labels with these names.
 
     Raises:
-        ValueError: rules over other labels, or that contradict each other.
+        ValueError: rules over other labels, or contradictions.
     """
     assert names is not None
     rules: list[str | Rule] = []
@@ -41,7 +40,7 @@ def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints
 
 
 def by_place(rules: Constraints) -> list[Rule]:
-    """The same rules over labels by their index, for a classifier that knows no names."""
+    """Return the rules with label indices, for a classifier without label names."""
     return [
         Rule({int(at): float(row[at]) for at in row.nonzero()[0]}, float(bound), text)
         for row, bound, text in zip(rules.matrix, rules.bounds, rules.texts, strict=True)
@@ -49,13 +48,13 @@ def by_place(rules: Constraints) -> list[Rule]:
 
 
 def rules_of_fit(names: Sequence[str] | None, *given: Rules | None) -> Constraints | None:
-    """Return all the rules given, over the labels that ``fit`` was given; None where there are none.
+    """Return all given rules over the labels of ``fit``; None without rules.
 
     Args:
-        names: of the labels; None where ``fit`` was given classes.
+        names: of the labels; None if ``fit`` had classes.
 
     Raises:
-        ValueError: rules over other labels, over classes, or that contradict each other.
+        ValueError: rules over other labels or over classes, or contradictions.
     """
     found = [each for each in given if each is not None]
     if not found:
@@ -73,12 +72,12 @@ def explained(
     X: Any,
     num_features: int,
 ) -> Explanation:
-    """Return the explanation of a validated instance by the answers, with the rules that hold them.
+    """Return the explanation of a validated instance, with the rules that bind the answer.
 
     Args:
         fields, decode, X, num_features: see :func:`~lmbm_torch.estimators.explain.explanations.explanation`.
-        rules: that answers obey; None for none.
-        binding: instances → the rules that each one's answer would break without them.
+        rules: obeyed by all answers; None for none.
+        binding: instances → the rules broken by each unconstrained answer.
     """
     if rules is None:
         return explanation(fields, decode, X, num_features)
@@ -87,7 +86,7 @@ def explained(
 
 
 def where_allowed(decode: Decode, rules: Constraints) -> Decode:
-    """The same decoding, but None where what is known of an instance contradicts the rules."""
+    """Wrap a decoder: None if known labels contradict the rules."""
 
     def decode_allowed(X: np.ndarray, known: np.ndarray | None) -> Any:
         is_possible = known is None or rules.leaves_any(known[0])
@@ -104,25 +103,24 @@ def decode_around(
     top_k: int = 1,
     part_limit: int | None = constrained.PART_LIMIT,
 ) -> Decoding:
-    """The classifier's best labellings that obey the rules, by its ``decode`` with labels held.
+    """Return the best label sets under rules, by calls of the classifier's ``decode`` with known labels.
 
     Args:
         classifier: with ``decode(X, known=...)`` and ``capabilities``.
-        X: instances, as the classifier takes them.
+        X: instances in the classifier's form.
         rules, top_k, part_limit: see :func:`lmbm_torch.inference.under_rules.constrained.decode`.
-        known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+        known: (instances, labels) of {0, 1, NaN}, known labels.
 
     Raises:
-        ValueError: what is known contradicts the rules; see
+        ValueError: known labels that contradict the rules; see
             :func:`lmbm_torch.inference.under_rules.constrained.decode`.
     """
-    # Rows are taken of it, which not every sparse format gives.
-    X = canonical(X) if sparse.issparse(X) else X
+    X = with_rows(X)
     instances = _Instances(X, num_instances(X), rules.num_labels)
     given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
 
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
-        # Instances of which nothing is known may be decoded faster.
+        # Instances without known labels may be decoded faster.
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
         return classifier.decode(part.X, known=given)
 
@@ -132,7 +130,7 @@ def decode_around(
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances in the place of an energy, for a classifier in the place of a routine."""
+    """Instances with the interface of an energy, for a classifier in the role of a routine."""
 
     X: Any
     batch_size: int
@@ -141,5 +139,5 @@ class _Instances:
     device: ClassVar = torch.device("cpu")
 
     def select(self, rows: Tensor) -> _Instances:
-        """Some of the instances."""
+        """Return some of the instances."""
         return _Instances(some_instances(self.X, rows.numpy()), len(rows), self.num_labels)

@@ -1,1 +1,1 @@
-"""Decoding, calibration and completion of classifiers of label vectors."""
+"""Classifiers of label sets, their distributions, completion of labels, and calibration."""

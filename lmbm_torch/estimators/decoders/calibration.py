@@ -1,17 +1,16 @@
-"""Estimators whose probabilities are calibrated on training instances that were held out, in five folds.
+"""Calibration of an estimator's probabilities on instances held out in five folds.
 
-With ``calibrate="labels"`` every label's field gets a scale and a shift, with ``"scale"`` all fields get one
-scale; see :mod:`lmbm_torch.calibration.scales`. With ``"joint"`` there are two scales more, in equal
-mixture, so that joint confidences agree with the share of right answers; see
-:mod:`lmbm_torch.calibration.joint`. ``True`` is ``"joint"`` where labellings can be summed and some
-instance has all of its labels, else ``"labels"``. Instances count by their sample weights, and of machines by
-the labels that they know. Five more fits are made; of machines of 18 to 22 labels sums over labellings take
-some seconds more.
+``calibrate="labels"`` fits a scale and a shift for each label's field, ``"scale"`` one scale for all fields;
+see :mod:`lmbm_torch.calibration.scales`. ``"joint"`` adds two scales in equal mixture, so that joint
+confidences match the share of right answers; see :mod:`lmbm_torch.calibration.joint`. ``True`` means
+``"joint"`` if label sets can be summed and an instance has all labels, otherwise ``"labels"``. Instances
+count by sample weight, for Boltzmann machines also by the number of known labels. Calibration costs five
+further fits; sums over label sets of 18 to 22 labels take some seconds more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,13 +27,6 @@ from lmbm_torch.fitting.recipe import calibration_folds
 from lmbm_torch.solvers.networks.problems import Features
 
 
-def calibrated(calibration: Calibration | None, energies: Sequence[Any]) -> list[Any]:
-    """Return the energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-    if calibration is None:
-        return list(energies)
-    return [member for energy in energies for member in calibration.apply_all(energy)]
-
-
 def learned_calibration(
     classifier: DecodingClassifier[Any],
     kind: bool | str,
@@ -43,11 +35,11 @@ def learned_calibration(
     sample_weight: np.ndarray | None,
     **settings: Any,
 ) -> Calibration | None:
-    """Return the calibration of a fitted classifier, by ones with the same parameters; None without.
+    """Return the calibration of a fitted classifier, from fits with the same parameters; None without.
 
     Args:
         kind: the parameter ``calibrate``.
-        settings: other parameters than those of the classifier.
+        settings: parameters that differ from the classifier's.
     """
     if kind is False or labels.shape[0] < 2:
         return None
@@ -67,11 +59,11 @@ def held_out_energies(
     sample_weight: np.ndarray | None,
     splits: Iterable[tuple[np.ndarray, np.ndarray]],
 ) -> Iterator[tuple[Any, Tensor]]:
-    """For each split the energy of the instances held out, by a model of the others, and their labels.
+    """Yield for each split the energy of the held-out instances, by a model of the others, and their labels.
 
     Args:
-        model: an estimator, which is not changed.
-        splits: pairs of the training rows and those held out.
+        model: an estimator, left unchanged.
+        splits: pairs of training rows and held-out rows.
     """
     of_kernel = get_tags(model).input_tags.pairwise
     for train, held_out in splits:

@@ -1,9 +1,9 @@
-"""Learning from incomplete labels by models that have no order to impute them in.
+"""Training on incomplete labels of models without an order of the labels.
 
-A classifier is learned from its own predictions of missing labels, given those that are known. The first are
-a sigmoid belief network's (:mod:`lmbm_torch.fitting.completion`); the classifier is learned anew until its
-predictions stay, four times at most. Under ``constraints`` these obey them, but for instances whose known
-labels break one.
+A classifier is trained on its own predictions of the missing labels, given the known labels. The first
+predictions are those of a belief network (:mod:`lmbm_torch.fitting.completion`). Training is repeated until
+the predictions stay the same, at most four times. Predictions obey ``constraints``, except for instances
+whose known labels break a rule.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def learn_along(
     labels: np.ndarray,
     sample_weight: np.ndarray | None,
 ) -> None:
-    """Call ``learn`` with complete labels, and the path that leads to their solution.
+    """Call ``learn`` with complete labels and a path to their solution.
 
     Args:
-        path: to what the labels as they are given make the problem; none leads to completed ones.
-        labels: (instances, labels) in {0, 1}, NaN where missing.
+        path: for complete labels the start of the solver; completed labels start without a path.
+        labels: (instances, labels) in {0, 1}, NaN for missing labels.
     """
     if not np.isnan(labels).any():
         learn(path, labels)
@@ -50,7 +50,7 @@ def learn_along(
 
 
 def completed(classifier: DecodingClassifier[Any], energy: Any, labels: np.ndarray) -> np.ndarray:
-    """Return what a classifier predicts given the labels that are known, allowed wherever these are."""
+    """Return a classifier's predictions given known labels, under its rules if the known labels obey them."""
     known = label_tensor("known", labels, energy, allow_missing=True)
     rules = classifier.rules
     found = classifier._decode_energy(energy, known).labels.cpu().numpy()

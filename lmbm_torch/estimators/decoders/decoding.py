@@ -1,4 +1,4 @@
-"""Classifiers that decode label vectors: predictions of labels, or of classes by their codes."""
+"""Classifiers that decode label vectors, as label sets or as codes of classes."""
 
 from __future__ import annotations
 
@@ -8,27 +8,36 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
-from lmbm_torch.estimators.common.calls import of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.targets import known_tensor, label_tensor
+from lmbm_torch.estimators.common.settings import check_parameters
+from lmbm_torch.estimators.common.targets import known_tensor, label_tensor, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, explained
-from lmbm_torch.estimators.decoders.distributions import EXPECTED, AllowedDistribution, max_labellings
+from lmbm_torch.estimators.decoders.distributions import (
+    EXPECTED,
+    AllowedDistribution,
+    Distribution,
+    MachineMixture,
+    NetworkMixture,
+    hinge_losses,
+    max_labellings,
+)
 from lmbm_torch.estimators.explain.contributions import (
     AnswerFields,
     Fields,
@@ -38,7 +47,7 @@ from lmbm_torch.estimators.explain.contributions import (
 )
 from lmbm_torch.estimators.explain.explanations import Explanation, without_names
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
-from lmbm_torch.solvers.networks.problems import Features, canonical
+from lmbm_torch.solvers.networks.problems import Features
 
 AnEnergy = TypeVar("AnEnergy", bound=Energy)
 
@@ -51,22 +60,22 @@ ROUTINES = {
 
 
 def routine(name: str) -> ModuleType:
-    """The inference module of a decoder in ``ROUTINES``.
+    """Import the inference module of a decoder in ``ROUTINES``.
 
     Raises:
-        ValueError: another one, which was set after ``fit``.
+        ValueError: an unknown name, set after ``fit``.
     """
     if name not in ROUTINES:
         raise ValueError(f"decoder: expected one of {tuple(ROUTINES)} or 'auto', got {name!r}")
-    # Imported here: enumeration does without the solvers behind the others.
+    # Imported at use: enumeration needs no external solver.
     return import_module(f"lmbm_torch.inference.{ROUTINES[name]}")
 
 
 def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
-    """The argument ``top_k`` of a routine that is to find several labellings; none for one.
+    """Return the argument ``top_k`` of a routine that returns several label sets; no argument for one.
 
     Raises:
-        ValueError: no count, or several by a ``decoder`` that is not ``able`` to find them.
+        ValueError: no count, or several label sets for a ``decoder`` outside ``able``.
     """
     check_count("top_k", top_k)
     if top_k > 1 and decoder not in able:
@@ -74,89 +83,78 @@ def several(top_k: int, decoder: Any, able: tuple[str, ...]) -> dict[str, Any]:
     return {} if top_k == 1 else {"top_k": top_k}
 
 
-class Distribution(Protocol):
-    """P(y | x) of some instances, as the energies of a model or of its members give it."""
-
-    def marginals(self) -> Marginals | BipartiteMarginals:
-        """Return the marginal probabilities of the labels."""
-        ...
-
-    def log_prob(self, labels: Tensor) -> Tensor:
-        """Return log P(labels), (instances,), of label vectors (instances, labels)."""
-        ...
-
-    def log_weights(self, codes: Tensor) -> Tensor:
-        """Return log P(codes), (classes, instances), up to a constant, of vectors (classes, 1, labels)."""
-        ...
-
-
 class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
-    """A classifier whose prediction is the best of all label vectors, or of those that stand for a class.
+    """A classifier that predicts the best label vector, or the best of the codes of classes.
 
-    The methods without underscore are all that reports, servers and wrappers ask of a classifier: the energy
-    of instances, the calibrated energy behind its probabilities, and decoding. A subclass gives the energies,
-    the decoding of one, the distribution that calibrated energies stand for, and its capabilities.
+    Reports, servers and wrappers call the public methods alone: energies of instances, calibrated energies of
+    the probabilities, and decoding. A subclass defines the energies, their decoding and the capabilities, and
+    overrides the distribution or the losses of classes if the defaults for large-margin models do not fit.
 
     Attributes:
-        model_: the model, on ``device``; in float64 where the estimator has no ``dtype``.
+        model_: the model, on ``device``; in float64 if the estimator has no ``dtype``.
+        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without calibration.
     """
 
     model_: Any
+    calibration_: Calibration | None = None
 
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
-        """What the classifier can do, fitted or not."""
+        """Return the classifier's capabilities, before and after ``fit``."""
 
     @abstractmethod
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), labels (instances, labels) or classes, and weights."""
+        """Train on features (instances, features), labels (instances, labels) or classes, and weights."""
 
     def energy(self, X: Rows) -> AnEnergy:
-        """The model's energy for instances (instances, features), dense or CSR."""
+        """Return the model's energy for instances (instances, features), dense or CSR."""
         return self._energy(self._validate_predict(X))
 
     def energies(self, X: Rows) -> list[AnEnergy]:
-        """The energies of the members for instances (instances, features), one of a single model."""
+        """Return the members' energies for instances (instances, features); a single model has one member."""
         return [self.energy(X)]
 
     def calibrated(self, energies: Sequence[AnEnergy]) -> list[AnEnergy]:
-        """The energies whose equal mixture gives the probabilities, from those of :meth:`energies`."""
-        return list(energies)
+        """Return calibrated energies, whose equal mixture defines the probabilities."""
+        if self.calibration_ is None:
+            return list(energies)
+        return [member for energy in energies for member in self.calibration_.apply_all(energy)]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """The best labelling for each instance by the classifier's objective, with its certificate.
+        """Return the best label set of each instance by the classifier's objective, with its certificate.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first.
-            constraints: further rules, for this call, as text or objects.
+            known: (instances, labels) of {0, 1, NaN}, known labels.
+            top_k: number of label sets, best first.
+            constraints: further rules for the call, as text or objects.
 
         Raises:
-            ValueError: several labellings, or known labels, by a decoder that takes none.
+            ValueError: several label sets, or known labels, for a decoder without support.
         """
         energy = self.energy(X)
         return self._decode_energy(energy, known_tensor(known, energy), top_k, self._rules(constraints))
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict` for label matrices, with their objective and certificate."""
-        return self.decode(X, known=known)
+        """Return the labels of :meth:`predict` for label matrices, with objective and certificate."""
+        if self.capabilities.predicts_by_decode:
+            return self.decode(X, known=known)
+        return self._decode_expected(self.capabilities.objective, X, known)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
-        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
+        """Return labels (instances, labels) in {0, 1}, or classes if ``fit`` had classes.
 
-        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
+        A ConvergenceWarning tells of searches that met a limit; :meth:`predict_decoding` has a status per
+        instance.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
+            known: (instances, labels) of {0, 1, NaN}, known labels; for label matrices only.
         """
         codes = self._class_codes()
         if known is not None and self.binarizer_ is not None:
@@ -169,15 +167,14 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         self._warn_of_ends(decoding.status.converged.cpu().numpy())
         return self._values(decoding.labels.cpu().numpy())
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decision_function(self, X: Rows) -> np.ndarray:
-        """By how much each label is decided, (instances, labels): above 0 where :meth:`decode` says 1.
+        """Return the margin of each label, (instances, labels): positive if :meth:`decode` returns 1.
 
-        In size it is by how much the objective of :meth:`decode` suffers if that label alone is held at its
-        other value and all others are decoded again: one decoding more for each label; infinite where rules
-        leave the label no other value. Of classes minus their losses, (instances, classes), or the difference
-        of two, (instances,).
+        The magnitude is the loss in the objective of :meth:`decode` if the label is held at the other value
+        and all other labels are decoded again, one decoding per label; infinite if rules forbid the other
+        value. For classes the result is minus their losses, (instances, classes), or the difference of two
+        losses, (instances,).
         """
         codes = self._class_codes()
         if codes is not None:
@@ -192,25 +189,23 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         signed = (2 * labels - 1) * np.stack(margins, 1)
         return signed if self.binarizer_ is None else signed[:, 0]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def marginals(self, X: Rows) -> Marginals | BipartiteMarginals:
-        """P(y_i = 1 | x), and under ``constraints`` that given that all rules are obeyed, exactly.
+        """Return P(y_i = 1 | x); under ``constraints`` exactly, given that all rules are obeyed.
 
-        The status says whether they are exact, else the standard error of samples, or that the marginals are
-        a mean field's or belief propagation's.
+        The status says whether the marginals are exact, sampled (with a standard error), or approximations by
+        mean field or belief propagation.
 
         Raises:
-            ValueError: many labels under rules, or in cliques of three or more, that have no narrow junction
+            ValueError: many labels under rules, or in cliques of three or more, without a narrow junction
                 tree, see :func:`lmbm_torch.inference.log_partition`.
         """
         return self._restricted(self.calibrated(self.energies(X))).marginals()
 
-    @watched
-    @of_label_columns
+    @answer_call
     @torch.no_grad()
     def log_prob(self, X: Rows, Y: ArrayLike) -> np.ndarray:
-        """log P(Y | x) of whole label vectors, (instances,); given that all ``constraints`` are obeyed.
+        """Return log P(Y | x) of whole label vectors, (instances,), given the ``constraints``.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -223,11 +218,10 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         labels = label_tensor("Y", Y, energies[0])
         return self._restricted(energies).log_prob(labels).cpu().numpy()
 
-    @watched
-    @of_label_columns
+    @answer_call
     @torch.no_grad()
     def predict_proba(self, X: Rows) -> np.ndarray:
-        """P(y_i = 1 | x), (instances, labels), those of :meth:`marginals`; or P(class | x), exactly."""
+        """Return P(y_i = 1 | x), (instances, labels), see :meth:`marginals`; for classes P(class | x)."""
         codes = self._class_codes()
         if codes is not None:
             distribution = self._distribution(self.calibrated(self.energies(X)))
@@ -238,24 +232,27 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return np.hstack([1 - probability, probability])
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels; only models of pairs of labels have parts of their fields.
+        """Return an explanation of the labels of one instance.
+
+        Only models of pairs of labels have additive fields.
 
         Args:
             X: (1, features), dense or CSR.
-            reference: (features,), relative to which features contribute, and where they are left out; by
-                default the training means; of a kernel the means of the support vectors.
-            num_features: how many of the features that matter most (contribute most or, of others than linear
-                models, change a field most) are set to their reference, one at a time, to see which labels
-                change.
+            reference: (features,), baseline of the contributions and value of a left-out feature; by default
+                the training means, for a kernel the means of the support vectors.
+            num_features: number of the most important features, set to the reference one at a time, to see
+                which labels change.
 
         Returns:
-            Of each label its field, which is the sum of the contributions (of features or, of a kernel, of
-            support vectors, by their rows), or else its probability, where there is one, and what else would
-            change with it; a mapping, a text and HTML (:mod:`~lmbm_torch.estimators.explain.explanations`).
+            For each label the field, a sum of contributions of features or, for a kernel, of support vectors
+            by
+            row; or the probability, if available; and the labels affected by a change of the label. A mapping
+            with a
+            text and an HTML form (:mod:`~lmbm_torch.estimators.explain.explanations`).
 
         Raises:
-            ValueError: more or fewer instances than one, a reference of another shape or of precomputed
-                kernel values, or a model of classes.
+            ValueError: several instances, a reference of another shape or for precomputed kernel values, or a
+                model of classes.
         """
         check_is_fitted(self)
         X = self._validate_predict(X)
@@ -263,23 +260,23 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return model._explanation(model._fields(X, reference), X, num_features)
 
     def can_explain(self, X: Rows) -> bool:
-        """Whether :meth:`explain` takes instances like X (instances, features) apart."""
+        """Return whether :meth:`explain` has additive fields for instances like X (instances, features)."""
         return self.binarizer_ is None and are_taken_apart(self, X)
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
-        """The rules of the constructor, as text, that each instance's answer would break without them."""
+        """Return the constructor's rules, as text, broken by the unconstrained answer of each instance."""
         labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
         rules = self._rules()
         return [[] for _ in labels] if rules is None else rules.broken(labels)
 
     def with_feature_names(self, names: Sequence[str]) -> Self:
-        """The same classifier, whose explanations of arrays name the features."""
+        """Return a copy with feature names for explanations of arrays."""
         other = copy(self)
         other.names_of_features_ = tuple(names)
         return other
 
     def with_node_limit(self, node_limit: int | None) -> Self:
-        """The same classifier, whose searches end after so many nodes; None for never.
+        """Return a copy with another limit of search nodes; None for no limit.
 
         Raises:
             ValueError: a classifier without such a limit.
@@ -290,12 +287,12 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @torch.no_grad()
     def _energy(self, X: Features) -> AnEnergy:
-        """The energy of validated instances, which have lost the column names of a data frame."""
+        """Return the energy of validated instances."""
         dtype = next(self.model_.parameters()).dtype
         return self.model_(to_tensor(self._inputs(X)).to(self._device, dtype))
 
     def _inputs(self, X: Features) -> Features:
-        """The model's inputs."""
+        """Return the model's inputs."""
         return X
 
     @abstractmethod
@@ -306,23 +303,32 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        """The best labellings of an energy that obey the rules; see :meth:`decode`."""
+        """Return the best label sets of an energy under rules, see :meth:`decode`."""
 
-    @abstractmethod
+    def _decode_expected(self, measure: str, X: Rows, known: ArrayLike | None) -> Decoding:
+        """Return the label sets of largest expected measure under the belief networks."""
+        check_parameters(self)
+        energies: Any = self.calibrated(self.energies(X))
+        given, limits = known_tensor(known, energies[0]), self.capabilities.limits
+        return NetworkMixture(energies, self._seed).decode(measure, given, self.rules, limits)
+
     def _distribution(self, energies: Sequence[AnEnergy]) -> Distribution:
-        """The distribution that calibrated energies stand for, rules aside."""
+        """Return the distribution of calibrated energies without rules."""
+        if isinstance(energies[0], DirectedEnergy):
+            return NetworkMixture(cast(list[DirectedEnergy], energies), self._seed)
+        return MachineMixture(cast(list[Any], energies))
 
-    @abstractmethod
     def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        """The loss to minimise, (classes, instances), of label vectors (classes, 1, labels)."""
+        """Return the losses (classes, instances) of label vectors (classes, 1, labels)."""
+        return hinge_losses(self.energies(X), codes, self.capabilities.margin)
 
     def _restricted(self, energies: Sequence[AnEnergy]) -> Distribution | AllowedDistribution:
-        """The distribution of calibrated energies, given that all rules are obeyed."""
+        """Return the distribution of calibrated energies, given that all rules are obeyed."""
         rules = self._rules()
         return self._distribution(energies) if rules is None else AllowedDistribution(energies, rules)
 
     def _warn_of_ends(self, converged: np.ndarray) -> None:
-        """Warn if searches with limits ended before their proof: those not ``converged``, (instances,)."""
+        """Warn if a limit ended searches before a proof: those not ``converged``, (instances,)."""
         limits = self.capabilities.limits
         if converged.all() or not limits:
             return
@@ -337,11 +343,10 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         )
 
     def _explanation(self, fields: Fields, X: Any, num_features: int) -> Explanation:
-        """The explanation of a validated instance, see :func:`explained`."""
         return explained(fields, self.predict_decoding, self._rules(), self.binding_rules, X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """What :meth:`explain` takes apart, of one validated instance; labels alone, or their probabilities.
+        """Return the fields of :meth:`explain` for a validated instance; labels or probabilities if none.
 
         Raises:
             ValueError: see :meth:`explain`.
@@ -352,8 +357,8 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return AnswerFields(self, self._effects, X, reference)
 
     def _effects(self, rows: np.ndarray) -> np.ndarray:
-        """What the features of rows matter to, (instances, labels)."""
-        # Probabilities of networks of many labels would be sampled.
+        """Return a score of each label, (instances, labels), by which features are ranked."""
+        # Probabilities of belief networks with many labels would be sampled.
         energies = self.energies(rows)
         if isinstance(energies[0], DirectedEnergy):
             directed = cast(list[DirectedEnergy], energies)
@@ -361,8 +366,8 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return self.predict_proba(rows) if self.capabilities.has_probabilities else self.predict(rows)
 
     def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        """(rows of X, the labels at which they are held) → their objective of :meth:`decode`."""
-        X = canonical(X) if sparse.issparse(X) else X
+        """Return the function (rows of X, held labels) → objective of :meth:`decode`."""
+        X = with_rows(X)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
             some = X if len(rows) == num_instances(X) else some_instances(X, rows)
@@ -376,11 +381,11 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         known: np.ndarray,
         best: np.ndarray,
     ) -> np.ndarray:
-        """By how much the objective of what is known differs from the ``best``, infinite if impossible."""
+        """Return the loss of known labels against the ``best`` objective, infinite if impossible."""
         rules, losses = self._rules(), np.full(len(known), np.inf)
         if rules is None:
             return np.abs(objective_of(np.arange(len(known)), known) - best)
-        # Of one label that is held there are but two values.
+        # Known labels of many instances repeat.
         held, which = np.unique(known, axis=0, return_inverse=True, equal_nan=True)
         possible = np.array([rules.leaves_any(each) for each in held])
         rows = possible[which.ravel()].nonzero()[0]
@@ -389,7 +394,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         return losses
 
     def _class_codes(self) -> Tensor | None:
-        """The label vectors to choose among, (classes, 1, labels), where not every vector is a class."""
+        """Return the codes of the classes, (classes, 1, labels); None if all label vectors are allowed."""
         if not hasattr(self, "n_features_in_"):
             check_is_fitted(self)
         if self.binarizer_ is None or len(self.classes_) == 2:

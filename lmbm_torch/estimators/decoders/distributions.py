@@ -1,11 +1,11 @@
-"""Distributions of label vectors, from the energies of models: of networks, of machines, and under rules."""
+"""Distributions of label vectors: of belief networks, of Boltzmann machines, and under rules."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -14,37 +14,53 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.expected import bayes, bayes_under_rules
-from lmbm_torch.inference.results import Decoding, Marginals, Status, joined
+from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.shapes import Float, Int, Labels
 
 NUM_SAMPLES = 1000
-# Enumerated for an expected measure, of each member and instance, of 15 to 100 labels; flat distributions,
-# such as hinge training gives where labels are many, would not be covered by many more either.
+# Largest number of enumerated label sets for an expected measure, of each member and instance, for 15 to 100
+# labels; larger numbers hardly cover more of a flat distribution.
 MAX_LABELLINGS = 1000
-# The labelling of largest expected measure, by the measure's name.
+# Decoders of the label set of largest expected measure.
 EXPECTED = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 DECODERS = ("hinge", "exact_match", *EXPECTED)
 
 
 def max_labellings(num_labels: int) -> int:
-    """Return how many labellings to enumerate for an expected measure."""
+    """Return how many label sets to enumerate for an expected measure."""
     return bayes.affordable_labellings(num_labels, MAX_LABELLINGS)
 
 
 def hinge_losses(energies: Sequence[Any], codes: Tensor, margin: float) -> Tensor:
-    """Return the mean hinge loss over the members, (classes, instances), of vectors (classes, 1, labels)."""
+    """Return the members' mean hinge loss, (classes, instances), of vectors (classes, 1, labels)."""
     margins = torch.stack([energy.local_margins(codes) for energy in energies])
     return (margin - margins).clamp(min=0).sum(-1).mean(0)
 
 
+class Distribution(Protocol):
+    """The distribution P(y | x) of some instances, from the energies of a model or its members."""
+
+    def marginals(self) -> Marginals | BipartiteMarginals:
+        """Return the marginal probabilities of the labels."""
+        ...
+
+    def log_prob(self, labels: Tensor) -> Tensor:
+        """Return log P(labels), (instances,), of label vectors (instances, labels)."""
+        ...
+
+    def log_weights(self, codes: Tensor) -> Tensor:
+        """Return log P(codes), (classes, instances), up to a constant, of vectors (classes, 1, labels)."""
+        ...
+
+
 @dataclass(frozen=True)
 class NetworkMixture:
-    """P(y | x) of an equal mixture of sigmoid belief networks, which may be a single one.
+    """The distribution P(y | x) of an equal mixture of belief networks, or of one.
 
     Args:
-        energies: of the members, calibrated where they are.
-        draw_seed: draws the seed of the samples, where there are any.
+        energies: of the members, calibrated if available.
+        draw_seed: draws the seed of samples.
     """
 
     energies: Sequence[DirectedEnergy]
@@ -57,10 +73,10 @@ class NetworkMixture:
         rules: Constraints | None,
         limits: Mapping[str, Any],
     ) -> Decoding:
-        """Return the labellings of largest expected measure, ``"exact_match"`` or one in ``EXPECTED``.
+        """Return the label sets of largest expected measure, ``"exact_match"`` or a key of ``EXPECTED``.
 
         Args:
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
+            known: (instances, labels) of {0, 1, NaN}, known labels.
             limits: of :func:`~lmbm_torch.inference.search.mixture.decode`.
         """
         energies, most = self.energies, max_labellings(self.energies[0].num_labels)
@@ -76,9 +92,9 @@ class NetworkMixture:
         return EXPECTED[measure](energies, known=known, max_labellings=most, **settings)
 
     def marginals(self) -> Marginals:
-        """Return P(y_i = 1), exact for up to 20 labels or of few parents, else with its standard error.
+        """Return P(y_i = 1), exact for up to 20 labels or few parents, otherwise with standard errors.
 
-        Of more labels with many parents it is the mean over 1,000 ancestral samples of each member.
+        Marginals of more labels with many parents are means over 1,000 ancestral samples of each member.
         """
         generator = self._generator()
         found = [inference.marginals(energy, generator=generator) for energy in self.energies]
@@ -97,7 +113,7 @@ class NetworkMixture:
 
 
 def _mixed(members: Sequence[Marginals]) -> Marginals:
-    """The marginals of the members' equal mixture, from independent estimates of theirs."""
+    """Return the marginals of an equal mixture from independent estimates of its members."""
     if len(members) == 1:
         return members[0]
     every = [member.status for member in members]
@@ -115,16 +131,16 @@ def _mixed(members: Sequence[Marginals]) -> Marginals:
 
 @dataclass(frozen=True)
 class MachineMixture:
-    """P(y | x) ∝ exp(score) of a Boltzmann machine, or the equal mixture of two of a joint calibration.
+    """The distribution P(y | x) ∝ exp(score) of a Boltzmann machine, or of two in a joint calibration.
 
     Args:
-        energies: calibrated where they are.
+        energies: calibrated if available.
     """
 
     energies: Sequence[PairwiseEnergy | CliqueEnergy]
 
     def marginals(self) -> Marginals:
-        """Return P(y_i = 1): exact for up to 22 labels or a sparse graph, else those of the mean field.
+        """Return P(y_i = 1): exact for up to 22 labels or a sparse graph, otherwise of the mean field.
 
         Raises:
             ValueError: more than 22 labels in cliques of three or more.
@@ -136,7 +152,7 @@ class MachineMixture:
         """Return log P(labels), (instances,), exactly.
 
         Raises:
-            ValueError: more than 22 labels, unless their graph is sparse.
+            ValueError: more than 22 labels with a dense graph.
         """
         members = [energy.score(labels) - inference.log_partition(energy) for energy in self.energies]
         return torch.stack(members).logsumexp(0) - math.log(len(members))
@@ -146,19 +162,19 @@ class MachineMixture:
         return torch.stack([energy.score(codes) for energy in self.energies]).logsumexp(0)
 
 
-# Instances whose tables are held in memory at a time.
+# Instances of a batch of tables.
 ROWS = 128
 
 
 @dataclass(frozen=True)
 class AllowedDistribution:
-    """p(y | y is allowed), of one model or of an equal mixture of sigmoid belief networks.
+    """The distribution p(y | y is allowed) of a model or of an equal mixture of belief networks.
 
-    Of a mixture, members that give more probability to what is allowed count for more:
+    Members weigh in proportion to their probability of the allowed label sets:
     p(y | allowed) = Σ_e P_e(allowed) p_e(y | allowed) / Σ_e P_e(allowed).
 
     Args:
-        energies: of the model, or of the members.
+        energies: of the model or of the members.
         rules: over their labels.
     """
 
@@ -167,23 +183,23 @@ class AllowedDistribution:
 
     @torch.no_grad()
     def marginals(self) -> Marginals:
-        """P(y_i = 1 | allowed), and the log of the probability, or sum, of all that is allowed."""
+        """Return P(y_i = 1 | allowed), and the log partition of the allowed label sets."""
         return joined([part._marginals() for part in self._parts()])
 
     @torch.no_grad()
     def log_prob(self, labels: Labels) -> Float[Tensor, " batch"]:
-        """log P(y | allowed); −∞ for labels that break a rule."""
+        """Return log P(y | allowed); −∞ for labels that break a rule."""
         scores = torch.stack([_score(energy, labels) for energy in self.energies]).logsumexp(0)
         parts = [torch.stack(part._log_partitions()).logsumexp(0) for part in self._parts()]
         is_broken = torch.from_numpy(self.rules.violated(labels.cpu().numpy()).any(1)).to(scores.device)
         return (scores - torch.cat(parts)).masked_fill(is_broken, -torch.inf)
 
     def sample(self, num_samples: int, generator: torch.Generator) -> Int[Tensor, "num_samples batch labels"]:
-        """Independent draws."""
+        """Return independent samples."""
         return torch.cat([part._sample(num_samples, generator) for part in self._parts()], 1)
 
     def _parts(self) -> Iterator[AllowedDistribution]:
-        """The same of some instances after others."""
+        """Yield the distributions of batches of instances."""
         for start in range(0, self.energies[0].batch_size, ROWS):
             rows = slice(start, start + ROWS)
             yield AllowedDistribution([energy.select(rows) for energy in self.energies], self.rules)
@@ -213,5 +229,5 @@ class AllowedDistribution:
 
 
 def _score(energy: Any, labels: Tensor) -> Tensor:
-    """log-potentials of labels, the hidden units summed out."""
+    """Return log-potentials of labels, with hidden units summed out."""
     return -energy.free_energy(labels) if isinstance(energy, BipartiteEnergy) else energy.score(labels)

@@ -1,64 +1,37 @@
-"""What the probabilities of chains are sums of: the features, and the labels before each label."""
+"""Explanations of chains: contributions of features and of earlier labels to each label."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.explain.contributions import Contributions, checked, most_effective, with_value
 from lmbm_torch.estimators.explain.parts import Parts, array, like, made_names, parts_of, union
 
 __all__ = ["ChainFields"]
 
 
-class ExplainedLink(Protocol):
-    """A fitted classifier of one label, see :class:`~lmbm_torch.estimators.label_chains.links.Link`."""
-
-    @property
-    def steps(self) -> Any: ...
-
-    @property
-    def classifier(self) -> Any: ...
-
-    def inputs(self, X: Any) -> Any: ...
-
-    def log_proba(self, inputs: Any, rows: np.ndarray, earlier: np.ndarray) -> np.ndarray: ...
-
-
-class ExplainedChain(Protocol):
-    """A fitted chain, see :class:`~lmbm_torch.estimators.label_chains.members.Chain`."""
-
-    @property
-    def ordering(self) -> tuple[int, ...]: ...
-
-    @property
-    def links(self) -> Sequence[ExplainedLink]: ...
-
-    def energy(self, X: Any, instances: int) -> SequentialEnergy: ...
-
-
 class ChainFields:
-    """The conditional distributions of chains of binary labels, of each label given those before it.
+    """The conditional distributions of chains of binary labels, of each label given the earlier labels.
 
-    Of several chains the mean, for their mixture weighs them equally, and parts of a mean are the means of
-    the parts; what a label is given are in each chain the labels before it there.
+    For several chains the mean, because their mixture has equal weights, and contributions to a mean are the
+    means of the contributions; earlier labels differ from chain to chain.
 
     Args:
-        chains: fitted, over the same labels.
+        chains: fitted :class:`~lmbm_torch.estimators.label_chains.members.Chain` objects of the same labels.
         names: of the labels.
-        features: names of what the instances hold; None where a pipeline makes features of them.
-        reference: (features,), where a feature is left out and relative to which linear classifiers'
-            contribute; by default 0.
+        features: names of the features of an instance; None if a pipeline makes features.
+        reference: (features,), value of a left-out feature and baseline of contributions to linear
+            classifiers; by default 0.
     """
 
     def __init__(
         self,
-        chains: Sequence[ExplainedChain],
+        chains: Sequence[Any],
         names: Sequence[str],
         features: Sequence[str] | None,
         reference: ArrayLike | None,
@@ -69,7 +42,7 @@ class ChainFields:
             width = len(features)
             self.reference = np.zeros(width) if reference is None else checked(reference, width)
         elif reference is not None:
-            raise ValueError("reference: expected none for a pipeline, which makes features of its own")
+            raise ValueError("reference: expected None for a pipeline, whose steps make the features")
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         count, chains = len(labels), self.chains
@@ -90,7 +63,7 @@ class ChainFields:
             intercepts[label] = np.mean([parts.rest for parts, _ in found])
             for parts, chain in found:
                 own, before = np.split(parts.of_inputs / len(chains), [len(parts.names)])
-                # A pipeline may have a name twice.
+                # A pipeline may repeat a name.
                 np.add.at(from_sources[label], [places[name] for name in parts.names], own)
                 from_labels[label, list(chain.ordering[: len(before)])] += before
         fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
@@ -109,16 +82,16 @@ class ChainFields:
         for place in most_effective(row, reference, chances)[:count]:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
-    def _parts(self, chain: ExplainedChain, X: Any, labels: np.ndarray) -> list[Parts]:
-        """Those of the label at each position, given the instance and the labels before it."""
+    def _parts(self, chain: Any, X: Any, labels: np.ndarray) -> list[Parts]:
+        """Return the contributions at each position, given the instance and the earlier labels."""
         seen = labels[list(chain.ordering)]
         return [self._of_link(link, X, seen[:position]) for position, link in enumerate(chain.links)]
 
-    def _of_link(self, link: ExplainedLink, X: Any, earlier: np.ndarray) -> Parts:
+    def _of_link(self, link: Any, X: Any, earlier: np.ndarray) -> Parts:
         inputs = link.inputs(X)
         probability = float(np.exp(link.log_proba(inputs, np.zeros(1, int), earlier[None])[0, 1]))
         seen = np.concatenate([array(inputs)[0], earlier])
-        # Labels contribute relative to 0.
+        # The baseline of labels is 0.
         centre = np.zeros(len(seen))
         if self.reference is not None:
             centre[: len(self.reference)] = self.reference
@@ -128,8 +101,8 @@ class ChainFields:
         return found._replace(names=self.features or made_names(link.steps, inputs))
 
 
-def _chances(chain: ExplainedChain, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
-    """P(y_i = 1 | x, labels before it in the chain), (instances, labels)."""
+def _chances(chain: Any, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
+    """Return P(y_i = 1 | x, earlier labels of the chain), (instances, labels)."""
     energy, rows, ordering = chain.energy(X, instances), torch.arange(instances), list(chain.ordering)
     seen = torch.from_numpy(labels[ordering]).expand(instances, -1)
     found = np.empty((instances, len(labels)))

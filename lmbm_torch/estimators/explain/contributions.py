@@ -1,4 +1,4 @@
-"""What the fields of networks and machines are sums of, and answers that explain other classifiers."""
+"""Contributions to the fields of belief networks and Boltzmann machines, and explanations by answers."""
 
 from __future__ import annotations
 
@@ -26,22 +26,24 @@ __all__ = [
     "fields_of",
 ]
 
-# Features that are left out one at a time, and entries of the instances that are made for it at once.
+# Largest number of features left out, and largest number of entries of a batch of changed instances.
 MOST_FEATURES = 1000
 ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """``fields`` = ``intercepts`` + Σ ``from_sources`` + Σ ``from_labels``, of one instance and labelling.
+    """Contributions to the fields of an instance, given its labels.
+
+    ``fields`` = ``intercepts`` + Σ ``from_sources`` + Σ ``from_labels``.
 
     Args:
         fields, intercepts: (labels,).
-        sources: names of features or, of a kernel, of training instances.
+        sources: names of features or, for a kernel, of training instances.
         from_sources: (labels, sources).
         from_labels: (labels, labels), row i the contributions to label i.
-        units: (labels,), what a field is.
-        whose: fields these are, where several classifiers answer together.
+        units: (labels,), the unit of each field.
+        whose: name of the explained classifier, if several classifiers answer together.
     """
 
     fields: np.ndarray
@@ -54,37 +56,37 @@ class Contributions:
 
 
 class Fields(Protocol):
-    """Fields that can be taken apart."""
+    """Fields with additive contributions."""
 
     names: Sequence[str]
     """Of the labels."""
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
-        """Those to the fields of one instance (1, features), given its labels (labels,) in {0, 1}."""
+        """Return the contributions to the fields of an instance (1, features) and its labels (labels,)."""
         ...
 
     def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
-        """The names of the features that matter most, and the instance with each alone at its reference."""
+        """Yield the most important features' names, and the instance with the feature at its reference."""
         ...
 
 
 def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
-    """The fields of a fitted network or machine, that was given arrays.
+    """Return the fields of a belief network or Boltzmann machine, fitted to arrays.
 
     Raises:
-        TypeError: a model of another kind than a network or machine.
+        TypeError: a model of another kind.
         ValueError: a model of classes, or of several labels in one clique; a reference of another shape or
-            that is not finite.
+            with infinite values.
     """
     if not _has_fields(model):
-        raise TypeError(f"explain: expected a network or machine, got {type(model).__name__}")
-    if model.binarizer_ is not None:
-        raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")
+        kinds = "a belief network or a Boltzmann machine"
+        raise TypeError(f"explain: expected {kinds}, got {type(model).__name__}")
+    check_label_matrices(model)
     return (LinearFields if _is_linear(model) else KernelFields)(model, reference)
 
 
 def are_taken_apart(model: Any, X: Any) -> bool:
-    """Whether :func:`fields_of` a fitted model of label matrices gives fields of instances like X."""
+    """Return whether :func:`fields_of` a model of label matrices has fields for instances like X."""
     if not _has_fields(model):
         return False
     energy = model.energy(X)
@@ -96,17 +98,16 @@ def _is_linear(model: Any) -> bool:
 
 
 def _has_fields(model: Any) -> bool:
-    """Whether a model is a network or machine with weights of features or of support vectors."""
+    """Return whether a model has weights of features or of support vectors."""
     return hasattr(model, "energy") and hasattr(model, "coef_" if _is_linear(model) else "dual_coef_")
 
 
 class LinearFields:
-    """Of a model that is linear in its features: its weights, and the couplings of the labels.
+    """The fields of a linear model: weights of the features, and couplings of the labels.
 
     Args:
-        model: with ``names_of_features_`` where it was fitted to a data frame.
-        reference: (features,), relative to which features contribute; by default the training
-            means.
+        model: with ``names_of_features_`` if fitted to a data frame.
+        reference: (features,), baseline of the contributions; by default the training means.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -129,11 +130,11 @@ class LinearFields:
 
 
 class KernelFields:
-    """Of a network with a kernel: Σ_j α_j s_j k(x, x_j) over the training instances that support it.
+    """The fields of a belief network with a kernel: Σ_j α_j s_j k(x, x_j) over the support vectors.
 
     Args:
-        model: with ``names_of_features_`` where it was fitted to a data frame.
-        reference: (features,), where a feature is left out; by default the means of the support vectors.
+        model: with ``names_of_features_`` if fitted to a data frame.
+        reference: (features,), value of a left-out feature; by default the means of the support vectors.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -144,7 +145,7 @@ class KernelFields:
             means = np.asarray(support.mean(0), np.float64).ravel()
             self.reference = means if reference is None else checked(reference, len(means))
         elif reference is not None:
-            raise ValueError("reference: expected none with precomputed kernel values, which are no features")
+            raise ValueError("reference: expected None with precomputed kernel values, not features")
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         model = self.model
@@ -174,20 +175,20 @@ def _with_labels(
     sources: Sequence[str],
     from_sources: np.ndarray,
 ) -> Contributions:
-    """With what the labels contribute, by the model's couplings."""
+    """Add the contributions of the labels, by the model's couplings."""
     from_labels = _couplings(model.energy(X)) * (2 * labels - 1)
     fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
     return Contributions(fields, intercepts, sources, from_sources, from_labels, ["field"] * len(fields))
 
 
 def _couplings(energy: Any) -> np.ndarray:
-    """Row i holds the weights of the labels that label i depends on."""
+    """Return the weights of the labels that label i depends on, in row i."""
     if isinstance(energy, DirectedEnergy) and not energy.cliques:
         weights = energy.parents
     elif isinstance(energy, PairwiseEnergy):
         weights = energy.pairwise
     else:
-        raise ValueError("explain: expected dependencies between two labels, got cliques of more")
+        raise ValueError("explain: expected cliques of two labels, got larger cliques")
     return (weights if weights.ndim == 2 else weights[0]).detach().cpu().numpy()
 
 
@@ -196,10 +197,10 @@ def _names_of_features(model: Any, width: int) -> Sequence[str]:
 
 
 def checked(reference: ArrayLike, width: int) -> np.ndarray:
-    """A reference (width,).
+    """Return a reference (width,).
 
     Raises:
-        ValueError: of another shape, or not finite.
+        ValueError: another shape, or infinite values.
     """
     reference = np.asarray(reference, np.float64)
     check_shape("reference", reference, width)
@@ -208,21 +209,21 @@ def checked(reference: ArrayLike, width: int) -> np.ndarray:
 
 
 def left_out_at(model: Any, reference: ArrayLike | None, width: int) -> np.ndarray:
-    """Where a model's features are left out, (width,): a reference that is checked, or the training means."""
+    """Return the values of left-out features, (width,): a checked reference, or the training means."""
     if reference is not None:
         return checked(reference, width)
-    # Models of scaled features hold no means, and files of earlier versions.
+    # Models of scaled features, and older files, have no means.
     means = getattr(model, "feature_means_", 0.0)
     return np.array(np.broadcast_to(means, (width,)))
 
 
 def dense(X: Any) -> np.ndarray:
-    """Instances (instances, features) as an array."""
+    """Return instances (instances, features) as an array."""
     return X.toarray() if sparse.issparse(X) else np.asarray(X, np.float64)
 
 
 def with_value(X: np.ndarray, feature: int, value: float) -> np.ndarray:
-    """One instance (1, features) with another value of one feature."""
+    """Return an instance (1, features) with another value of one feature."""
     changed = X.copy()
     changed[0, feature] = value
     return changed
@@ -231,9 +232,9 @@ def with_value(X: np.ndarray, feature: int, value: float) -> np.ndarray:
 def most_effective(
     X: np.ndarray, reference: np.ndarray, fields: Callable[[np.ndarray], np.ndarray]
 ) -> list[int]:
-    """Features from the one on that changes a field most where it alone is at its reference.
+    """Return features by the largest change of a field if the feature alone is set to its reference.
 
-    Of many features those that are furthest from their reference are tried.
+    Of many features only the furthest from their reference are tried.
 
     Args:
         X: (1, features).
@@ -251,7 +252,7 @@ def most_effective(
 
 
 def largest_first(sizes: np.ndarray) -> list[int]:
-    """Places from the largest on, of equals the first one first."""
+    """Return places by absolute size, largest first; ties in order."""
     return np.argsort(-np.abs(sizes), kind="stable").tolist()
 
 
@@ -260,16 +261,18 @@ Effects = Callable[[np.ndarray], np.ndarray]
 
 
 class AnswerFields:
-    """Of a classifier of label matrices: probabilities without parts, and features left out one at a time.
+    """The answers of a classifier of label matrices: probabilities without contributions.
+
+    Features are ranked by the effect of leaving out one at a time.
 
     Args:
         model: fitted, for arrays (:func:`~lmbm_torch.estimators.explain.explanations.without_names`).
-        effects: features matter most that change these most.
+        effects: rows → values by whose change features are ranked.
         X: (1, features), validated.
-        reference: (features,), where a feature is left out; None for the training means.
+        reference: (features,), value of a left-out feature; None for the training means.
 
     Raises:
-        ValueError: more or fewer instances than one, a model of classes, a reference of another shape.
+        ValueError: several instances, a model of classes, a reference of another shape.
     """
 
     def __init__(self, model: Any, effects: Effects, X: Any, reference: ArrayLike | None) -> None:
@@ -288,13 +291,13 @@ class AnswerFields:
         return Contributions(fields, fields, (), np.zeros((count, 0)), np.zeros((count, count)), units)
 
     def probabilities(self, X: Any) -> np.ndarray:
-        """P(y_i = 1 | x), (instances, labels); NaN of a classifier that has none."""
+        """Return P(y_i = 1 | x), (instances, labels); NaN for a classifier without probabilities."""
         if hasattr(self.model, "predict_proba"):
             return self.model.predict_proba(X)
         return np.full((X.shape[0], len(self.names)), np.nan)
 
     def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
-        # Kernel values are no features.
+        # Kernel values are not features.
         if get_tags(self.model).input_tags.pairwise:
             return
         row = dense(X)
@@ -303,6 +306,6 @@ class AnswerFields:
 
 
 def check_label_matrices(model: Any) -> None:
-    """Refuse a model of classes."""
+    """Raise ValueError for a model of classes."""
     if model.binarizer_ is not None:
         raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")

@@ -1,4 +1,4 @@
-"""Why a model answers as it does: fields taken apart, and answers that would differ."""
+"""Explanations of answers: contributions to fields, and changed answers."""
 
 from __future__ import annotations
 
@@ -27,43 +27,43 @@ __all__ = [
 
 
 class Answer(NamedTuple):
-    """Labels (1, labels) in {0, 1} of one instance, and their objective (1,), NaN where there is none."""
+    """Labels (1, labels) in {0, 1} of an instance, and their objective (1,), NaN if unknown."""
 
     labels: Tensor
     objective: Tensor
 
     @classmethod
     def of(cls, labels: np.ndarray) -> Answer:
-        """Labels without an objective."""
+        """Return labels without an objective."""
         return cls(torch.from_numpy(labels), torch.full((1,), torch.nan))
 
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]
 
-# Of features and of labels, each, in a text.
+# Features and labels of a text, each.
 NUM_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class LabelExplanation:
-    """Why a label has its value: ``field`` = ``intercept`` + Σ ``features`` + Σ ``labels``.
+    """The explanation of a label: ``field`` = ``intercept`` + Σ ``features`` + Σ ``labels``.
 
     Args:
         name: of the label.
-        value: its answer, 0 or 1.
-        field: half the log-odds of the label, given the input and the labels that it depends on; or its
+        value: the answer, 0 or 1.
+        field: half the log-odds of the label, given the input and the labels in ``labels``; or the
             probability, see ``unit``.
-        intercept: the field where all features are at their reference, without the labels.
-        features: name → contribution, the largest first; of a kernel, of training instances by their rows.
-        labels: name → contribution of each label that it depends on, the largest first: of a network its
-            parents, of a machine all neighbours.
-        otherwise: other label → its value, where that changes if this label is held at its other value and
-            all others are decoded again; None if no labelling that obeys the rules is left, or if the
-            classifier takes no known labels.
-        cost: by how much the objective of decoding suffers from that; infinite if none is left, NaN where
-            the classifier tells no objective.
-        unit: "field", "probability" where the parts of that are known (forests), or "unknown" where no parts
-            are, and ``field`` is the probability, NaN without one.
+        intercept: the field with all features at their reference, without labels.
+        features: name → contribution, largest first; for a kernel, of training instances by row.
+        labels: name → contribution of a label, largest first: for a belief network the parents, for a
+            Boltzmann machine all neighbours.
+        otherwise: further label → its value, if changed when this label is held at the other value and all
+            others are decoded again; None if no allowed label set is left, or if the classifier takes no
+            known labels.
+        cost: the resulting loss in the objective of decoding; infinite if no label set is left, NaN if the
+            classifier has no objective.
+        unit: "field", "probability" (forests, with contributions), or "unknown" without contributions;
+            ``field`` is then the probability, or NaN.
     """
 
     name: str
@@ -79,14 +79,14 @@ class LabelExplanation:
 
 @dataclass(frozen=True)
 class Explanation(Mapping[str, LabelExplanation]):
-    """Why an instance has its labels: label → :class:`LabelExplanation`; a text, or HTML in a notebook.
+    """The explanation of an instance: label → :class:`LabelExplanation`, with a text, and HTML in a notebook.
 
     Args:
         by_label: in the order of the labels.
-        by_feature: feature → the labels, with their values, that change if it alone is at its reference; the
-            features of largest contributions.
-        rules: those that the answer would break without them.
-        fields_of: whose fields these are, where several classifiers answer together.
+        by_feature: feature → the labels, with values, that change if the feature alone is at its reference;
+            for the features of largest contributions.
+        rules: broken by the unconstrained answer.
+        fields_of: name of the explained classifier, if several classifiers answer together.
     """
 
     by_label: tuple[LabelExplanation, ...]
@@ -107,7 +107,7 @@ class Explanation(Mapping[str, LabelExplanation]):
         return len(self.by_label)
 
     def to_dict(self) -> dict[str, Any]:
-        """Of names, numbers and dicts of these alone."""
+        """Return a dict of names, numbers and dicts."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -123,12 +123,12 @@ class Explanation(Mapping[str, LabelExplanation]):
         return f"<table><thead>{head}</thead><tbody>{cells}</tbody></table>{remarks}"
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Of each label its value, the largest contributions, and what changes if it is otherwise."""
+        """Yield each label with value, the largest contributions, and the changes with the opposite value."""
         for label in self.by_label:
             yield f"{label.name} = {label.value}", _because(label), _told_otherwise(label)
 
     def remarks(self) -> list[str]:
-        """Which features change the answer, and the rules that hold it."""
+        """Return the features that change the answer, and the binding rules."""
         changing = [
             f"{name} at its reference: {_changes(changes)}"
             for name, changes in self.by_feature.items()
@@ -147,19 +147,19 @@ def explanation(
     *,
     takes_known: bool = True,
 ) -> Explanation:
-    """Take a decoded instance apart.
+    """Return the explanation of a decoded instance.
 
     Args:
-        fields: the model's.
-        decode: (instances, known) → the labels to explain, which need not be the model's own choice; None
-            where rules leave none.
-        X: one validated instance, an array or whatever ``fields`` and ``decode`` take.
-        num_features: how many are set to their reference, one at a time.
-        rules: told in the explanation.
-        takes_known: whether ``decode`` does; else it is given None.
+        fields: of the model.
+        decode: (instances, known) → the explained labels, which may differ from the model's own answer; None
+            if rules allow no label set.
+        X: one validated instance, an array or another form for ``fields`` and ``decode``.
+        num_features: number of features set to their reference, one at a time.
+        rules: mentioned in the explanation.
+        takes_known: whether ``decode`` takes known labels.
 
     Raises:
-        ValueError: more or fewer instances than one, cliques of three labels.
+        ValueError: several instances, cliques of three labels.
     """
     check_one_instance(X)
     names, best = fields.names, decode(X, None)
@@ -187,13 +187,13 @@ def explanation(
 
 
 def check_one_instance(X: Any) -> None:
-    """Refuse more or fewer instances than one, of any kind."""
+    """Raise ValueError unless there is one instance."""
     if (came := num_instances(X)) != 1:
         raise ValueError(f"X: expected one instance, got {came}")
 
 
 def without_names(model: Any) -> Any:
-    """The classifier for arrays; where it was fitted to a data frame, with ``names_of_features_``."""
+    """Return the classifier for arrays; for a data frame with ``names_of_features_``."""
     names = getattr(model, "feature_names_in_", None)
     if names is None:
         return model
@@ -206,7 +206,7 @@ def without_names(model: Any) -> Any:
 def _otherwise(
     decode: Decode, X: Any, best: Decoding | Answer, names: Sequence[str], label: int
 ) -> tuple[dict[str, int] | None, float]:
-    """What else changes where a label is held at its other value, and at which cost."""
+    """Return the changed labels if a label is held at the other value, and the cost."""
     labels = best.labels[0].cpu().numpy()
     held = np.full((1, len(names)), np.nan)
     held[0, label] = 1 - labels[label]
@@ -224,13 +224,13 @@ def _labels(decode: Decode, X: Any) -> np.ndarray:
 
 
 def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> dict[str, int]:
-    """The labels with other values, and these."""
+    """Return the labels with changed values."""
     places = np.flatnonzero(before != after).tolist()
     return {names[place]: int(after[place]) for place in places}
 
 
 def _largest(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
-    """By size; what contributes nothing is left out."""
+    """Return the contributions by size, without zeros."""
     return {names[place]: float(values[place]) for place in largest_first(values) if values[place]}
 
 

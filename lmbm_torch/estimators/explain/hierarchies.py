@@ -1,4 +1,4 @@
-"""What the probabilities of labels in a hierarchy are sums of."""
+"""Explanations of labels in a hierarchy: contributions to their probabilities."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Share(NamedTuple):
         return self.rest + float(self.of_sources.sum())
 
     def times(self, other: _Share) -> _Share:
-        """The product: what changes one factor counts by the mean of the other before and after.
+        """Return the product: a change of one factor counts by the other's mean before and after.
 
         This is the Shapley value of two players, pq − p₀q₀ = (p − p₀)(q + q₀)/2 + (q − q₀)(p + p₀)/2.
         """
@@ -39,21 +39,21 @@ class _Share(NamedTuple):
 
 
 class HierarchyFields:
-    """The probabilities of labels in a forest, taken apart as they are computed.
+    """The probabilities of labels in a forest, with contributions of features.
 
-    Where one estimator knows all labels, the parts are its own: a label that is raised to the probability of
-    a descendant has that one's. Where probabilities are multiplied along the path, the parts of a product are
-    the Shapley values of its factors, shared out in proportion to the parts of each. The parts of trees are
-    TreeSHAP's; those of linear classifiers, which are parts of log-odds, are scaled to sum to the change of
-    the probability (the rescale rule of Shrikumar et al. 2017).
+    If one estimator predicts all labels, the contributions are its own: a label raised to the probability of
+    a descendant has the descendant's contributions. If probabilities are multiplied along the path,
+    contributions to a product are Shapley values of the factors, shared in proportion to each factor's
+    contributions. Contributions to trees are TreeSHAP's; contributions to linear classifiers, of log-odds,
+    are scaled to sum to the change of the probability (the rescale rule of Shrikumar et al. 2017).
 
     Args:
         model: a fitted :class:`~lmbm_torch.estimators.HierarchicalClassifier`.
-        reference: (features,), where a feature is left out and relative to which linear classifiers'
-            contribute; by default the training means.
+        reference: (features,), value of a left-out feature and baseline of contributions to linear
+            classifiers; by default the training means.
 
     Raises:
-        ValueError: a reference of another shape, or of instances that are not of numbers alone.
+        ValueError: a reference of another shape, or for instances that are not numeric.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -61,7 +61,7 @@ class HierarchyFields:
         self.reference: np.ndarray | None = model.feature_means_
         self.features: Sequence[str] | None = None
         if self.reference is None and reference is not None:
-            raise ValueError("reference: expected none for instances that are not of numbers alone")
+            raise ValueError("reference: expected None for instances that are not numeric")
         if self.reference is not None:
             width = len(self.reference)
             named = getattr(model, "feature_names_in_", None)
@@ -92,7 +92,7 @@ class HierarchyFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def binding(self, X: Any) -> tuple[str, ...]:
-        """Where labels are raised: "child -> parent" of what would be predicted without its parent else."""
+        """Return the rules "child -> parent" that raise a probability to change the answer."""
         if self.model.scope != "all":
             return ()
         parents = self.model.forest_.parents
@@ -103,7 +103,7 @@ class HierarchyFields:
         return tuple(rules.broken((self.model.uncorrected(X)[:1] > 0.5).astype(np.int64))[0])
 
     def _parts(self, X: Any) -> list[Parts]:
-        """Those of what the estimators say of each label."""
+        """Return the contributions to the estimators' probabilities of each label."""
         found: list[Any] = [None] * len(self.names)
         for member in self.model.members_:
             said = member.probability(X)[0]
@@ -118,14 +118,14 @@ class HierarchyFields:
         return found
 
     def _combined(self, shares: list[_Share | None], X: Any) -> list[_Share | None]:
-        """Those of the probabilities that are reported; None where parts are not known."""
+        """Return the contributions to the reported probabilities; None if unknown."""
         forest = self.model.forest_
         if self.model.scope == "all":
             return [shares[source] for source in forest.raised_from(self.model.uncorrected(X)[0])]
         shares = shares.copy()
         for label in forest.order:
             parent, own = forest.parents[label], shares[label]
-            # Roots have none, −1.
+            # Roots have the parent −1.
             if parent >= 0:
                 above = shares[parent]
                 shares[label] = None if above is None or own is None else above.times(own)
@@ -133,7 +133,7 @@ class HierarchyFields:
 
 
 def means_of(X: Any) -> np.ndarray | None:
-    """The mean of each feature (features,), of what is not missing; None of instances of other things."""
+    """Return the mean of each feature (features,), without missing values; None if not numeric."""
     if sparse.issparse(X):
         return np.nan_to_num(np.asarray(X.mean(0), np.float64).ravel())
     try:
@@ -143,23 +143,23 @@ def means_of(X: Any) -> np.ndarray | None:
     if rows.ndim != 2:
         return None
     with warnings.catch_warnings():
-        # Of features that are missing everywhere.
+        # NumPy warns of features that are always missing.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmean(rows, 0))
 
 
 def _share(parts: Parts, places: dict[str, int]) -> _Share | None:
-    """The parts of the probability, by the places of all sources."""
+    """Return the contributions to the probability, at the places of all sources."""
     if parts.unit == "unknown":
         return None
     rest, values = parts.rest, parts.of_inputs
     if parts.unit == "field":
         change = values.sum()
         start, end = expit(2 * rest), expit(2 * (rest + change))
-        # Where nothing changes, the slope.
+        # Without a change, the slope.
         slope = (end - start) / change if change else 2 * start * (1 - start)
         rest, values = float(start), values * slope
     of_sources = np.zeros(len(places))
-    # A pipeline may have a name twice.
+    # A pipeline may repeat a name.
     np.add.at(of_sources, [places[name] for name in parts.names], values)
     return _Share(rest, of_sources)

@@ -1,6 +1,6 @@
-"""What the probabilities of anyone's classifiers are sums of: weights, and TreeSHAP's values of trees.
+"""Contributions to any classifier's probabilities: weights, and TreeSHAP's values of trees.
 
-The values of trees are those of Lundberg et al. (2020), computed by ``shap``.
+The values of trees are defined by Lundberg et al. (2020) and computed by ``shap``.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from lmbm_torch.extras import naming_extras
 
 __all__ = ["Parts", "array", "like", "made_names", "parts_of", "parts_of_each", "union"]
 
-# By how much the parts of a probability, which are added in another order, may miss it.
+# Largest rounding error of a sum of contributions.
 ROUND_OFF = 1e-6
 
 
 class Parts(NamedTuple):
-    """Those of one classifier's field or probability, of class 1.
+    """The contributions to a classifier's field or probability of class 1.
 
     Args:
         unit: see :class:`~lmbm_torch.estimators.explain.explanations.LabelExplanation`.
         probability: of class 1.
-        rest: what no input contributes.
-        of_inputs: (inputs,); none where they are not known.
-        names: of the inputs, or of the first of them.
+        rest: value without contributions.
+        of_inputs: (inputs,); empty if unknown.
+        names: of the inputs, or of the first inputs.
     """
 
     unit: str
@@ -42,12 +42,12 @@ class Parts(NamedTuple):
 
 
 def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.ndarray) -> Parts:
-    """Those of a classifier of two classes.
+    """Return the contributions to a classifier of two classes.
 
     Args:
-        seen: (inputs,), as the classifier sees them.
-        probability: what it says of them.
-        centre: (inputs,), relative to which the inputs of linear classifiers contribute.
+        seen: (inputs,), in the classifier's form.
+        probability: predicted.
+        centre: (inputs,), baseline of the contributions to linear classifiers.
 
     Raises:
         ModuleNotFoundError: trees, without ``shap``.
@@ -62,7 +62,7 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
         return _unknown(probability)
     total = rest + of_inputs.sum()
     found = total if unit == "probability" else expit(2 * total)
-    # Other links, weights that are changed by a calibration, …: not the parts of this probability.
+    # The sum differs from the probability for other link functions, calibrated weights, and so on.
     if abs(found - probability) > ROUND_OFF:
         return _unknown(probability)
     return Parts(unit, probability, rest, of_inputs)
@@ -71,18 +71,18 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
 def parts_of_each(
     estimator: Any, X: Any, probability: np.ndarray, centre: np.ndarray | None, names: Sequence[str] | None
 ) -> list[Parts]:
-    """Those of every label of an estimator of label matrices, with the names of its inputs.
+    """Return the contributions to every label of an estimator of label matrices, with input names.
 
     Args:
-        X: one instance, as the estimator takes it.
-        probability: (labels,), what the estimator says of it.
+        X: one instance in the estimator's form.
+        probability: (labels,), predicted.
         centre: (features,), see :func:`parts_of`; zeros for None.
-        names: of the features; None to number them.
+        names: of the features; None to number the features.
 
     Raises:
         ModuleNotFoundError: trees, without ``shap``.
     """
-    # Nothing but an explanation needs them.
+    # Imported at use: only explanations need these classes.
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.multioutput import MultiOutputClassifier
 
@@ -112,24 +112,24 @@ def parts_of_each(
 
 
 def union(names: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Each name, once, and its place."""
+    """Return each name, once, and its place."""
     return {name: place for place, name in enumerate(dict.fromkeys(name for each in names for name in each))}
 
 
 def made_names(steps: Any, inputs: Any) -> Sequence[str]:
-    """Names of the features ``inputs`` that a pipeline's steps make, if it has any."""
+    """Return names of the features ``inputs`` made by a pipeline's steps, or numbered names."""
     if steps is not None and hasattr(steps[-1], "get_feature_names_out"):
         return [str(name) for name in steps.get_feature_names_out()]
     return numbered("feature", array(inputs).shape[1])
 
 
 def array(inputs: Any) -> np.ndarray:
-    """Instances (instances, features) of an array, a sparse matrix or a data frame."""
+    """Return instances (instances, features) of an array, a sparse matrix or a data frame as an array."""
     return dense(inputs.to_numpy() if hasattr(inputs, "to_numpy") else inputs)
 
 
 def like(X: Any, rows: np.ndarray) -> Any:
-    """Rows (instances, features), as a data frame of the same kind where X is one."""
+    """Return rows (instances, features), as a data frame of the kind of X if X is one."""
     return type(X)(dict(zip(X.columns, rows.T, strict=True))) if hasattr(X, "columns") else rows
 
 
@@ -142,8 +142,8 @@ def _is_explained(classifier: Any) -> bool:
 
 
 def _is_tree(classifier: Any) -> bool:
-    """Whether a classifier is a tree or a forest of them, whose probabilities ``shap`` knows."""
-    # Nothing but an explanation needs them.
+    """Return whether a classifier is a tree or a forest with probabilities known to ``shap``."""
+    # Imported at use: only explanations need these classes.
     from sklearn import ensemble, tree
 
     kinds = (ensemble.ExtraTreesClassifier, ensemble.RandomForestClassifier, tree.DecisionTreeClassifier)
@@ -158,13 +158,13 @@ def _is_boosted(classifier: Any) -> bool:
 
 
 def _of_weights(classifier: Any, seen: np.ndarray, centre: np.ndarray) -> tuple[str, float, np.ndarray]:
-    """Of half the log-odds."""
+    """Return contributions to half the log-odds."""
     weights = classifier.coef_[0] / 2
     return "field", float(classifier.intercept_[0] / 2 + weights @ centre), weights * (seen - centre)
 
 
 def _of_trees(classifier: Any, seen: np.ndarray) -> tuple[str, float, np.ndarray]:
-    """Of the probability that a forest says, or of half the log-odds of boosted trees."""
+    """Return contributions to a forest's probability, or to half the log-odds of boosted trees."""
     with naming_extras():
         import shap
     explainer: Any = shap.TreeExplainer(classifier)
@@ -175,18 +175,18 @@ def _of_trees(classifier: Any, seen: np.ndarray) -> tuple[str, float, np.ndarray
 
 
 def _of_outputs(trees: Any, seen: np.ndarray, probability: np.ndarray) -> list[Parts]:
-    """Of a tree or forest of several labels of two classes, whose trees have all of them in their leaves."""
+    """Return contributions to a tree or forest of several labels of two classes."""
     count = len(probability)
     if not _is_tree(trees) or len(getattr(trees, "n_classes_", ())) != count:
         return [_unknown(each) for each in probability]
     with naming_extras():
         import shap
     rest, values = np.zeros(count), np.zeros((len(seen), count))
-    # One by one, for of all trees together the tables of some hundred labels outgrow memory.
+    # Tree by tree: tables of all trees together exceed memory for some hundred labels.
     alone = getattr(trees, "estimators_", [trees])
     for tree in alone:
         explainer: Any = shap.TreeExplainer(tree)
-        # Both classes of every label, which together count as one distribution.
+        # Both classes of every label, which shap counts as one distribution.
         values += np.asarray(explainer.shap_values(seen[None]))[0, :, 1::2] * count / len(alone)
         rest += np.ravel(explainer.expected_value)[1::2] * count / len(alone)
     misses = np.abs(rest + values.sum(0) - probability) > ROUND_OFF

@@ -1,1 +1,1 @@
-"""Anyone's classifiers under a hierarchy of labels."""
+"""Scikit-learn classifiers under a hierarchy of labels."""

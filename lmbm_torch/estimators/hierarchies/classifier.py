@@ -1,4 +1,4 @@
-"""Anyone's classifiers of labels in a hierarchy, with probabilities and answers that obey it."""
+"""Hierarchical multi-label classification with any classifier; all answers obey the hierarchy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
@@ -19,44 +18,42 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import Constraints, HasMethods, StrOptions, check_parameters
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation
 from lmbm_torch.estimators.explain.hierarchies import HierarchyFields, means_of
 from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
-from lmbm_torch.solvers.networks.problems import canonical
 
 
 class HierarchicalClassifier(ClassifierOfLabels):
-    """Anyone's classifiers of labels in a forest: none is predicted without its parent, or more probable.
+    """A hierarchical multi-label classifier: a label needs its parent, and is at most as probable.
 
-    With ``scope="all"`` the estimator is fitted once, to all labels, and each label is then as probable as
+    With ``scope="all"`` the estimator is fitted once, to all labels, and each label becomes as probable as
     its most probable descendant (Giunchiglia and Lukasiewicz 2020); trees, whose leaves average label
-    vectors, need no such correction (Vens et al. 2008). With ``scope="parent"`` the children of each label
-    have an estimator of their own, fitted to the instances with that label (Silla and Freitas 2011, local
-    classifiers per parent node), and probabilities are multiplied along the path. Either way labels are
-    independent given those above them, P(y) = Π_k P(y_k | y_parent(k)), and this is what is decoded.
-
-    Means of the probabilities of several such classifiers obey the hierarchy, too.
+    vectors, need no correction (Vens et al. 2008). With ``scope="parent"`` the children of each label have
+    their own estimator, fitted to the instances with the label (Silla and Freitas 2011, local classifiers per
+    parent node), and probabilities are multiplied along the path. In both cases labels are independent given
+    their ancestors, P(y) = Π_k P(y_k | y_parent(k)), and decoding uses this distribution. Means of the
+    probabilities of several classifiers obey the hierarchy, too.
 
     Args:
         estimator: a classifier of label matrices with ``predict_proba``, such as a forest of scikit-learn, or
-            ``MultiOutputClassifier`` of any other.
-        hierarchy: label → its parent, by name or index; or the sign that separates the parts of names that
-            are paths, such as ``"/"`` for 01/01/03. Labels without a parent are roots.
+            ``MultiOutputClassifier`` of any classifier.
+        hierarchy: label → its parent, by name or index; or the separator of names that are paths, such as
+            ``"/"`` for 01/01/03. Labels without a parent are roots.
         scope: ``"all"`` or ``"parent"``.
-        decoder: what :meth:`predict` optimises: the expectation of ``"hamming"`` (labels of a probability
-            above one half), or ``"exact_match"`` (the most probable label vector).
+        decoder: optimised measure of :meth:`predict`: the expectation of ``"hamming"`` (labels of a
+            probability above one half), or ``"exact_match"`` (the most probable label vector).
 
     Attributes:
         forest_: the hierarchy, whose ``parents`` are indices.
         classes_: (labels, 2), the two values of each label.
-        label_names_: the columns of a data frame, else label_0, label_1, …
+        label_names_: columns of a data frame, or label_0, label_1, …
         members_: the fitted estimators.
-        feature_means_: (features,), of all training instances, where explanations leave features out; None
-            where instances are not of numbers alone.
-        n_features_in_: where X has a number of features.
+        feature_means_: (features,), means of the training instances, the default reference of explanations;
+            None for instances that are not numeric.
+        n_features_in_: number of features, if X has one.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -72,25 +69,23 @@ class HierarchicalClassifier(ClassifierOfLabels):
         self.scope = scope
         self.decoder = decoder
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y) -> Self:
-        """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
+        """Train on instances, in the estimator's form, and labels (instances, labels).
 
         Args:
             X: features.
-            y: {0, 1}, each label together with its parent; the names of a data frame's columns are kept.
+            y: {0, 1}, each label with its parent; the column names of a data frame are kept.
 
         Raises:
-            TypeError: an estimator that is no classifier, or has no ``predict_proba``.
-            ValueError: labels without their parents, a hierarchy of other labels, or another setting or input
-                that is not as described; the message names it.
+            TypeError: an estimator that is not a classifier, or without ``predict_proba``.
+            ValueError: labels without their parents, a hierarchy of other labels, or another invalid
+                parameter or input, named in the message.
         """
         check_parameters(self)
         check_classifier(self.estimator, is_weighted=False)
         X = self._validated(X, reset=True)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        targets.check_given(self, y)
         labels = targets.label_matrix("y", y, allow_missing=False).astype(np.int64)
         check_shape("y", labels, num_instances(X), None)
         names = tuple(map(str, y.columns)) if hasattr(y, "columns") else numbered("label", labels.shape[1])
@@ -104,36 +99,36 @@ class HierarchicalClassifier(ClassifierOfLabels):
         ]
         return self
 
-    @watched
+    @answer_call
     def predict_proba(self, X) -> np.ndarray:
-        """P(y_i = 1 | x), (instances, labels), of no label more than of its parent."""
+        """Return P(y_i = 1 | x), (instances, labels), at most the parent's probability."""
         check_is_fitted(self)
         found = self.uncorrected(self._validated(X, reset=False))
         return self.forest_.raised(found) if self.scope == "all" else self.forest_.multiplied(found)
 
     def uncorrected(self, X: Any) -> np.ndarray:
-        """What the estimators say of validated instances, (instances, labels).
+        """Return the estimators' probabilities for validated instances, (instances, labels).
 
-        P(y_i = 1 | x), of which nothing says that it obeys the hierarchy; or, with the scope ``"parent"``,
-        P(y_i = 1 | x, its parent is present).
+        P(y_i = 1 | x), which may violate the hierarchy; or, with the scope ``"parent"``, P(y_i = 1 | x,
+        parent).
         """
         found = np.zeros((num_instances(X), len(self.label_names_)))
         for member in self.members_:
             found[:, member.labels] = member.probability(X)
         return found
 
-    @watched
+    @answer_call
     def predict(self, X) -> np.ndarray:
-        """Labels (instances, labels) in {0, 1}, each together with its parent, by ``decoder``."""
+        """Return labels (instances, labels) in {0, 1}, each with its parent, by ``decoder``."""
         check_parameters(self)
         probability = self.predict_proba(X)
         if self.decoder == "hamming":
             return (probability > 0.5).astype(np.int64)
         return self.forest_.most_probable(self.forest_.conditionals(probability))
 
-    @of_label_columns
+    @answer_call
     def log_prob(self, X, Y) -> np.ndarray:
-        """log P(Y | x) of whole label vectors, (instances,); −∞ where a label's parent is absent.
+        """Return log P(Y | x) of whole label vectors, (instances,); −∞ for a label without its parent.
 
         Args:
             X: see :meth:`fit`.
@@ -145,30 +140,31 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return self.forest_.log_prob(self.forest_.conditionals(probability), labels)
 
     def predict_names(self, X) -> list[tuple[str, ...]]:
-        """The names of the labels that each instance is predicted to have."""
+        """Return the names of the predicted labels of each instance."""
         names = np.asarray(self.label_names_)
         return [tuple(names[row == 1]) for row in self.predict(X)]
 
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels.
+        """Return an explanation of the labels of one instance.
 
         Args:
-            X: one instance, as the estimator takes it.
-            reference: (features,), relative to which features contribute to linear classifiers, and where
-                they are left out; by default the training means.
-            num_features: how many of the features that change a probability most are set to their reference,
-                one at a time, to see which labels change; none where instances are not of numbers alone.
+            X: one instance in the estimator's form.
+            reference: (features,), baseline of the contributions to linear classifiers, and value of a
+                left-out feature; by default the training means.
+            num_features: number of the features that change a probability most, set to the reference one at a
+                time, to see which labels change; 0 for instances that are not numeric.
 
         Returns:
-            Each label's probability: of trees and linear classifiers, one for each label
-            (``MultiOutputClassifier``), by themselves or in a pipeline, a sum of contributions, see
-            :class:`~lmbm_torch.estimators.explain.hierarchies.HierarchyFields`. And what else would
-            change if that label were otherwise, the hierarchy obeyed. See
+            Each label's probability: for trees and linear classifiers, one for each label
+            (``MultiOutputClassifier``), alone or in a pipeline, a sum of contributions, see
+            :class:`~lmbm_torch.estimators.explain.hierarchies.HierarchyFields`. And the labels affected by a
+            change
+            of the label under the hierarchy. See
             :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: trees, without ``shap``.
-            ValueError: more or fewer instances than one, a reference of another shape.
+            ValueError: several instances, a reference of another shape.
         """
         check_parameters(self)
         check_is_fitted(self)
@@ -177,7 +173,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return explanation(fields, self._answer, X, num_features, fields.binding(X))
 
     def _answer(self, X: Any, known: np.ndarray | None) -> Answer | None:
-        """That of one instance; None where the label that is known has a value of no probability."""
+        """Return the answer for an instance; None if the known value has probability 0."""
         forest, probability = self.forest_, self.predict_proba(X)
         conditional = forest.conditionals(probability)
         updated = conditional
@@ -193,14 +189,13 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return Answer(torch.from_numpy(labels), torch.from_numpy(forest.log_prob(conditional, labels)))
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Instances; what their values may be is left to the estimator."""
-        # Rows are taken of it, which not every sparse format gives.
-        X = canonical(X) if sparse.issparse(X) else X
+        """Check the instances; the estimator checks their values."""
+        X = targets.with_rows(X)
         validate_data(self, X, skip_check_array=True, reset=reset)
         return X
 
     def _families(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Parents and the labels that are learned from the instances with them."""
+        """Return parents, and the labels trained on the instances of each parent."""
         if self.scope == "parent":
             return self.forest_.families()
         return iter([(ROOT, np.arange(len(self.label_names_)))])
@@ -208,13 +203,13 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """A fitted estimator of some labels; those that did not vary in training stay as they were.
+    """A fitted estimator of some labels; labels without variation in training are constant.
 
     Args:
-        estimator: None where no label varies.
+        estimator: None if no label varies.
         labels: (labels,), indices.
-        is_varying: (labels,), which of them the estimator knows.
-        constant: (labels,), the value of the others.
+        is_varying: (labels,), which labels the estimator predicts.
+        constant: (labels,), the values of constant labels.
     """
 
     estimator: Any
@@ -224,7 +219,7 @@ class _Member:
 
     @classmethod
     def fit(cls, estimator: Any, X: Any, labels: np.ndarray, parent: int, children: np.ndarray) -> _Member:
-        """Learn the children of a label from the instances that have it."""
+        """Train the children of a label on the instances with the label."""
         rows = np.arange(len(labels)) if parent == ROOT else np.flatnonzero(labels[:, parent])
         own = labels[np.ix_(rows, children)]
         constant = own.max(0, initial=0)
@@ -240,7 +235,7 @@ class _Member:
         return cls(fitted, children, is_varying, constant)
 
     def probability(self, X: Any) -> np.ndarray:
-        """P(label = 1) of each of the labels, (instances, labels)."""
+        """Return P(label = 1) of the labels, (instances, labels)."""
         found = np.tile(self.constant.astype(np.float64), (num_instances(X), 1))
         if self.estimator is not None:
             found[:, self.is_varying] = _of_ones(self.estimator.predict_proba(X), int(self.is_varying.sum()))
@@ -248,7 +243,7 @@ class _Member:
 
 
 def _of_ones(given: Any, num_labels: int) -> np.ndarray:
-    """P(label = 1), (instances, labels), in whichever of its forms scikit-learn's classifiers return it."""
+    """Return P(label = 1), (instances, labels), from any form of scikit-learn's ``predict_proba``."""
     if isinstance(given, list):
         return np.stack([np.asarray(table)[:, 1] for table in given], 1)
     table = np.asarray(given)

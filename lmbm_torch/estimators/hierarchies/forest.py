@@ -1,4 +1,4 @@
-"""Labels as the nodes of a forest: closed label vectors, coherent probabilities, and the best vector."""
+"""Forests of labels: closed label vectors, coherent probabilities, and the best label vector."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ROOT = -1
 
 @dataclass(frozen=True, eq=False)
 class LabelForest:
-    """A parent for each label, without which the label is never present.
+    """A forest of labels, each present only with its parent.
 
     Args:
         names: of the labels.
         parents: (labels,), the index of each label's parent, ``ROOT`` for none.
 
     Raises:
-        ValueError: labels that are each other's ancestors.
+        ValueError: labels in a circle.
     """
 
     names: tuple[str, ...]
@@ -35,15 +35,15 @@ class LabelForest:
 
     @classmethod
     def of(cls, hierarchy: str | Mapping[Any, Any], names: Sequence[str]) -> LabelForest:
-        """The forest that users describe.
+        """Return the forest of a hierarchy as given by users.
 
         Args:
-            hierarchy: label → its parent, both by name or index; or the sign that separates the parts of
-                names that are paths, such as ``"/"`` for 01/01/03.
+            hierarchy: label → its parent, both by name or index; or the separator of names that are paths,
+                such as ``"/"`` for 01/01/03.
             names: of all labels.
 
         Raises:
-            ValueError: labels that are not among ``names``, or that are each other's ancestors.
+            ValueError: labels outside ``names``, or in a circle.
         """
         given = parents_by_path(names, hierarchy) if isinstance(hierarchy, str) else hierarchy
         places: dict[Any, int] = {name: place for place, name in enumerate(names)}
@@ -59,7 +59,7 @@ class LabelForest:
 
     @cached_property
     def order(self) -> np.ndarray:
-        """The labels, each after its parent, (labels,)."""
+        """Return the labels, each after its parent, (labels,)."""
         depth = np.zeros(len(self.parents), int)
         above = self.parents.copy()
         while (above != ROOT).any():
@@ -71,14 +71,14 @@ class LabelForest:
         return np.argsort(depth, kind="stable")
 
     def families(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Each label that is a parent, ``ROOT`` first, and its children; parents after their own parents."""
+        """Yield each parent, ``ROOT`` first, and its children, from the roots to the leaves."""
         for parent in (ROOT, *self.order.tolist()):
             children = np.flatnonzero(self.parents == parent)
             if len(children):
                 yield parent, children
 
     def check_closed(self, labels: np.ndarray) -> None:
-        """Refuse label vectors (instances, labels) of {0, 1} with a label whose parent is absent."""
+        """Raise ValueError for label vectors (instances, labels) with a label without its parent."""
         check_shape("y", labels, None, len(self.parents))
         rows, places = (labels[:, self._children] > labels[:, self._parents]).nonzero()
         if len(rows):
@@ -89,9 +89,10 @@ class LabelForest:
             )
 
     def raised(self, probability: np.ndarray) -> np.ndarray:
-        """Each label as probable as its most probable descendant, (instances, labels).
+        """Return probabilities of at least the most probable descendant, (instances, labels).
 
-        The max constraint module of Giunchiglia and Lukasiewicz (2020), eq. 1; what is coherent is unchanged.
+        The max constraint module of Giunchiglia and Lukasiewicz (2020), eq. 1; coherent probabilities are
+        unchanged.
         """
         probability = probability.copy()
         for label in self.order[::-1]:
@@ -101,7 +102,7 @@ class LabelForest:
         return probability
 
     def raised_from(self, probability: np.ndarray) -> np.ndarray:
-        """Of one instance (labels,) the label whose probability :meth:`raised` gives to each."""
+        """Return for an instance (labels,) the label whose probability :meth:`raised` gives to each label."""
         source = np.arange(len(probability))
         for label in self.order[::-1]:
             parent = self.parents[label]
@@ -110,7 +111,7 @@ class LabelForest:
         return source
 
     def multiplied(self, conditional: np.ndarray) -> np.ndarray:
-        """P(label), (instances, labels), from P(label | its parent is present)."""
+        """Return P(label), (instances, labels), from P(label | parent)."""
         probability = conditional.copy()
         for label in self.order:
             if self.parents[label] != ROOT:
@@ -118,7 +119,7 @@ class LabelForest:
         return probability
 
     def conditionals(self, probability: np.ndarray) -> np.ndarray:
-        """P(label | its parent is present) from coherent P(label); 0 where the parent never is."""
+        """Return P(label | parent) from coherent P(label); 0 if the parent has probability 0."""
         conditional = probability.copy()
         above = probability[:, self._parents]
         below = probability[:, self._children]
@@ -126,12 +127,12 @@ class LabelForest:
         return conditional
 
     def given(self, conditional: np.ndarray, label: int, *, is_present: bool) -> np.ndarray:
-        """The conditional probabilities once one label is known, (instances, labels).
+        """Return the conditional probabilities given the value of one label, (instances, labels).
 
         Args:
-            conditional: before that.
-            label: its index; its value must have some probability.
-            is_present: that value.
+            conditional: prior conditional probabilities.
+            label: index; the value must have a positive probability.
+            is_present: the value.
         """
         path = [label]
         while self.parents[path[-1]] != ROOT:
@@ -140,7 +141,7 @@ class LabelForest:
         if is_present:
             updated[:, path] = 1
             return updated
-        # P(a label above is present and this one is not): what is below is never present alone.
+        # P(an ancestor is present and the label is absent); descendants need their parent.
         probability = self.multiplied(conditional)
         alone = probability[:, path] - probability[:, [label]]
         above = np.hstack([alone[:, 1:], 1 - probability[:, [label]]])
@@ -148,23 +149,23 @@ class LabelForest:
         return updated
 
     def log_prob(self, conditional: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """log P(labels) of each instance, (instances,); −∞ where a label's parent is absent.
+        """Return log P(labels) of each instance, (instances,); −∞ for a label without its parent.
 
-        Given the labels above them, labels are independent: P(y) is the product of P(y_k | y_parent(k)).
+        Given their ancestors, labels are independent: P(y) is the product of P(y_k | y_parent(k)).
         """
         present = np.ones(labels.shape, bool)
         present[:, self._children] = labels[:, self._parents] == 1
         chance = np.where(labels == 1, conditional, 1 - conditional)
-        # Of an absent parent every label is absent.
+        # Below an absent parent every label is absent.
         chance = np.where(present, chance, labels == 0)
         with np.errstate(divide="ignore"):
             return np.log(chance).sum(1)
 
     def most_probable(self, conditional: np.ndarray) -> np.ndarray:
-        """The label vector of largest :meth:`log_prob`, (instances, labels), by dynamic programming."""
+        """Return the most probable label vectors (instances, labels), by dynamic programming."""
         with np.errstate(divide="ignore"):
             present, absent = np.log(conditional), np.log1p(-conditional)
-        # The best of each label's subtree, given that its parent is present.
+        # Best value of each label's subtree, given that its parent is present.
         for label in self.order[::-1]:
             if self.parents[label] != ROOT:
                 present[:, self.parents[label]] += np.maximum(present[:, label], absent[:, label])

@@ -1,1 +1,1 @@
-"""Chains of anyone's classifiers, one a label, decoded jointly."""
+"""Chains of scikit-learn classifiers, one for each label, decoded jointly."""

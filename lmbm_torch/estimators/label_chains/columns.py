@@ -1,4 +1,4 @@
-"""Label columns of any classes as codes 0 … classes − 1, and back."""
+"""Label columns of any classes, converted to codes 0 … classes − 1 and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LabelColumns:
 
     Args:
         names: of the columns.
-        classes: of each column, sorted; 0 and 1 for a column that holds nothing else.
+        classes: of each column, sorted; 0 and 1 for a column of zeros and ones.
     """
 
     names: tuple[str, ...]
@@ -28,11 +28,11 @@ class LabelColumns:
 
     @classmethod
     def of(cls, y: Any) -> tuple[LabelColumns, np.ndarray]:
-        """The columns of targets (instances, labels), and their codes, ``MISSING`` for NaN and None.
+        """Return the columns of targets (instances, labels), and the codes, ``MISSING`` for NaN and None.
 
         Raises:
-            ValueError: targets of another shape, or a label without a single known value or of classes that
-                cannot be ordered.
+            ValueError: targets of another shape, or a label without a known value or with classes that cannot
+                be sorted.
         """
         names, values = _columns(y)
         classes, codes = [], np.full((len(values[0]), len(values)), MISSING)
@@ -54,16 +54,16 @@ class LabelColumns:
 
     @property
     def num_states(self) -> tuple[int, ...]:
-        """Classes of each label."""
+        """Return the number of classes of each label."""
         return tuple(map(len, self.classes))
 
     @property
     def are_binary(self) -> bool:
-        """Whether every label is 0 or 1."""
+        """Return whether every label is 0 or 1."""
         return all(classes.dtype.kind == "i" and classes.tolist() == [0, 1] for classes in self.classes)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Values (…, labels) from codes; of type object where labels have different types."""
+        """Return values (…, labels) from codes; of type object for labels of different types."""
         columns = [classes[codes[..., label]] for label, classes in enumerate(self.classes)]
         kinds = {column.dtype.kind for column in columns}
         if len(kinds) > 1 and not kinds <= set("biuf"):
@@ -71,10 +71,10 @@ class LabelColumns:
         return np.stack(columns, -1)
 
     def encode(self, name: str, values: Any, instances: int) -> np.ndarray:
-        """Codes of given values (instances, labels), ``MISSING`` for NaN and None.
+        """Return codes of values (instances, labels), ``MISSING`` for NaN and None.
 
         Raises:
-            ValueError: another shape, or a value that the label did not have in training.
+            ValueError: another shape, or a value without training instances.
         """
         _, columns = _columns(values)
         check_shape(name, np.empty((len(columns[0]), len(columns))), instances, len(self.classes))

@@ -1,4 +1,4 @@
-"""The links of a chain: one classifier a label, given the instance and the labels before it."""
+"""The links of a chain: a classifier for each label, given the instance and earlier labels."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import has_fit_parameter
 
 from lmbm_torch.data.rows import some_instances
-from lmbm_torch.estimators.common.calls import of_label_columns
+from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.label_chains.columns import MISSING
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
-    """A classifier of label matrices by anyone's ``estimator``, of the instances that this one takes."""
+    """A classifier of label matrices by any scikit-learn ``estimator``, for the estimator's instances."""
 
     estimator: Any
 
-    @of_label_columns
+    @answer_call
     def score(self, X, y, sample_weight=None) -> float:
-        """The share of instances with all labels predicted right."""
+        """Return the exact match: the share of instances with all labels right."""
         return float(super().score(X, y, sample_weight))
 
     def __sklearn_tags__(self):
@@ -34,7 +34,7 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         tags.classifier_tags.multi_label = True
-        # What is no classifier is refused by ``fit``.
+        # ``fit`` refuses estimators that are not classifiers.
         with suppress(AttributeError, TypeError):
             tags.input_tags = get_tags(self.estimator).input_tags
         return tags
@@ -44,14 +44,14 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 class Link:
     """A fitted classifier of one label.
 
-    Of a pipeline all steps but the last one see the instances alone, and the last one sees their outcome and
-    the labels before: so instances may be whatever the first step takes, such as texts.
+    In a pipeline all steps but the last see the instances alone, and the last step sees their output and the
+    earlier labels: instances may be in any form for the first step, such as texts.
 
     Args:
-        steps: a pipeline's steps before the last one, fitted.
-        classifier: fitted, its classes a part of the label's codes.
-        states: of this label.
-        earlier_states: of the labels before it.
+        steps: fitted steps of a pipeline before the last.
+        classifier: fitted to codes of the label.
+        states: number of classes of the label.
+        earlier_states: numbers of classes of the earlier labels.
     """
 
     steps: Pipeline | None
@@ -70,12 +70,12 @@ class Link:
         earlier_states: tuple[int, ...],
         weight: np.ndarray | None,
     ) -> Link:
-        """Learn from the instances whose label is known; a label of one class there is always that class.
+        """Train on the instances with a known label; a label with a single class is constant.
 
         Args:
-            estimator: anyone's classifier, not fitted.
-            codes: (instances,), ``MISSING`` where unknown.
-            earlier: (instances, labels before), codes.
+            estimator: an unfitted classifier.
+            codes: (instances,), ``MISSING`` if unknown.
+            earlier: (instances, earlier labels), codes.
             weight: (instances,).
         """
         known = np.flatnonzero(codes != MISSING)
@@ -97,16 +97,16 @@ class Link:
         return cls(steps, classifier, states, earlier_states)
 
     def inputs(self, X: Any) -> Any:
-        """The instances as the classifier sees them, to be given to :meth:`log_proba`."""
+        """Return the classifier's form of the instances, for :meth:`log_proba`."""
         return X if self.steps is None else self.steps.transform(X)
 
     def log_proba(self, inputs: Any, rows: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-        """log P(label | instance, labels before it), (nodes, states), −∞ for classes never seen.
+        """Return log P(label | instance, earlier labels), (nodes, states), −∞ for classes never seen.
 
         Args:
             inputs: see :meth:`inputs`.
             rows: (nodes,), of ``inputs``.
-            earlier: (nodes, labels before), codes.
+            earlier: (nodes, earlier labels), codes.
         """
         if isinstance(self.classifier, DummyClassifier) and len(self.classifier.classes_) == 1:
             came = np.ones((len(rows), 1))
@@ -119,16 +119,16 @@ class Link:
             return np.log(table)
 
     def most_probable(self, X: Any, earlier: np.ndarray) -> np.ndarray:
-        """The code of the most probable class, (instances,)."""
+        """Return the code of the most probable class, (instances,)."""
         return self.log_proba(self.inputs(X), np.arange(len(earlier)), earlier).argmax(1)
 
 
 def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
-    """Refuse what cannot be a link.
+    """Raise an error unless an estimator can be a link.
 
     Raises:
-        TypeError: no classifier of scikit-learn's kind, or one without ``predict_proba``.
-        ValueError: one whose ``fit`` takes no ``sample_weight``, where weights are to be given.
+        TypeError: not a scikit-learn classifier, or without ``predict_proba``.
+        ValueError: a ``fit`` without ``sample_weight``, if there are weights.
     """
     name = type(estimator).__name__
     if isinstance(estimator, type) or not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
@@ -141,16 +141,16 @@ def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
     last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if is_weighted and not has_fit_parameter(last, "sample_weight"):
         raise ValueError(
-            f"estimator: expected one whose fit takes sample_weight, for class_weight or sample_weight, "
+            "estimator: expected a classifier with sample_weight in fit, for class_weight or sample_weight, "
             f"got {type(last).__name__}"
         )
 
 
 def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
-    """Features and, beside them, labels: one column for two classes, one for each class of more.
+    """Return features and labels together: one column for two classes, otherwise one for each class.
 
     Args:
-        X: features of any kind: an array, a sparse matrix or a data frame, which stays one.
+        X: features: an array, a sparse matrix or a data frame, returned in the same form.
         codes: (instances, labels).
         states: of each label.
     """
@@ -169,13 +169,13 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
         values = columns.astype(np.float64).T
         if hasattr(X, "assign"):
             return X.assign(**dict(zip(names, values, strict=True)))
-        # polars, by its own kind of column.
+        # polars, with its own type of column.
         series = type(X.to_series())
         return X.hstack([series(name, column) for name, column in zip(names, values, strict=True)])
     X = np.asarray(X)
     if X.ndim != 2 or X.dtype.kind not in "biufO":
         raise ValueError(
-            f"X: expected features (instances, features) beside which labels can stand, got {X.dtype} of "
-            f"shape {X.shape}; texts need a pipeline, whose first step makes features of them"
+            f"X: expected numeric features (instances, features), got {X.dtype} of shape {X.shape}; texts "
+            "need a pipeline, whose first step returns features"
         )
     return np.hstack([X, columns.astype(X.dtype if X.dtype.kind == "f" else np.float64)])

@@ -1,4 +1,4 @@
-"""One chain of fitted links, and the distribution that it gives each instance."""
+"""A chain of fitted links, and its distribution of label vectors."""
 
 from __future__ import annotations
 
@@ -45,16 +45,15 @@ class Chain:
         weights: np.ndarray | None,
         cv: Any,
     ) -> Chain:
-        """Learn the links in their order.
+        """Train the links in order.
 
-        A label that is missing is imputed by its own link before a later one sees it.
+        A missing label is imputed by its own link before later links see the label.
 
         Args:
-            estimator: of every link, not fitted.
-            codes: (instances, labels), ``MISSING`` where unknown.
+            estimator: the unfitted classifier of every link.
+            codes: (instances, labels), ``MISSING`` if unknown.
             weights: (instances, labels).
-            cv: folds, by which later links see predictions of instances that were held out; None for the
-                labels themselves.
+            cv: folds, so that later links see held-out predictions; None for the true labels.
         """
         links: list[Link] = []
         seen = codes[:, ordering]
@@ -86,7 +85,7 @@ class Chain:
         return cls(tuple(int(label) for label in ordering), num_states, tuple(links))
 
     def energy(self, X: Any, instances: int) -> SequentialEnergy:
-        """The distribution over each instance's label vectors."""
+        """Return the distribution of each instance's label vectors."""
         inputs: dict[int, Any] = {}
 
         def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
@@ -98,7 +97,7 @@ class Chain:
         return SequentialEnergy(instances, self.num_states, self.ordering, conditional)
 
 
-# In a row that break rules, before there are no more.
+# Largest number of draws in a row that break rules.
 MAX_DRAWS = 1000
 
 
@@ -108,10 +107,10 @@ def draws_of_mixture(
     generator: torch.Generator,
     rules: Constraints | None = None,
 ) -> Tensor:
-    """Codes drawn from the members' equal mixture, (num_samples, instances, labels).
+    """Return codes sampled from the members' equal mixture, (num_samples, instances, labels).
 
     Args:
-        rules: what breaks them is drawn again.
+        rules: samples that break rules are drawn again.
 
     Raises:
         ValueError: a thousand draws of an instance that break rules.

@@ -1,4 +1,4 @@
-"""Probabilistic classifier chains over anyone's classifiers, decoded jointly and with a proof."""
+"""Probabilistic classifier chains over scikit-learn classifiers, decoded jointly with a proof."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import Pipeline
@@ -21,10 +20,8 @@ from lmbm_torch.checks import check_permutation
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.energies import SequentialEnergy
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.common.class_weights import label_weights
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.seeding import seeds_for
 from lmbm_torch.estimators.common.settings import (
     CLASS_WEIGHT,
     COUNT,
@@ -35,7 +32,9 @@ from lmbm_torch.estimators.common.settings import (
     HasMethods,
     StrOptions,
     check_parameters,
+    seeds_for,
 )
+from lmbm_torch.estimators.common.targets import check_given, label_weights, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, explained, rules_of_fit
 from lmbm_torch.estimators.explain.chains import ChainFields
 from lmbm_torch.estimators.explain.explanations import Explanation
@@ -45,50 +44,49 @@ from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.inference.expected import bayes, bayes_under_rules
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
-from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
 
 
 class ProbabilisticClassifierChain(ClassifierOfLabels):
-    """A chain of anyone's classifiers, one a label, decoded jointly (Dembczyński et al. 2010).
+    """A classifier chain over any classifiers with probabilities, decoded jointly (Dembczyński et al. 2010).
 
-    Each label has a classifier that sees the instance and the labels before it, as scikit-learn's
-    ``ClassifierChain`` fits them; prediction is the labelling that is best under their joint distribution
-    P(y | x) = Π_t P(y_t | x, y_<t), found by search and proven, where ``ClassifierChain`` takes its first
-    guesses. Labels may have any number of classes, each label its own.
+    Each label has a classifier of the instance and the earlier labels, fitted as in scikit-learn's
+    ``ClassifierChain``; prediction is the best label set under the joint distribution P(y | x) = Π_t P(y_t |
+    x, y_<t), found and proven by search, while ``ClassifierChain`` decides greedily. Labels may have any
+    number of classes.
 
     Args:
-        estimator: a classifier with ``predict_proba``, of any library that follows scikit-learn. Of a
-            pipeline all steps but the last see the instances alone: whatever they take, such as texts, passes
-            through; the last step sees the labels beside their outcome.
+        estimator: a classifier with ``predict_proba`` from scikit-learn or a compatible library. In a
+            pipeline all steps but the last see the instances alone, in any form such as texts; the last step
+            sees their output and the earlier labels.
         order: ``"index"``, ``"random"``, or a permutation whose entry t is the label at position t; of the
             first member.
-        num_members: chains, whose equal mixture is decoded; those after the first one have random orders.
-        search: ``"best_first"``; ``"depth_first"``, in less memory; or ``"beam"``, without proof as a rule.
+        num_members: number of chains of an equal mixture; chains after the first have random orders.
+        search: ``"best_first"``; ``"depth_first"``, with less memory; or ``"beam"``, usually without proof.
             An ensemble is searched best first.
-        beam_width: prefixes that the beam keeps; with 1 the decoding is ``ClassifierChain``'s.
-        tolerance: ε, an answer may be less probable than the best one by a factor e^−ε.
-        node_limit: end an instance's search after so many prefixes; None for never. ``predict`` warns of
-            such an end.
-        decoder: what :meth:`predict` optimises: ``"exact_match"`` (the most probable labelling), or the
-            expectation of ``"hamming"``, ``"f1"`` or ``"jaccard"`` (labels in {0, 1} alone).
-        precision: δ, labellings are enumerated for the last three until no other answer can be better by more
-            than this, and for :meth:`predict_proba` until those left out have no more probability.
-        max_labellings: enumerated at most, of each member and instance; what they leave out is told.
-        cv: folds (a number or a splitter), by which a link is trained on predictions, of instances that were
-            held out, of the labels before it; None for the labels themselves.
-        class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of these.
-        random_state: of random orders, of samples, and of the links, where these are not seeded themselves.
+        beam_width: number of prefixes of the beam; 1 decodes greedily, like ``ClassifierChain``.
+        tolerance: ε, answers may be less probable than the best by a factor e^−ε.
+        node_limit: number of prefixes at which a search ends without proof; None for no limit. ``predict``
+            warns of searches without proof.
+        decoder: optimised measure of :meth:`predict`: ``"exact_match"`` (the most probable label set), or the
+            expectation of ``"hamming"``, ``"f1"`` or ``"jaccard"`` (labels in {0, 1} only).
+        precision: δ, for the last three measures the largest possible loss of the enumeration of label sets,
+            and for :meth:`predict_proba` the largest probability left out.
+        max_labellings: largest number of enumerated label sets of each member and instance.
+        cv: folds (a number or a splitter), for links trained on held-out predictions of the earlier labels;
+            None for the true labels.
+        class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of settings.
+        random_state: seed of random orders, samples, and links without a seed.
         constraints: rules that all answers and probabilities obey, as text or objects
-            (:mod:`lmbm_torch.constraints`), over the columns of ``y``, all 0 or 1; training looks at none.
+            (:mod:`lmbm_torch.constraints`), over columns in {0, 1}; training ignores rules.
 
     Attributes:
-        classes_: the classes of each label; 0 and 1 where a label has no others, even if one was not seen.
-        label_names_: the columns of a data frame, else label_0, label_1, …
+        classes_: the classes of each label; 0 and 1 for binary labels, even if a value was never seen.
+        label_names_: columns of a data frame, or label_0, label_1, …
         ordering_: (labels,), of the first member.
         members_: the fitted chains.
-        n_features_in_: where X has a number of features.
+        n_features_in_: number of features, if X has one.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -141,26 +139,23 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Learn from instances, in any form that the estimator takes, and labels (instances, labels).
+        """Train on instances, in the estimator's form, and labels (instances, labels).
 
         Args:
-            X: features, dense, CSR or a data frame; for a pipeline whatever its first step takes.
-            y: classes of any kind, each label its own; NaN or None where missing: a link is trained on the
-                instances whose label is known, and a missing label is imputed by its own link before later
-                ones see it.
-            sample_weight: (instances,), for estimators that take it.
+            X: features, dense, CSR or a data frame; for a pipeline the form of the first step.
+            y: classes of any kind; NaN or None for missing labels: a link is trained on the instances with a
+                known label, and imputes missing labels before later links see the label.
+            sample_weight: (instances,), for estimators with sample weights.
 
         Raises:
-            TypeError: an estimator that is no classifier, or has no ``predict_proba``.
-            ValueError: a setting or an input that is not as described; the message names it.
+            TypeError: an estimator that is not a classifier, or without ``predict_proba``.
+            ValueError: an invalid parameter or input, named in the message.
         """
         check_parameters(self)
         X = self._validated(X, reset=True)
-        if y is None:
-            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        check_given(self, y)
         columns, codes = LabelColumns.of(y)
         if num_instances(X) != len(codes):
             raise ValueError(f"y: expected {num_instances(X)} rows like X, got {len(codes)}")
@@ -183,7 +178,6 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         return Capabilities(
             objective=self.decoder,
             minimises=False,
@@ -193,28 +187,28 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         )
 
     def energies(self, X) -> list[SequentialEnergy]:
-        """The members' distributions over the label vectors of instances."""
+        """Return the members' distributions over the label vectors of instances."""
         check_is_fitted(self)
         X = self._validated(X, reset=False)
         return [member.energy(X, num_instances(X)) for member in self.members_]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(self, X, known=None, top_k=1, constraints: Rules | None = None) -> Decoding:
-        """The most probable labelling of each instance, or the ``top_k``, with certificate.
+        """Return the ``top_k`` most probable label sets of each instance, with certificate.
 
         Args:
             X: see :meth:`fit`.
-            known: (instances, labels): outputs that are given already, NaN or None for the others.
-            top_k: how many labellings, best first; of the beam one.
-            constraints: further rules, for this call, as text or objects, where all labels are 0 or 1.
+            known: (instances, labels), known labels, NaN or None for unknown labels.
+            top_k: number of label sets, best first; 1 for the beam.
+            constraints: further rules for the call, as text or objects, over labels in {0, 1}.
 
         Returns:
-            Labels are indices into ``classes_``; the objective is their log-probability, together with what
-            is known.
+            Labels are indices into ``classes_``; the objective is the log-probability of the label set,
+            including
+            known labels.
 
         Raises:
-            ValueError: rules where labels have other values than 0 and 1; several labellings of the beam.
+            ValueError: rules over labels with values other than 0 and 1; several label sets of the beam.
         """
         check_parameters(self)
         if (rules := self._rules(constraints)) is not None:
@@ -235,9 +229,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         search = best_first.decode_depth_first if is_depth_first else best_first.decode
         return search(energy, known=given, top_k=top_k, node_limit=self.node_limit, tolerance=self.tolerance)
 
-    @of_label_columns
+    @answer_call
     def predict_decoding(self, X, known=None) -> Decoding:
-        """The labels of :meth:`predict`, as indices into ``classes_``; the objective is ``decoder``'s."""
+        """Return the labels of :meth:`predict`, as indices into ``classes_``, with their certificate."""
         if self.decoder == "exact_match":
             return self.decode(X, known)
         check_parameters(self)
@@ -260,39 +254,39 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             generator=self._generator(),
         )
 
-    @of_label_columns
+    @answer_call
     def marginals(self, X, known=None) -> StateMarginals:
-        """P(y_i = class | x) of each label, and how far they may be from the truth.
+        """Return P(y_i = class | x) of each label, with error bounds.
 
-        Under ``constraints`` they are those given that all rules are obeyed: of the likely labellings those
-        that do. Where ``max_labellings`` hold none, all are 0, and said to be wrong by up to 1.
+        Under ``constraints`` the probabilities are given the rules, from the enumerated label sets. If no
+        enumerated label set is allowed, all values are 0 with an error bound of 1.
         """
         energies, rules = self.energies(X), self._rules()
         given = self._known(known, energies[0])
         limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
         return mixture.marginals(energies, known=given, constraints=rules, **limits)
 
-    @watched
+    @answer_call
     def predict_proba(self, X):
-        """P(y_i = 1 | x), (instances, labels), where all labels are 0 or 1.
+        """Return P(y_i = 1 | x), (instances, labels), for labels in {0, 1}.
 
-        Else a list of P(y_i = class | x), (instances, classes), one a label.
+        For other labels return a list of P(y_i = class | x), (instances, classes), one for each label.
         """
         states = self.marginals(X).states.numpy()
         if self.columns_.are_binary:
             return states[:, :, 1]
         return [states[:, label, : len(classes)] for label, classes in enumerate(self.classes_)]
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X, known=None):
-        """Classes (instances, labels).
+        """Return classes (instances, labels).
 
-        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
+        A ConvergenceWarning tells of searches that met a limit; :meth:`predict_decoding` has a status per
+        instance.
 
         Args:
             X: see :meth:`fit`.
-            known: (instances, labels): outputs that are given already, NaN or None for the others.
+            known: (instances, labels), known labels, NaN or None for unknown labels.
         """
         decoding = self.predict_decoding(X, known)
         if ended := int((~decoding.status.converged).sum()):
@@ -304,12 +298,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             )
         return self.columns_.decode(decoding.labels.numpy())
 
-    @of_label_columns
+    @answer_call
     def log_prob(self, X, Y):
-        """log P(Y | x) of whole label vectors, (instances,).
+        """Return log P(Y | x) of whole label vectors, (instances,).
 
-        Under ``constraints`` that given that all rules are obeyed, −∞ where Y does not obey them; too small
-        by at most −log(1 − ``precision``), unless ``max_labellings`` are not enough for that.
+        Under ``constraints`` the value is given the rules, −∞ if Y breaks a rule; too small by at most
+        −log(1 − ``precision``), unless ``max_labellings`` label sets do not reach the precision.
 
         Args:
             X: see :meth:`fit`.
@@ -329,39 +323,40 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return np.where(rules.violated(codes).any(1), -np.inf, found - of_allowed)
 
     def sample(self, X, num_samples=1):
-        """Label vectors drawn from P(y | x), (num_samples, instances, labels).
+        """Return label vectors sampled from P(y | x), (num_samples, instances, labels).
 
-        Those that break rules of ``constraints`` are drawn again.
+        Samples that break ``constraints`` are drawn again.
 
         Raises:
-            ValueError: draws that break rules a thousand times in a row.
+            ValueError: a thousand draws of an instance that break rules.
         """
         energies, rules, generator = self.energies(X), self._rules(), self._generator()
         drawn = draws_of_mixture(energies, num_samples, generator, rules)
         return self.columns_.decode(drawn.numpy())
 
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Why one instance has its labels, each given those before it in the chain.
+        """Return an explanation of the labels of one instance, each given the earlier labels of the chain.
 
         Args:
-            X: (1, features), or whatever the pipeline takes.
-            reference: (features,), relative to which features contribute to linear classifiers, and where
-                they are left out; by default 0.
-            num_features: how many of the features that change a probability most are set to their reference,
-                one at a time, to see which labels change; with a pipeline none.
+            X: (1, features), or the pipeline's form.
+            reference: (features,), baseline of the contributions to linear classifiers, and value of a
+                left-out feature; by default 0.
+            num_features: number of the features that change a probability most, set to the reference one at a
+                time, to see which labels change; 0 for a pipeline.
 
         Returns:
-            Of linear classifiers half the log-odds, a sum over their inputs (of a pipeline over the features
-            that it makes); of forests the probability, and of boosted trees half the log-odds, by TreeSHAP's
-            values, relative to the training instances' mean; of others the probability alone. Of several
-            chains the mean, see :class:`~lmbm_torch.estimators.explain.chains.ChainFields`. And
-            what else would change with each label. See
-            :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
+            For linear classifiers half the log-odds, a sum over the inputs (in a pipeline over the features
+            of its
+            steps); for forests the probability, and for boosted trees half the log-odds, by TreeSHAP's
+            values,
+            relative to the training mean; otherwise the probability. For several chains the mean, see
+            :class:`~lmbm_torch.estimators.explain.chains.ChainFields`. And the labels affected by a change of
+            each
+            label. See :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
 
         Raises:
             ModuleNotFoundError: trees, without ``shap``.
-            ValueError: more or fewer instances than one, labels of other values than 0 and 1, a reference of
-                another shape.
+            ValueError: several instances, labels of values other than 0 and 1, a reference of another shape.
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
@@ -369,7 +364,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return explained(fields, self.predict_decoding, self.rules, self.binding_rules, X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
-        """What :meth:`explain` takes apart, of one validated instance.
+        """Return the fields of :meth:`explain` for a validated instance.
 
         Raises:
             ValueError: see :meth:`explain`.
@@ -390,9 +385,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return np.asarray(self.order)
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Instances; what a pipeline takes is left to it, as are data frames."""
-        if sparse.issparse(X):
-            X = canonical(X)
+        """Return validated instances; data frames and inputs of pipelines stay as given."""
+        X = with_rows(X)
         if isinstance(self.estimator, Pipeline) or hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
@@ -413,17 +407,17 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @property
     def rules(self) -> rules_of.Constraints | None:
-        """The rules over the labels of ``fit`` that all answers obey; None where there are none."""
+        """Return the rules over the labels, obeyed by all answers; None without rules."""
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same chain, whose answers obey these rules alone; None for no rules."""
+        """Return a copy under the given rules alone; None for no rules."""
         other = copy(self)
         other.constraints = rules
         return other
 
     def binding_rules(self, X: Any) -> list[list[str]]:
-        """The rules of the constructor, as text, that each instance's answer would break without them."""
+        """Return the constructor's rules, as text, broken by the unconstrained answer of each instance."""
         labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
         rules = self.rules
         return [[] for _ in labels] if rules is None else rules.broken(labels)
@@ -433,8 +427,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return (self.constraints,)
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
-        given = [each for each in (self.constraints, more) if each is not None]
-        rules = rules_of_fit(self.label_names_, *given) if given else None
+        if self.constraints is None and more is None:
+            return None
+        rules = rules_of_fit(self.label_names_, self.constraints, more)
         if rules is not None and not self.columns_.are_binary:
             raise ValueError("constraints: expected None, for not all labels are 0 or 1")
         return rules

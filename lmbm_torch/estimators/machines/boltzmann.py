@@ -15,7 +15,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
@@ -25,10 +25,9 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     StrOptions,
 )
-from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.completion import learn_along
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
-from lmbm_torch.estimators.decoders.distributions import MachineMixture, hinge_losses
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual
@@ -44,59 +43,54 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
     Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
-    with η_j = ``coupling_penalty`` for weights of two or more labels and 1 for the others; prediction is the
-    labelling of least hinge loss Σ_i [γ − m_i]_+ (problem 3.4), not the most probable one.
+    with η_j = ``coupling_penalty`` for weights of two or more labels and 1 for other weights; prediction is
+    the label set of least hinge loss Σ_i [γ − m_i]_+ (problem 3.4), not the most probable label set.
 
     Args:
-        C: weight of the losses, U in the paper: a number, for features as they are; or ``"scale"`` or a
-            multiple such as ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`. Not with
-            ``clique_features``, which may be tied to cliques without.
-        coupling_penalty: η0 > 0, a number; or ``"scale"``: half of the weight of all losses together, C times
-            the instances or their weights. Trained beside true neighbours, cheap couplings alone meet the
-            margins, and labels are decoded by what their neighbours, decoded too, make of them; what a
-            coupling can gain grows with the instances and with C. The paper's plain LMBM, its "η0 = 0", is 1
-            here; its LMBMr is 5 and more.
+        C: weight of the losses, U in the paper: a number or a multiple of ``"scale"`` such as
+            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; a number with ``clique_features``.
+        coupling_penalty: η0 > 0, a number or a multiple of ``"scale"``, half of the total weight of all
+            losses: C times the instances or their weights. Training sees the true values of neighbours,
+            prediction decoded values, so cheap couplings would meet the margins in training alone; the
+            possible gain of a coupling grows with the instances and with C. The paper's plain LMBM, "η0 = 0",
+            is 1; LMBMr is 5 and more.
         margin: γ.
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
-            ``"auto"``: by the routine that :func:`lmbm_torch.inference.decode_hinge` chooses, with a proof
-            but where a search of many labels meets its limit of nodes: ``decode(X).status`` tells.
-        solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's: slower by far where labels are
-            coupled, but it needs no matrix of instances.
+            ``"auto"``: the routine chosen by :func:`lmbm_torch.inference.decode_hinge`, with a proof unless a
+            search of many labels meets the node limit; see ``decode(X).status``.
+        solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's solver: much slower with coupled
+            labels, but without a matrix of instances.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
-        class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
-            with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
-            label.
-        calibrate: whether to calibrate probabilities, see
-            :mod:`~lmbm_torch.estimators.decoders.calibration`: by the likelihood of whole labellings for
-            up to 18 labels; decoding ignores it.
-        device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
-            It serves prediction alone: the dual solver trains on the CPU.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the coordinate solver's order of visits.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``. The training's margins ask what one label changed would cost, whether rules
-            allow that or not: under ``exactly_one`` none is allowed, and nothing would be learned.
+        class_weight: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
+        calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.decoders.calibration`:
+            by the likelihood of label sets for up to 18 labels; decoding is not affected.
+        device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
+            on the CPU.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the coordinate solver's order of visits.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). Training
+            ignores rules: the margins compare label sets that differ in one label, which rules such as
+            ``exactly_one`` never allow.
 
     Attributes:
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         coupling_penalty_: η0.
         coef_: (labels, features); intercept_: (labels,).
-        clique_coef_: one weight for each clique, or group of them.
+        clique_coef_: a weight for each clique, or group of cliques.
         objective_: the value of the training objective; duality_gap_: relative to it.
         n_iter_: passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances, missing labels completed by the machine's
-            own prediction, whose loss counts too.
-        threshold_: T, the least loss of a training instance that is decoded wrongly (Remark 4.2); 0 says
-            nothing.
-        error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
-            (Theorem 4.1), if exactly; with missing labels, wrong is what differs from the completed ones. 1
-            for the rounded relaxation and for constraints, of which nothing is known.
+        mean_loss_: the mean hinge loss of the training instances; missing labels are completed by the
+            Boltzmann machine's own prediction, and their loss counts.
+        threshold_: T, the least loss of a training instance decoded wrongly (Remark 4.2); 0 gives no bound.
+        error_bound_: mean_loss_ / T, at most 1: an upper bound of the share of training instances decoded
+            wrongly (Theorem 4.1) by an exact decoder; with missing labels, wrong means different from the
+            completed labels. 1 for the rounded relaxation and for constraints, where no bound is known.
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -149,25 +143,23 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+        """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
             X: finite features.
-            y: {0, 1} and NaN (missing: its loss is left out, and its value for other labels is what the
-                machine itself predicts, see :mod:`~lmbm_torch.estimators.decoders.completion`); or one class
-                per instance.
+            y: {0, 1} and NaN (missing: the loss is left out, and neighbours see the machine's own prediction,
+                see :mod:`~lmbm_torch.estimators.decoders.completion`); or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         return self._fit_along(Path(), X, y, sample_weight)
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
+        """Fit from the last solution along a path: the same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.solver != "proximal_newton" and (self.class_weight is not None or np.isnan(labels).any()):
             raise ValueError(
@@ -188,7 +180,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         path: Path,
         labels: np.ndarray,
     ) -> None:
-        """Learn from complete labels."""
+        """Train on complete labels."""
         model = BoltzmannMachine(
             self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
         ).double()
@@ -226,19 +218,12 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         return Capabilities(
             searches_under_rules=self.decoder == "auto",
             has_probabilities=True,
             restricts_probabilities=True,
             margin=self.margin,
         )
-
-    def calibrated(
-        self, energies: Sequence[PairwiseEnergy | CliqueEnergy]
-    ) -> list[PairwiseEnergy | CliqueEnergy]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        return calibrated(self.calibration_, energies)
 
     def _decode_energy(
         self,
@@ -255,12 +240,12 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
-        """Note the training instances' mean loss and the bound on their errors that follows."""
+        """Set the training instances' mean loss and the resulting bound on the errors."""
         energy = self._energy(X)
         loss = local_hinge(energy, torch.from_numpy(labels).to(self._device), self.margin)
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
-        # Instances whose labels break a rule are decoded wrongly at any loss.
+        # Instances with forbidden labels are decoded wrongly at any loss.
         is_unknown = self.decoder == "lp_relaxation" or self.constraints is not None
         self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 
@@ -274,15 +259,9 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
             )
         return routine(name).decode_hinge
 
-    def _code_losses(self, X, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self.margin)
-
-    def _distribution(self, energies: Sequence[PairwiseEnergy | CliqueEnergy]) -> MachineMixture:
-        return MachineMixture(energies)
-
 
 def _total(weights: np.ndarray | None, labels: np.ndarray) -> float:
-    """The weight of all instances, where weights (instances, labels) count by their mean over labels."""
+    """Return the total weight of the instances; weights (instances, labels) count by their mean."""
     if weights is None:
         return float(len(labels))
     return float((weights if weights.ndim == 1 else weights.mean(1)).sum())

@@ -19,7 +19,7 @@ from lmbm_torch.constraints import Constraints as LabelRules
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     NOT_NEGATIVE,
@@ -46,11 +46,11 @@ from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.solvers.networks.problems import Features
 
-# The chains of persistent contrastive divergence belong to a training module.
+# Persistent contrastive divergence needs the chains of a training module.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-# Instances whose exact likelihood is computed together; larger sets are summed piece by piece.
+# Instances of a batch of exact likelihoods.
 INSTANCES_AT_ONCE = 1000
 
 Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
@@ -60,7 +60,7 @@ Batches = Callable[[np.ndarray, int], Iterator[tuple[Tensor, ...]]]
 
 @dataclass
 class _Curve:
-    """The mean loss after each of at most ``max_iter`` iterations, shown by ``tell`` where there is a bar."""
+    """The mean loss after each of at most ``max_iter`` iterations, shown by ``tell`` if there is a bar."""
 
     max_iter: int
     tell: Callable[[float, str], None] | None
@@ -75,12 +75,12 @@ class _Curve:
 
 @dataclass(frozen=True)
 class HiddenUnitDistribution:
-    """P(y | x) of a conditional restricted Boltzmann machine, its hidden units summed out.
+    """The distribution P(y | x) of a conditional restricted Boltzmann machine, hidden units summed out.
 
     Args:
         energy: of the model.
-        inference: of an approximate objective, by which marginals are found; None for exact sums.
-        num_iters, tol: of Bethe's approximation of the constant, beside an approximate objective.
+        inference: inference of an approximate objective, used for marginals; None for exact sums.
+        num_iters, tol: of Bethe's approximation of the log partition, with an approximate objective.
     """
 
     energy: BipartiteEnergy
@@ -89,16 +89,17 @@ class HiddenUnitDistribution:
     tol: float
 
     def marginals(self, known: Tensor | None = None) -> BipartiteMarginals:
-        """Return P(y_i = 1) and the hidden units', given what is ``known``.
+        """Return P(y_i = 1) and the hidden units' marginals, given ``known`` labels.
 
-        Exact after exact maximum likelihood, by mean field where it trained, else by sum-product.
+        Marginals are exact after exact maximum likelihood, by mean field if trained so, otherwise by
+        sum-product.
         """
         if self.inference is None:
             return exact.marginals(self.energy, known=known)
         return self.inference.marginals(self.energy, known)
 
     def log_prob(self, labels: Tensor) -> Tensor:
-        """Return log P(labels), exact after exact maximum likelihood, else by Bethe's approximation."""
+        """Return log P(labels), exact after exact maximum likelihood, otherwise by Bethe's approximation."""
         if self.inference is None:
             log_partition = exact.log_partition(self.energy)
         else:
@@ -112,53 +113,53 @@ class HiddenUnitDistribution:
 
 
 class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
-    """Labels that depend on each other through hidden units (belief_propagation_in_crbms_2017).
+    """A conditional restricted Boltzmann machine: labels coupled by hidden units.
 
-    Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised like other weights. The problem is not convex,
-    and another seed ends elsewhere. Features should be of like scale, best in rows of unit norm.
-
-    The exact likelihood sums over the states of the smaller side, labels or hidden units, and is minimised by
-    L-BFGS over all instances; the other objectives by Adam over batches, with a step that falls to zero.
+    The model of belief_propagation_in_crbms_2017. Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised
+    like other weights. The problem is not convex, so solutions depend on the seed. Features should have
+    similar scales, best in rows of unit norm. The exact likelihood sums over the states of the smaller side,
+    labels or hidden units, and is minimised by L-BFGS over all instances; other objectives are minimised by
+    Adam over batches, with a step size that falls to zero.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
-        num_hidden: units.
-        objective: ``"mle"``, exact maximum likelihood; a name in
-            :data:`~lmbm_torch.losses.methods.METHODS`: ``"mle_bp"``, maximum likelihood by belief
-            propagation, ``"mle_mf"``, by mean field, ``"lssvm"``, the latent structural SVM, ``"mssvm"``, the
-            marginal one, ``"cd"``, contrastive divergence of one step, or ``"cd_percloss"``, CD-PercLoss of
-            ten; or ``"auto"``, ``"mle"`` if the smaller side has at most 10 units, else ``"mle_bp"``.
-        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, with which
-            ``"mssvm"`` is then trained, too; ``"matched"``, the inference and iterations of the training, as
-            in belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
-            most single labels right, or the joint or marginal MAP for the structural SVMs, which finds one
-            label vector; or ``"auto"``, ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for
-            ``"lssvm"``, else ``"matched"``.
-        num_iters: of approximate inference, at most.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`.
+        num_hidden: number of hidden units.
+        objective: ``"mle"``, exact maximum likelihood; a key of :data:`~lmbm_torch.losses.methods.METHODS`:
+            ``"mle_bp"``, maximum likelihood by belief propagation, ``"mle_mf"``, by mean field, ``"lssvm"``,
+            the latent structural SVM, ``"mssvm"``, the marginal structural SVM, ``"cd"``, contrastive
+            divergence of one step, or ``"cd_percloss"``, CD-PercLoss of ten steps; or ``"auto"``, ``"mle"``
+            if the smaller side has at most 10 units, otherwise ``"mle_bp"``.
+        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, also used in the
+            training of ``"mssvm"``; ``"matched"``, the inference and iterations of the training, as in
+            belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
+            most single labels right, or the joint or marginal MAP for the structural SVMs; or ``"auto"``,
+            ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for ``"lssvm"``, otherwise
+            ``"matched"``.
+        num_iters: largest number of iterations of approximate inference.
         tol: change of messages or means at which an instance's inference ends.
-        max_iter: epochs of Adam, or iterations of L-BFGS, which may end before.
+        max_iter: epochs of Adam, or largest number of iterations of L-BFGS.
         batch_size: instances in each of Adam's batches.
         learning_rate: of Adam in the first epoch.
-        init_std: standard deviation of couplings and hidden weights at the start.
-        device: where training and prediction are computed, such as ``"cpu"`` or ``"cuda"``.
+        init_std: standard deviation of the initial couplings and hidden weights.
+        device: device of training and prediction, such as ``"cpu"`` or ``"cuda"``.
         dtype: of training and prediction, ``"float64"``, ``"float32"``, or ``"auto"``: float64 on the CPU,
-            float32 elsewhere, where float64 takes several times as long, and on most cards tens of times.
-        verbose: 1 for a bar with the loss so far (needs rich), 0 for silence.
-        random_state: of the start, the order of the instances and of Gibbs sampling.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``; training looks at none.
+            float32 on a GPU, where float64 takes several to tens of times as long.
+        verbose: 1 for a progress bar with the loss (needs rich), 0 for none.
+        random_state: seed of the start, the order of the instances and Gibbs sampling.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
+            ignores rules.
 
     Attributes:
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
-        objective_: the objective that was taken.
+        objective_: the name of the minimised objective.
         inference_: the :class:`~lmbm_torch.inference.messages.matching.MatchedInference` of an approximate
-            objective; None for the exact one.
-        loss_curve_: the mean loss of the instances in each epoch, while learning, or after each iteration.
+            objective; None for the exact objective.
+        loss_curve_: the mean loss of the instances in each epoch, while training, or after each iteration.
         n_iter_: epochs or iterations.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -206,19 +207,18 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+        """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
             X: finite features.
-            y: {0, 1}, and NaN for a missing label, which counts as hidden, with the hinges as what the model
-                prefers given the others; or one class per instance.
+            y: {0, 1}, and NaN for a missing label, treated as a hidden unit, or with the hinges as the
+                model's preferred value given the other labels; or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=True)
         weights = np.ones(len(labels)) if weights is None else weights
@@ -247,25 +247,25 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         self.n_iter_ = len(self.loss_curve_)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """The label vector that ``decoder`` finds, with its objective and certificate.
+        """Return the label vector of ``decoder``, with its objective and certificate.
 
-        The objective of marginals' modes is the expected number of right labels given what is known; with
-        rules of at most 22 labels also given that these are obeyed, exactly. With rules of more labels an
-        allowed vector is best by the marginals that disregard the rules, which is not called exact.
+        The objective of marginals' modes is the expected number of right labels given the known labels; with
+        rules over at most 22 labels also given the rules, exactly. With rules over more labels the marginals
+        ignore the rules, the label vector is the best allowed one by these marginals, and the status is not
+        exact.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first.
-            constraints: further rules, for this call, as text or objects.
+            known: (instances, labels) of {0, 1, NaN}, known labels.
+            top_k: number of label sets, best first.
+            constraints: further rules for the call, as text or objects.
 
         Raises:
-            ValueError: several labellings of the joint or marginal MAP by messages, which has no bound.
+            ValueError: several label sets of the joint or marginal MAP by messages, which has no bound.
         """
         check_count("top_k", top_k)
         rules = self._rules(constraints)
@@ -281,7 +281,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
                 f"(decoder='exact' finds several, of at most {LIMITS.enumerable} labels), got {top_k}"
             )
         if rules is not None or top_k > 1:
-            # Without a rule, too, labellings but the best are found by holding labels.
+            # Further label sets are found by holding labels, also without rules.
             rules = rules_over(self.label_names_) if rules is None else rules
             return decode_around(self.with_rules(None), X, rules, known, top_k)
         energy = self.energy(X)
@@ -289,7 +289,6 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         is_fitted = hasattr(self, "model_")
         return Capabilities(
             objective="own",
@@ -307,7 +306,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         top_k: int = 1,
         rules: LabelRules | None = None,
     ) -> Decoding:
-        """The best labelling of an energy, which no rules hold."""
+        """Decode an energy without rules."""
         if self._decodes_exactly(self.model_.num_labels):
             return exact.marginal_map(energy, known=known)
         if self.inference_ is None:
@@ -316,7 +315,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
     @property
     def _decodes_modes(self) -> bool:
-        """Whether the answer is that of the labels' marginals."""
+        """Return whether answers are the modes of the labels' marginals."""
         by_modes = self.inference_ is None or self.inference_.decodes_modes
         return by_modes and not self._decodes_exactly(self.model_.num_labels)
 
@@ -326,9 +325,9 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     def _label_marginals(
         self, energy: BipartiteEnergy, rules: LabelRules | None, known: Tensor | None = None
     ) -> Marginals:
-        """The marginals whose modes :meth:`decode` gives, given the rules as far as these are summed over."""
+        """Return the marginals of :meth:`decode`, given the rules if label sets can be summed."""
         is_ruled = rules is not None and len(rules.bounds) > 0
-        # The labels of the model, not those that are free, lest an answer depend on the others of its batch.
+        # All labels count, not the unknown ones, so that answers are independent of the batch.
         if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
             return marginals(energy, constraints=rules, known=known)
         found = self._distribution([energy]).marginals(known)
@@ -339,7 +338,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if not self._decodes_modes:
             return super()._objective_of_held(X)
         energy, rules = self.energy(X), self._rules()
-        # A label that is held is no more certain for that: all answers are compared by the same marginals.
+        # Answers with held labels are compared by the marginals without held labels.
         found = self._label_marginals(energy, rules)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -356,21 +355,21 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         return DTYPES[self.dtype]
 
     def _objective(self) -> str:
-        """The objective that is minimised: ``objective``, or the choice of ``"auto"``."""
+        """Return the minimised objective: ``objective``, or the choice of ``"auto"``."""
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_labels, self.model_.num_hidden)
         return "mle" if smaller <= LIMITS.likelihood else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
-        """Whether all label vectors are enumerated."""
+        """Return whether all label vectors are enumerated."""
         if self.decoder != "auto":
             return self.decoder == "exact"
         most = {"lssvm": 0, "mssvm": LIMITS.likelihood}
         return num_labels <= most.get(self.objective_, LIMITS.hidden)
 
     def _approximate_loss(self, seed: int) -> Loss:
-        """The loss of an approximate objective, by the inference that is noted for prediction."""
+        """Return the loss of an approximate objective, and set its inference for prediction."""
         method = METHODS[self.objective_]
         self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
         by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(self.model_.num_labels)
@@ -381,7 +380,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         return partial(loss, num_steps=method.num_steps, generator=generator)
 
     def _maximise_likelihood(self, batches: Batches, weights: np.ndarray, curve: _Curve) -> None:
-        """Set the model's weights to where L-BFGS ends; note the mean loss after each of its iterations."""
+        """Minimise the exact objective by L-BFGS; add the mean loss after each iteration to the curve."""
         parameters, total = list(self.model_.parameters()), weights.sum()
         pieces = list(batches(np.arange(len(weights)), INSTANCES_AT_ONCE))
 
@@ -405,14 +404,14 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
         start = parameters_to_vector(parameters).detach().double().cpu().numpy()
         limits = {"maxiter": self.max_iter}
-        # SciPy's few products of weights; torch keeps its threads.
+        # One BLAS thread for SciPy's products of weights; torch keeps its threads.
         with single_threaded():
             found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)
 
     @torch.no_grad()
     def _of_all_columns(self, back: Any) -> ConditionalRBM:
-        """The model of ``merged`` features as one of all of them."""
+        """Convert the model of ``merged`` features to a model of all features."""
         learnt = self.model_
         whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)
         whole = whole.to(self._device, self._dtype)
@@ -422,7 +421,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         return whole
 
     def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int, curve: _Curve) -> None:
-        """Change the model's weights by Adam; note the mean loss in each epoch."""
+        """Minimise the objective by Adam; add the mean loss of each epoch to the curve."""
         order, total = np.random.default_rng(seed), weights.sum()
         optimizer = torch.optim.Adam(self.model_.parameters(), lr=self.learning_rate)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.max_iter)
@@ -442,7 +441,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     def _batches(
         self, X: Features, labels: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Features, labels and weights of the instances ``rows``, ``size`` instances at a time."""
+        """Yield features, labels and weights of the instances ``rows``, ``size`` instances at a time."""
         for first in range(0, len(rows), size):
             some = rows[first : first + size]
             parts = to_tensor(X[some]), torch.from_numpy(labels[some]), torch.from_numpy(weights[some])

@@ -18,7 +18,7 @@ from torch import Tensor
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
@@ -28,10 +28,9 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     StrOptions,
 )
-from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.completion import learn_along
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
-from lmbm_torch.estimators.decoders.distributions import MachineMixture
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
@@ -42,42 +41,40 @@ from lmbm_torch.inference.routes import LIMITS, is_narrow
 from lmbm_torch.inference.search import flips
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.models import BoltzmannMachine
-from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
 from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
 
-# Decoders to which rules are rows of the programme.
+# Decoders that take rules as rows of the programme.
 WITH_ROWS = ("integer_program", "lp_relaxation")
-# In training, until the last passes: good labellings, of which some may not be the best.
+# Search nodes in training before the last passes: good label sets, not always the best.
 FEW_NODES = 300
-# They take so little that more of them are asked for while much of the gap is left among the known ones.
+# Share of the gap above which more known label sets are asked for, because these searches are fast.
 CLAIMED_SHARE = 0.6
-# Decoders that relax nothing; so many labels are summed at once where columns are in unlike units, or losses
-# steep and rows so many a column, and so many iterations of L-BFGS count as one pass, since each so many end
-# with a certificate.
+# Exact decoders; largest number of labels of smoothed sums (columns in unlike units or steep losses), and
+# least number of rows per column for steep losses.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
-# Where smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples where more,
-# by which its gap must fall below a share of theirs for it to go on.
+# After smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples if more, and the
+# ratio of gaps below which Frank–Wolfe goes on.
 TRIED, VISITS, NEARER = 20, 30_000, 0.95
-# Labels that searches all but always prove. Of more, passes after which the gap must have fallen to a share
-# for further ones, which would not close what searches leave open.
+# Labels up to which searches nearly always prove optimality; beyond, passes between checks of the gap, and
+# the ratio of gaps above which training ends, because searches keep the gap open.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
-# Of a smaller share that is proven, the gap is what searches leave open: one pass more, and no further.
+# Share of proven answers below which a single further pass is made, because searches keep the gap open.
 MOSTLY_PROVEN = 0.5
-# Of one pass, for the examples whose searches met their limit, together; some seconds.
+# Search nodes of a pass for all examples left open, some seconds.
 NODES_FOR_OPEN = 10**8
 
 
 @dataclass(eq=False)
 class _Searches:
-    """The best labellings, each by more nodes the fewer are left open: one that is leaves the gap open.
+    """Decoding with more search nodes for the instances left open, which keep the duality gap open.
 
     Args:
-        proven: the share of them of the last call.
+        proven: the share of proven answers of the last call.
     """
 
     rules: rules_of.Constraints | None
@@ -95,7 +92,7 @@ class _Searches:
 
 
 def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
-    """Labellings found soon, as if none were better: no certificate, but planes to begin with."""
+    """Return label sets found by few nodes, claimed as optimal: no certificate, but first cutting planes."""
     if rules is not None or (energy.num_labels > LIMITS.narrow and is_narrow(energy)):
         found = decode(energy, node_limit=FEW_NODES, constraints=rules)
     else:
@@ -104,7 +101,7 @@ def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Deco
 
 
 def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
-    """Raise AttributeError, as scikit-learn's estimators without probabilities do, unless there are some."""
+    """Raise AttributeError without ``calibrate``, like scikit-learn's estimators without probabilities."""
     if not estimator.calibrate:
         raise AttributeError("StructuralSVMClassifier has probabilities only with calibrate=True")
     return True
@@ -114,50 +111,47 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
     Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
-    scores, intercepts regularised like other weights; prediction is the labelling of largest score. This is
-    the peer of large_margin_boltzmann_machines_2009, section 7. Training is by block-coordinate Frank–Wolfe,
-    or of few labels, where columns are in unlike units or C large, by L-BFGS on smoothed hinges, unless these
-    end above ``tol`` and Frank–Wolfe gets nearer. Under ``constraints`` both maxima are over the labellings
-    that they allow, and y_l itself where it is not one of them.
+    scores, intercepts regularised like other weights; prediction is the label set of largest score. This is
+    the baseline of large_margin_boltzmann_machines_2009, section 7. The solver is block-coordinate
+    Frank–Wolfe; for few labels with columns in unlike units or a large C, L-BFGS on smoothed hinges, unless
+    L-BFGS ends above ``tol`` and Frank–Wolfe gets nearer. Under ``constraints`` both maxima are over the
+    allowed label sets, and over y_l even if y_l is not allowed.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`.
-        graph: which labels are coupled: ``"full"`` (every two), ``"chain"`` (neighbouring columns), or a list
-            of pairs.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`.
+        graph: coupled labels: ``"full"`` (all pairs), ``"chain"`` (neighbouring columns), or a list of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
-            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, else
-            :func:`lmbm_torch.inference.decode`, which proves what it finds but where a search of many labels
-            meets its limit of nodes: ``duality_gap_`` then tells what its bounds leave open. With the
-            relaxation training solves an outer relaxation of the problem, to whose objective ``duality_gap_``
-            refers, and predictions are rounded. Or a function of your own; see
-            :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
-        coupling_penalty: η, multiplies the couplings' squares in ‖w‖².
+            ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, otherwise
+            :func:`lmbm_torch.inference.decode`, with a proof unless a search of many labels meets the node
+            limit: ``duality_gap_`` includes the bounds left open. With the relaxation training solves an
+            outer relaxation, ``duality_gap_`` refers to the relaxed objective, and predictions are rounded.
+            Or a function, see :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
+        coupling_penalty: η, a factor of the squared couplings in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: passes, or five iterations of L-BFGS each, at which training ends even above ``tol``, with a
             ConvergenceWarning.
-        class_weight: what a wrong label counts in the Hamming loss, by its true value: ``"balanced"``
-            (instances / (2 · instances with that value), label by label), weights by value {0: …, 1: …}, or a
-            sequence of these, one a label. Where ``y`` are classes it multiplies C for a class's instances.
+        class_weight: cost of a wrong label in the Hamming loss, by true value: ``"balanced"`` (instances / (2
+            · instances with the value), for each label), weights by value {0: …, 1: …}, or a sequence with a
+            setting for each label. For classes, a factor of C.
         calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.decoders.calibration`;
-            without it there are none.
-        device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
-            It serves prediction alone: the dual solver trains on the CPU.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the solver's order of visits.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``. Training has no labelling compete that they forbid.
+            without it there are no probabilities.
+        device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
+            on the CPU.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the solver's order of visits.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). In
+            training forbidden label sets do not compete.
 
     Attributes:
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         coef_: (labels, features); intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
         objective_: the value of the training objective; duality_gap_: relative to it.
-        n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS; of the one that ended nearest, since its last
-            start.
+        n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS, of the nearest solution since its last start.
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -201,32 +195,31 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+        """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
             X: finite features.
-            y: {0, 1} and NaN (missing: costs nothing, and counts as the machine itself predicts it, see
-                :mod:`~lmbm_torch.estimators.decoders.completion`; of decoders that take known labels); or one
-                class per instance.
+            y: {0, 1} and NaN (missing: no cost, and the value is the machine's own prediction, see
+                :mod:`~lmbm_torch.estimators.decoders.completion`; only for decoders that take known labels);
+                or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described, a decoder's answer among them; the
-                message names it.
+            ValueError: an invalid parameter or input, or an invalid answer of a decoder, named in the
+                message.
             TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
         """
         return self._fit_along(Path(), X, y, sample_weight)
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
+        """Fit from the last solution along a path: the same instances, a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.binarizer_ is None:
             losses, costs = weight, observed_weights(self._label_weights(labels, None), labels)
         else:
-            # A loss that is larger asks for a larger margin, but pulls no stronger.
+            # Weights scale the loss of classes, not their margin.
             losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
@@ -242,7 +235,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         path: Path,
         labels: np.ndarray,
     ) -> None:
-        """Learn from complete labels."""
+        """Train on complete labels."""
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
         model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
@@ -278,7 +271,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
 
     def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState | FrankWolfeState:
-        """The last state of L-BFGS on smoothed hinges, or of Frank–Wolfe where that gets nearer."""
+        """Return the last state of L-BFGS on smoothed hinges, or of Frank–Wolfe if nearer."""
         summed, start = summed_problem(dual), None
         if isinstance(path.state, SmoothedState):
             start = smoothing.resumed(summed.problem, path.state)
@@ -293,7 +286,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return min(state, other, key=attrgetter("gap"))
 
     def _learn_by_labellings(self, problem: DualProblem, path: Path, most: float = np.inf) -> FrankWolfeState:
-        """The last state of Frank–Wolfe, after so many passes at most."""
+        """Return the last state of Frank–Wolfe after at most ``most`` passes."""
         oracle, num_labels = problem.problem.oracle.decoder, problem.problem.num_outputs
         start = None
         if isinstance(path.state, FrankWolfeState) and path.C is not None:
@@ -313,7 +306,6 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         return Capabilities(
             objective="score",
             minimises=False,
@@ -325,10 +317,6 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     @property
     def _searches_under_rules(self) -> bool:
         return self.decoder == "auto" and not self._is_chain()
-
-    def calibrated(self, energies: Sequence[PairwiseEnergy]) -> list[PairwiseEnergy]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        return calibrated(self.calibration_, energies)
 
     def _decode_energy(
         self,
@@ -346,7 +334,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return self._answer(energy, known)
 
     def _answer(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
-        """What the decoder finds, of all labellings that agree with what is known."""
+        """Return the decoder's best label sets with the known labels."""
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
@@ -354,7 +342,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return decode_with(decoder, energy, known=known)
 
     def _oracle(self, num_labels: int) -> Decoder:
-        """What finds the labellings with which the true ones compete: those that are allowed."""
+        """Return the loss-augmented decoder over allowed label sets."""
         rules = self._rules()
         if self._searches_under_rules:
             return _Searches(rules)
@@ -379,14 +367,11 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     predict_proba: Any = available_if(_is_calibrated)(DecodingClassifier.predict_proba)
 
     def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
-        """Where the search of many labels is to certify: the solution for labellings that took few nodes."""
+        """Return a start from label sets found by few nodes, before searches of many labels certify."""
         oracle = replace(dual.problem.oracle, decoder=partial(_claimed, rules=self._rules()))
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
-        with self._progress() as progress:
-            limits = {"tol": self.tol, "max_iter": self.max_iter, "start": start, "progress": progress}
-            settings = {**easier.settings, "known_share": CLAIMED_SHARE}
-            state = run(easier.solver, easier.problem, **limits, **settings)
-        return dual.update(state, self.tol)
+        settings = {**easier.settings, "known_share": CLAIMED_SHARE, "start": start}
+        return dual.update(self._run(easier.solver, easier.problem, **settings), self.tol)
 
     def _is_chain(self) -> bool:
         return isinstance(self.graph, str) and self.graph == "chain"
@@ -410,12 +395,9 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     def _code_losses(self, X, codes: Tensor) -> Tensor:
         return -self.energy(X).score(codes)
 
-    def _distribution(self, energies: Sequence[PairwiseEnergy]) -> MachineMixture:
-        return MachineMixture(energies)
-
 
 def _suits_sums(X: Features, C: float) -> bool:
-    """Whether gradients of smoothed hinges take less than Frank–Wolfe's passes, where labels are few."""
+    """Return whether gradients of smoothed hinges are cheaper than Frank–Wolfe's passes, for few labels."""
     rows, columns = cast(Any, X).shape
     are_many = rows >= ROWS_A_COLUMN * columns
     return rows > columns and (not have_like_units(X) or (are_many and are_steep(X, C)))

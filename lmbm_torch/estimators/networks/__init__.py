@@ -1,1 +1,1 @@
-"""Sigmoid belief networks with a large margin: trainers, orders of labels, ensembles."""
+"""Large-margin sigmoid belief networks: trainers, orders of labels, ensembles."""

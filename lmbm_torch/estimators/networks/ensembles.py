@@ -1,4 +1,4 @@
-"""An ensemble of large-margin sigmoid belief networks over random orderings, decoded jointly."""
+"""Ensembles of large-margin sigmoid belief networks over random orders of labels, decoded jointly."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils import check_random_state
-from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS, NetworkMixture, hinge_losses
+from lmbm_torch.estimators.decoders.distributions import DECODERS
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
-    decode_expected,
     network_capabilities,
     unfitted_network,
 )
@@ -37,40 +34,36 @@ from lmbm_torch.kernels.blas import single_threaded
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
-    """A network with the same settings otherwise, which has seen that the data are valid, as this one has."""
+    """Return a copy with a random order; the copy keeps the results of the validation."""
     other = copy(network)
     other.random_state, other.ordering = seed, "random"
     return other
 
 
 class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
-    """Large-margin sigmoid belief networks in several orderings, whose mean hinge loss is minimised exactly.
+    """An ensemble of large-margin sigmoid belief networks, decoded to the least mean hinge loss.
 
-    The order of the labels matters to a directed model, and no order is best for every instance: members
-    that differ only in their order err on different instances.
+    The order of labels matters to a belief network, and no order is best for every instance: networks with
+    different orders err on different instances.
 
     Args:
-        base: the network to fit in every ordering; its own ``ordering`` is that of the first member, the
-            others are random, and its ``cutoff`` and ``node_limit`` are not used in joint decoding. Default:
-            ``LMSBNClassifier()``.
-        num_members: number of networks.
-        orders: how random ones are drawn: ``"random"``, each by itself; ``"halves"``, so that several members
-            share each half (:func:`~lmbm_torch.estimators.networks.orderings.random_halves`); ``"auto"``, the
-            latter of networks with a kernel, where a label is solved once for all members in which its
-            parents are the same.
-        max_candidates: of each member's best labellings before a search ends without proof.
-        node_limit: end each member's search after so many nodes, and the instance's without proof; None for
-            never. ``predict`` warns of ends without proof.
-        decoder: what :meth:`predict` optimises under the members' mixture, one of those of
-            :class:`LMSBNClassifier`; the base's own is not used.
-        verbose: 1 for a bar of the members, with the largest gap so far (needs rich), in place of their own
-            bars; 0 for none.
-        random_state: of the orderings, and of the members' own random numbers.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``, beside those of the base.
+        base: the belief network of all members; ``ordering`` counts for the first member only, ``decoder``,
+            ``cutoff`` and ``node_limit`` are not used. Default: ``LMSBNClassifier()``.
+        num_members: number of belief networks.
+        orders: ``"random"``, independent random orders; ``"halves"``, orders with shared halves
+            (:func:`~lmbm_torch.estimators.networks.orderings.random_halves`); or ``"auto"``, ``"halves"``
+            with a kernel, where a label is solved once for all members with the same parents of the label.
+        max_candidates: number of each member's best label sets before a search ends without proof.
+        node_limit: number of search nodes of a member before the search ends without proof; None for no
+            limit. ``predict`` warns of searches without proof.
+        decoder: optimised measure of :meth:`predict`, see :class:`LMSBNClassifier`.
+        verbose: 1 for a progress bar of the members (needs rich), 0 for none.
+        random_state: seed of the orders and of the members.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
+            the rules of ``base``.
 
     Attributes:
-        members_: the fitted networks.
+        members_: the fitted belief networks.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -103,10 +96,9 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """See :meth:`LMSBNClassifier.fit`."""
+        """Train all members; see :meth:`LMSBNClassifier.fit`."""
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         random = check_random_state(self.random_state)
         seeds = [int(random.randint(2**31)) for _ in range(self.num_members)]
@@ -118,7 +110,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         known, gap = None, 0.0
         orders = self._random_orders(data[1].shape[1], networks[1:])
         paths = [Path(), *(Path(ordering=order) for order in orders)]
-        # Set once, for each fit would set it anew.
+        # One BLAS thread for all fits, set once.
         with bar(type(self).__name__, self.verbose) as tell, single_threaded():
             for done, (network, path) in enumerate(zip(networks, paths, strict=True), 1):
                 path.known = known
@@ -132,7 +124,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         return self
 
     def _random_orders(self, num_labels: int, networks: Sequence[LMSBNClassifier]) -> list[np.ndarray]:
-        """The networks' orders, which those that share halves are given as their ``ordering``."""
+        """Return the orders of the members after the first; shared halves are set as their ``ordering``."""
         is_linear = all(each.kernel == "linear" for each in networks)
         if not networks or self.orders == "random" or (self.orders == "auto" and is_linear):
             return [orderings.random(num_labels, each._seed()) for each in networks]
@@ -141,18 +133,17 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
             network.set_params(ordering=order)
         return found
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """The ``top_k`` labellings of least mean hinge loss, with their certificate.
+        """Return the ``top_k`` label sets of least mean hinge loss, with their certificate.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-            top_k: how many labellings, best first; at most ``max_candidates``.
-            constraints: further rules, for this call, as text or objects.
+            known: (instances, labels) of {0, 1, NaN}, known labels.
+            top_k: number of label sets, best first; at most ``max_candidates``.
+            constraints: further rules for the call, as text or objects.
         """
         if (rules := self._rules(constraints)) is not None:
             return decode_around(self.with_rules(None), X, rules, known, top_k)
@@ -161,12 +152,12 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         return mixture.decode_hinge(energies, self._margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
-        """The members' energies for instances (instances, features)."""
+        """Return the members' energies for instances (instances, features)."""
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 
     def energy(self, X: Rows) -> DirectedEnergy:
-        """Refuse: an ensemble has one energy for each member, see :meth:`energies`.
+        """Raise ValueError: an ensemble has an energy for each member, see :meth:`energies`.
 
         Raises:
             ValueError: always.
@@ -174,60 +165,31 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         raise ValueError("energy: expected a single network, got an ensemble of several; see energies")
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """Each member's energy with the calibration of that member."""
+        """Return each member's energy with the member's calibration."""
         pairs = zip(self.members_, energies, strict=True)
         return [each for member, energy in pairs for each in member.calibrated([energy])]
 
-    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
-        if self.decoder == "hinge":
-            return self.decode(X, known=known)
-        return decode_expected(self, self.decoder, X, known)
-
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
-        # Under rules the search is repeated with labels held.
+        # Under rules the search is repeated with held labels.
         found = network_capabilities(self.decoder, self._margin, self._limits)
         return replace(found, searches_under_rules=False)
 
-    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules."""
-        other = super().with_rules(rules)
-        if self.base is not None:
-            other.base = unfitted_network(self.base)
-        return other
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = unfitted_network(self.base).kernel == "precomputed"
-        return tags
-
     @property
     def device(self) -> Any:
-        """Where predictions are computed, as the base says."""
+        """Return the device of the members."""
         return self.members_[0].device
 
     @property
     def _margin(self) -> float:
-        """γ of decoding, that of the members."""
+        """Return γ of decoding."""
         members = getattr(self, "members_", [unfitted_network(self.base)])
         return members[0]._hinge_margin
-
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints, None if self.base is None else self.base.constraints)
 
     def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
         return self.members_[0]._decode_energy(energy, *arguments, **named)
 
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
-
-    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self._margin)
-
     @property
     def _limits(self) -> dict[str, Any]:
-        """The settings that may end a search before its proof, by their names in :func:`mixture.decode`."""
+        """Return the limits of a search, by their names in :func:`mixture.decode`."""
         return {"node_limit": self.node_limit, "max_candidates": self.max_candidates}

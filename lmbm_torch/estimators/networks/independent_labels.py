@@ -1,8 +1,7 @@
-"""Label matrices by one classifier for each label, whatever the other labels are."""
+"""Multi-label classification by an independent classifier for each label."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,32 +15,30 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import RULES, Constraints, HasMethods
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import NetworkMixture
-from lmbm_torch.estimators.networks.sigmoid_belief import decode_expected
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.solvers.networks.problems import Features
 
 
 class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
-    """P(y | x) = Π_i P(y_i | x), each label by a classifier of its own: the labels decide nothing together.
+    """A multi-label classifier with independent labels, P(y | x) = Π_i P(y_i | x).
 
-    It makes a label table's classifier of one of classes, such as
-    :class:`~lmbm_torch.estimators.KernelLogisticRegression`. A label that has one value in all instances has
-    no classifier, but the probability (instances with it + 1) / (instances + 2).
+    Any classifier of classes, such as :class:`~lmbm_torch.estimators.KernelLogisticRegression`, is fitted to
+    each label. A label with a single value in training has the probability (positive instances + 1) /
+    (instances + 2).
 
     Args:
-        estimator: a classifier with ``predict_log_proba``; those of lmbm_torch can be saved along.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``; training looks at none.
+        estimator: a classifier with ``predict_log_proba``; files hold classifiers of lmbm_torch only.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
+            ignores them.
 
     Attributes:
-        classifiers_: (labels,), the fitted ones, None where a label has one value.
-        log_odds_: (labels,), where there is no classifier; else 0.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        classifiers_: (labels,), the fitted classifiers, None for labels with a single value.
+        log_odds_: (labels,), of the labels without a classifier; otherwise 0.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -49,7 +46,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         "constraints": RULES,
     }
 
-    # Where probabilities are computed; nothing is drawn.
+    # Device of the probabilities; no samples are drawn.
     device = "cpu"
     random_state = 0
 
@@ -59,8 +56,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
-        # ``predict`` and ``decode`` both take the most probable labels.
+        # ``predict`` and ``decode`` both return the most probable labels.
         return Capabilities(
             objective="exact_match",
             minimises=False,
@@ -69,18 +65,17 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
             restricts_probabilities=True,
         )
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+        """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
-            y: {0, 1} and NaN (missing: that label's classifier does without the instance); or one class per
+            y: {0, 1} and NaN (missing: the label's classifier ignores the instance); or one class per
                 instance.
             sample_weight: (instances,), for the classifiers.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         self.classifiers_: list[Any] = []
@@ -98,8 +93,8 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         return self
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict`, with their probability."""
-        return decode_expected(self, "exact_match", X, known)
+        """Return the labels of :meth:`predict`, with their probability."""
+        return self._decode_expected("exact_match", X, known)
 
     def _decode_energy(
         self,
@@ -109,9 +104,6 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
         return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
-
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
 
     def _energy(self, X: Features) -> DirectedEnergy:
         check_is_fitted(self)
@@ -123,7 +115,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
             else:
                 odds[:, column] = np.diff(classifier.predict_log_proba(X), axis=1)[:, 0]
         size = odds.shape[1]
-        # A field is half of the log-odds.
+        # A field is half the log-odds.
         return DirectedEnergy(
             torch.from_numpy(odds / 2), torch.zeros(size, size).double(), torch.arange(size)
         )

@@ -1,8 +1,8 @@
-"""Fits of networks with a kernel by blocks of labels over any joblib backend, with the bits of one process.
+"""Training of kernel networks in blocks of labels over any joblib backend, bit for bit as in one process.
 
-Kernel values are computed here, and sent in single precision, as the solver turns them from label to label.
-Workers make the first steps of all labels, which nearly all of the work is; the products in double precision
-that certify them, whose rounding depends on how many labels they are made for, are made here.
+Kernel values are computed in the main process and sent in single precision, the precision of the solver's
+steps. Workers make the first steps of all labels, nearly all of the work. The main process computes the
+double-precision products of the certificate, whose rounding depends on the number of labels.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
 @dataclass(frozen=True, eq=False)
 class _Values:
-    """A Gram matrix that can be sent: processes of one machine share a NumPy array, and no tensor.
+    """A Gram matrix for other processes: processes of a computer share NumPy arrays, but no tensors.
 
     Args:
         matrix: (instances, instances).
@@ -37,12 +37,12 @@ class _Values:
         return len(self.matrix)
 
     def rows(self, index: Tensor | slice) -> Tensor:
-        """See :class:`~lmbm_torch.solvers.gram.Gram`."""
-        # A copy: torch warns of memory that cannot be written, as what is shared.
+        """Return rows, see :class:`~lmbm_torch.solvers.gram.Gram`."""
+        # Copied, because torch warns of read-only memory such as shared memory.
         return torch.from_numpy(np.array(self.matrix[index if isinstance(index, slice) else index.numpy()]))
 
     def between(self, rows: Tensor | slice, columns: Tensor | slice) -> Tensor:
-        """See :class:`~lmbm_torch.solvers.gram.Gram`."""
+        """Return values of rows and columns, see :class:`~lmbm_torch.solvers.gram.Gram`."""
         values = self.matrix[rows if isinstance(rows, slice) else rows.numpy()]
         return torch.from_numpy(
             np.array(values[:, columns if isinstance(columns, slice) else columns.numpy()])
@@ -50,17 +50,17 @@ class _Values:
 
 
 class _Start(NamedTuple):
-    """What workers begin with."""
+    """The problems and the first state of a worker."""
 
     problems: KernelLabelProblems
     state: KernelState
 
 
 def can_spread(problems: Any) -> bool:
-    """Whether these are problems with a kernel whose labels' solutions do not depend on each other.
+    """Return whether the labels are kernel problems with independent solutions.
 
-    Kernel values that are read by parts are read for several labels at once, and those that cliques of three
-    or more turn keep the rounding of the labels before.
+    Kernel values in parts are read for several labels at once, and cliques of three or more labels keep the
+    rounding of earlier labels.
     """
     is_kernel = isinstance(problems, KernelLabelProblems)
     return is_kernel and not problems.cliques and kernel_dual_coordinate.fits(problems)
@@ -69,7 +69,7 @@ def can_spread(problems: Any) -> bool:
 def held_out(
     problems: KernelLabelProblems, folds: Sequence[np.ndarray], *, tol: float, seed: int
 ) -> np.ndarray:
-    """:func:`kernel_dual_coordinate.held_out` of all labels, by workers if there are any."""
+    """Return :func:`kernel_dual_coordinate.held_out` of all labels, by workers if there are several."""
     settings: Any = {"folds": folds, "tol": tol, "seed": seed}
     if workers() == 1 or problems.num_labels == 1 or not can_spread(problems):
         return kernel_dual_coordinate.held_out(problems, **settings)
@@ -80,7 +80,7 @@ def held_out(
 def stage_solved(
     problems: KernelLabelProblems, state: KernelState, *, tol: float, max_iter: int, seed: int
 ) -> KernelState:
-    """The state after all updates of its stage, as :func:`solvers.base.run` makes them."""
+    """Return the state after all updates of the current stage, as by :func:`solvers.base.run`."""
     assert state.stage is not None
     end, limits = state.num_iters + max_iter, {"tol": tol, "seed": seed}
     labels = np.array(state.stage)[states.unsolved(state, state.stage, tol)]
@@ -97,7 +97,7 @@ def stage_solved(
 
 
 def _sent(problems: KernelLabelProblems) -> KernelLabelProblems:
-    """The same problems with their kernel values."""
+    """Return the same problems with kernel values in memory."""
     return replace(problems, gram=_Values(kernel_dual_coordinate.matrix(problems)))
 
 

@@ -1,12 +1,12 @@
-"""Fits of networks whose labels see all labels before them, by blocks of labels over any joblib backend.
+"""Training of belief networks in blocks of labels over any joblib backend.
 
-Labels do not wait for each other but where one has missing values, which it imputes before later ones see
-them: then there are stages, and each has its own blocks.
+Labels are independent unless a label has missing values, imputed before the labels behind it are trained.
+Such labels end a stage, and each stage has blocks of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 from lmbm_torch.estimators.networks import kernel_blocks
-from lmbm_torch.fitting.dual import DualProblem, fit_dual
+from lmbm_torch.fitting.dual import DualProblem
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, states
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems
@@ -24,10 +24,10 @@ from lmbm_torch.solvers.networks.states import NetworkState
 
 @dataclass(frozen=True)
 class _Block(NetworkState):
-    """The state of a stage of which some labels are solved.
+    """The state of a stage with some labels to solve.
 
     Args:
-        positions: theirs.
+        positions: of the labels to solve.
     """
 
     positions: Sequence[int] = ()
@@ -41,16 +41,16 @@ def _limits(state: _Block, tol: float, left: int, watched: bool) -> dict[str, An
     return dual_coordinate.limits(state, tol, left, watched) | {"positions": state.positions}
 
 
-# Without a next stage: what is imputed for it is sent to the workers anew.
+# No next stage: imputed labels are sent to the workers again.
 BLOCKS: Any = SimpleNamespace(init=dual_coordinate.init, update=dual_coordinate.update, limits=_limits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Work:
-    """Problems of all labels, their state and, but for the labels, what ``update`` takes.
+    """Problems of all labels, their state, and the arguments of ``update``.
 
     Args:
-        problems: as they are sent, without the features, which no stage changes.
+        problems: without features, which are the same in all stages.
     """
 
     problems: LabelProblems
@@ -61,12 +61,12 @@ class _Work:
 
 
 class _Solved(NamedTuple):
-    """What was found of some labels.
+    """The solution of some labels.
 
     Args:
         dual_coef: (labels, instances).
         weights: (columns, labels).
-        num_iters: rounds, those of earlier stages among them.
+        num_iters: rounds, including earlier stages.
     """
 
     dual_coef: np.ndarray
@@ -75,48 +75,22 @@ class _Solved(NamedTuple):
 
 
 def can_spread(dual: DualProblem) -> bool:
-    """Whether there are workers, and labels that do not wait for each other.
-
-    A label that has missing values is imputed before later ones see it.
-    """
+    """Return whether several labels are independent of each other."""
     problems = dual.problem
     is_linear = dual.solver is dual_coordinate and isinstance(problems, LabelProblems)
-    if workers() == 1 or not (is_linear or kernel_blocks.can_spread(problems)):
-        return False
-    return any(len(stage) > 1 for stage in problems.stages())
-
-
-def solved(
-    dual: DualProblem,
-    *,
-    tol: float,
-    max_iter: int,
-    start: Any = None,
-    kept: Kept | None = None,
-    progress: Callable[[Any], None] | None = None,
-) -> Any:
-    """Return the solver's last state, and give the model the weights; by workers, where there are any.
-
-    Args:
-        tol, max_iter, start, progress: see :func:`~lmbm_torch.fitting.dual.fit_dual`.
-        kept: the features, where workers keep them already.
-    """
-    limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "start": start}
-    if can_spread(dual):
-        return fit_blocks(dual, kept=kept, **limits)
-    return fit_dual(dual, progress=progress, **limits)
+    can = is_linear or kernel_blocks.can_spread(problems)
+    return can and any(len(stage) > 1 for stage in problems.stages())
 
 
 def fit_blocks(
     dual: DualProblem, *, tol: float, max_iter: int, start: NetworkState | None, kept: Kept | None
 ) -> NetworkState:
-    """:func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, of problems that can be spread.
+    """Return the result of :func:`~lmbm_torch.fitting.dual.fit_dual`, to the last bit, computed by workers.
 
-    Stages follow each other, and what is imputed is sent anew for each that has more than one label; features
-    are kept by the workers.
+    Imputed labels are sent again for each stage of several labels; features stay with the workers.
 
     Args:
-        kept: the features, where workers keep them already.
+        kept: the features, if workers keep them already.
     """
     problems: Any = dual.problem
     solver: Any = dual.solver
@@ -136,11 +110,11 @@ def fit_blocks(
 
 
 def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved]]:
-    """The labels of the state's stage, block by block."""
+    """Return the solutions of the state's stage, block by block."""
     stage = work.state.stage
     assert stage is not None
     blocks = np.array_split(np.array(stage), min(workers(), len(stage)))
-    # One label has nobody to share with.
+    # A single label is solved here.
     if len(blocks) == 1:
         return zip(blocks, [_solved(work.problems, work, blocks[0])], strict=True)
     sent = replace(work, problems=replace(work.problems, features=work.problems.features[:0]))
@@ -148,7 +122,7 @@ def _stage_solved(work: _Work, kept: Kept) -> Iterator[tuple[np.ndarray, _Solved
 
 
 def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> NetworkState:
-    """The state, of which nothing is certified yet, with what was found of some labels."""
+    """Return the state with the solutions of some labels, not certified yet."""
     duals, weights, rounds = state.dual_coef.copy(), state.weights.copy(), state.num_iters
     for labels, part in found:
         duals[labels], weights[:, labels] = part.dual_coef, part.weights
@@ -157,12 +131,11 @@ def _with(state: NetworkState, found: Iterable[tuple[np.ndarray, _Solved]]) -> N
 
 
 def _solve(work: _Work, labels: np.ndarray, features: Features) -> _Solved:
-    """What is found of these labels by a worker."""
+    """Return the solution of some labels, computed by a worker."""
     return _solved(_writable(replace(work.problems, features=features)), work, labels)
 
 
 def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved:
-    """What is found of these labels."""
     start = _Block(**vars(work.state), positions=labels.tolist())
     limits: Any = {"tol": work.tol, "max_iter": work.max_iter, "seed": work.seed}
     state = run(BLOCKS, problems, start=start, **limits)
@@ -170,10 +143,7 @@ def _solved(problems: LabelProblems, work: _Work, labels: np.ndarray) -> _Solved
 
 
 def _writable(problems: LabelProblems) -> LabelProblems:
-    """The same problems, with copies of memory that was sent or is shared with another process.
-
-    Such memory cannot be written, for which kernels would be compiled anew.
-    """
+    """Return the problems with copies of read-only memory, for which kernels would be compiled again."""
     values = {part.name: getattr(problems, part.name) for part in fields(problems)}
     arrays = {name: np.array(value) for name, value in values.items() if isinstance(value, np.ndarray)}
     return replace(problems, **({"features": problems.features.copy()} | arrays))

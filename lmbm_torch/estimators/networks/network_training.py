@@ -1,4 +1,4 @@
-"""Training of sigmoid belief networks whose labels see all labels before them, linear or with a kernel."""
+"""Training of sigmoid belief networks, linear or with a kernel, with all earlier labels as parents."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 from lmbm_torch.estimators.common.calls import progress
 from lmbm_torch.estimators.common.kernels import Kernel
-from lmbm_torch.estimators.common.spreading import keep
-from lmbm_torch.estimators.networks import orderings
-from lmbm_torch.estimators.networks.label_blocks import solved
-from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, Path, dual_problem, kernel_problem
+from lmbm_torch.estimators.common.spreading import Kept, keep, workers
+from lmbm_torch.estimators.networks import label_blocks, orderings
+from lmbm_torch.fitting import recipe
+from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, Path, dual_problem, fit_dual, kernel_problem
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks import kernel_dual_coordinate, kernel_splitting
@@ -24,18 +24,18 @@ from lmbm_torch.solvers.networks.problems import Features, feature_rows
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
-    """The settings that all trainers of a network share.
+    """The settings of all trainers of a belief network.
 
     Args:
         C: weight of the losses.
         margin: γ.
         degree: size of the largest cliques of labels.
-        solver: a name in :data:`~lmbm_torch.fitting.dual.NETWORK_SOLVERS`.
+        solver: a key of :data:`~lmbm_torch.fitting.dual.NETWORK_SOLVERS`.
         ordering: see :func:`~lmbm_torch.estimators.networks.orderings.chosen`.
         tol, max_iter: relative duality gap, and passes, at which training ends.
-        draw_seed: draws a seed from the random state of the estimator.
-        is_seeded: whether the random state was given; else choices are the same however often a fit is made.
-        name, verbose: of the bar, see :func:`~lmbm_torch.estimators.common.calls.bar`.
+        draw_seed: draws a seed from the estimator's random state.
+        is_seeded: whether the random state was given; otherwise choices are the same in every fit.
+        name, verbose: of the progress bar, see :func:`~lmbm_torch.estimators.common.calls.bar`.
     """
 
     C: float
@@ -52,19 +52,19 @@ class NetworkSettings:
 
 
 class Trained(NamedTuple):
-    """A network as training leaves it, of features in the units of training.
+    """A trained belief network of features in the units of training.
 
     Args:
-        model: its weights; of a kernel those of the expansions.
+        model: the weights; with a kernel the weights of the expansions.
         ordering: (labels,).
         parents: (labels, labels), row i the weights of the parents of label i.
         objective: the value of the training objective.
-        gap: the relative duality gap, of all labels together.
+        gap: the relative duality gap of all labels together.
         num_iters: passes of the solver.
-        mean_loss: the mean hinge loss of the training instances, missing labels completed.
-        max_parents: so many at most; None where all labels before a label are its parents.
-        dual_coef: (labels, instances), of a kernel.
-        shared: what the next network with this kernel and these instances can use.
+        mean_loss: the mean hinge loss of the training instances, with missing labels completed.
+        max_parents: the largest number of parents; None if all earlier labels are parents.
+        dual_coef: (labels, instances), with a kernel.
+        shared: results for the next network with the same kernel and instances.
     """
 
     model: SigmoidBeliefNetwork
@@ -79,95 +79,90 @@ class Trained(NamedTuple):
     shared: SharedKernel | None = None
 
 
-@dataclass(frozen=True)
-class DenseTrainer:
-    """Learns a network of features, whose labels see all labels before them."""
-
-    settings: NetworkSettings
-
-    def train(
-        self,
-        X: Features,
-        labels: np.ndarray,
-        sample_weight: np.ndarray | None,
-        label_weight: np.ndarray | None,
-        path: Path,
-    ) -> Trained:
-        """Return the network of least loss.
-
-        Args:
-            X: (instances, features), in the units of training.
-            labels: (instances, labels) in {0, 1}, NaN where missing.
-            sample_weight: (instances,), of the ordering.
-            label_weight: (instances,) or (instances, labels), of the losses.
-            path: where the ordering and the first duals come from, and where the solution goes.
-        """
-        settings, seed = self.settings, self.settings.draw_seed()
-        # As the solvers walk them, here and where workers keep them.
-        rows: Any = feature_rows(X)
-        kept = keep(rows)
-        order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
-        model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
-        common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
-        dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
-        duals, start = path.duals(dual.problem, settings.C), None
-        if duals is not None and settings.solver != "pegasos":
-            start = NETWORK_SOLVERS[settings.solver].init(dual.problem, duals)
-        with progress(settings.name, settings.verbose, settings.tol) as tell:
-            limits = {"tol": settings.tol, "max_iter": settings.max_iter}
-            state = solved(dual, start=start, kept=kept, progress=tell, **limits)
-        path.C, path.state, path.ordering = settings.C, state, order
-        losses = dual.problem.complete(state.weights).hinge(state.weights)
-        return _trained(model, dual, state, losses)
-
-
-@dataclass(frozen=True)
-class KernelTrainer:
-    """Learns a network with a kernel, whose labels see all labels before them.
+def train_linear(
+    settings: NetworkSettings,
+    X: Features,
+    labels: np.ndarray,
+    sample_weight: np.ndarray | None,
+    label_weight: np.ndarray | None,
+    path: Path,
+) -> Trained:
+    """Train a linear belief network whose labels have all labels before them as parents.
 
     Args:
-        parent_scale: of the parents beside the kernel, see
+        X: (instances, features), in the units of training.
+        labels: (instances, labels) in {0, 1}, NaN where missing.
+        sample_weight: (instances,), of the ordering.
+        label_weight: (instances,) or (instances, labels), of the losses.
+        path: a source of the ordering and of the first duals; the solution is added.
+    """
+    seed = settings.draw_seed()
+    # In the solvers' layout, here and in the workers' memory.
+    rows: Any = feature_rows(X)
+    kept = keep(rows)
+    order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
+    model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
+    common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
+    dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
+    duals, start = path.duals(dual.problem, settings.C), None
+    if duals is not None and settings.solver != "pegasos":
+        start = NETWORK_SOLVERS[settings.solver].init(dual.problem, duals)
+    state = solved(settings, dual, start=start, kept=kept)
+    path.C, path.state, path.ordering = settings.C, state, order
+    losses = dual.problem.complete(state.weights).hinge(state.weights)
+    return _trained(model, dual, state, losses)
+
+
+def train_kernel(
+    settings: NetworkSettings,
+    known: SharedKernel,
+    labels: np.ndarray,
+    sample_weight: np.ndarray | None,
+    label_weight: np.ndarray | None,
+    path: Path,
+    parent_scale: float,
+) -> Trained:
+    """Train a belief network with a kernel whose labels have all labels before them as parents.
+
+    Args:
+        known: the kernel, and the results of earlier networks with the kernel and these instances.
+        labels, sample_weight, label_weight, path: see :func:`train_linear`.
+        parent_scale: weight of the parents, see
             :class:`~lmbm_torch.solvers.networks.kernel_problems.KernelLabelProblems`.
     """
+    seed = settings.draw_seed()
+    order = _ordering(settings, path, known.gram, labels, seed=seed, sample_weight=sample_weight)
+    if known.template is not None:
+        model, problems = known.template.in_order(order)
+        dual = kernel_problem(model, problems, seed)
+    else:
+        # The features of the network are the kernel expansions, one for each label.
+        size = labels.shape[1]
+        model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
+        common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
+        common |= {"parent_scale": parent_scale, "solver": settings.solver}
+        dual = dual_problem(model, known.gram, labels, seed=seed, **common)
+    start = kernel_dual_coordinate.start(dual.problem, known.solutions) if known.solutions else None
+    state = solved(settings, dual, start=start)
+    path.C, path.state, path.ordering = settings.C, state, order
+    losses = dual.problem.complete(state.weights).losses(state.fields)
+    network = dual.problem.network(state.weights)
+    shared = known.after(Solved(model, dual.problem, state))
+    return _trained(model, dual, state, losses)._replace(dual_coef=network.features, shared=shared)
 
-    settings: NetworkSettings
-    parent_scale: float
 
-    def train(
-        self,
-        known: SharedKernel,
-        labels: np.ndarray,
-        sample_weight: np.ndarray | None,
-        label_weight: np.ndarray | None,
-        path: Path,
-    ) -> Trained:
-        """Return the network of least loss.
+def solved(settings: NetworkSettings, dual: DualProblem, *, start: Any, kept: Kept | None = None) -> Any:
+    """Return the solver's last state, found by joblib's workers if there are several, and set the model.
 
-        Args:
-            known: the kernel, and what networks with the kernel and these instances have left.
-            labels, sample_weight, label_weight, path: see :meth:`DenseTrainer.train`.
-        """
-        settings, seed = self.settings, self.settings.draw_seed()
-        order = _ordering(settings, path, known.gram, labels, seed=seed, sample_weight=sample_weight)
-        if known.template is not None:
-            model, problems = known.template.in_order(order)
-            dual = kernel_problem(model, problems, seed)
-        else:
-            # The network sees the kernel expansion of every label.
-            size = labels.shape[1]
-            model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
-            common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
-            common |= {"parent_scale": self.parent_scale, "solver": settings.solver}
-            dual = dual_problem(model, known.gram, labels, seed=seed, **common)
-        start = kernel_dual_coordinate.start(dual.problem, known.solutions) if known.solutions else None
-        with progress(settings.name, settings.verbose, settings.tol) as tell:
-            limits = {"tol": settings.tol, "max_iter": settings.max_iter}
-            state = solved(dual, start=start, progress=tell, **limits)
-        path.C, path.state, path.ordering = settings.C, state, order
-        losses = dual.problem.complete(state.weights).losses(state.fields)
-        network = dual.problem.network(state.weights)
-        shared = known.after(Solved(model, dual.problem, state))
-        return _trained(model, dual, state, losses)._replace(dual_coef=network.features, shared=shared)
+    Args:
+        start: the first state; None for duals of zero.
+        kept: the features, if workers keep them already.
+    """
+    limits: dict[str, Any] = {"tol": settings.tol, "max_iter": settings.max_iter, "start": start}
+    with progress(settings.name, settings.verbose, settings.tol) as tell:
+        if workers() > 1 and label_blocks.can_spread(dual):
+            return label_blocks.fit_blocks(dual, kept=kept, **limits)
+        return fit_dual(dual, progress=tell, **limits)
 
 
 def _ordering(
@@ -179,49 +174,50 @@ def _ordering(
     seed: int,
     **options: Any,
 ) -> np.ndarray:
-    """Return the label at each position, (labels,): those of the path, or else by the setting."""
+    """Return the label at each position, (labels,), from the path or by the setting."""
     if path.ordering is not None:
         return path.ordering
-    # The default ordering is one and the same however often an unseeded fit is repeated.
+    # The default order is the same in every unseeded fit.
     is_free = not settings.is_seeded and isinstance(settings.ordering, str)
-    folds = 0 if is_free and settings.ordering in ("auto", "f_score") else seed
-    return orderings.chosen(settings.ordering, inputs, labels, C=settings.C, seed=folds, **options)
+    folds = 0 if is_free and settings.ordering in ("auto", recipe.ORDERING) else seed
+    common: Any = {"C": settings.C, "draw_seed": lambda: folds, **options}
+    return orderings.chosen(settings.ordering, inputs, labels, **common)
 
 
 def _trained(model: SigmoidBeliefNetwork, dual: DualProblem, state: Any, losses: np.ndarray) -> Trained:
-    """Return the network of a solver's last state, and losses (instances, labels)."""
+    """Return the belief network of a solver's last state and losses (instances, labels)."""
     parents = dual.problem.network(state.weights).parents
-    # The labels have an objective each.
+    # The labels have separate objectives.
     objective, mean_loss = float(np.sum(state.primal)), float(losses.sum(1).mean())
     return Trained(model, dual.problem.ordering, parents, objective, state.gap, state.num_iters, mean_loss)
 
 
 class Solved(NamedTuple):
-    """A network that is solved."""
+    """A solved kernel network."""
 
     model: SigmoidBeliefNetwork
     problems: KernelLabelProblems
     state: KernelState
 
     def expansions(self) -> Expansions:
-        """Its solution, by label."""
+        """Return the solution by label."""
         return kernel_dual_coordinate.solution(self.problems, self.state)
 
     def in_order(self, ordering: np.ndarray) -> tuple[SigmoidBeliefNetwork, KernelLabelProblems]:
-        """Model and problems of a network that differs in its ordering (labels,) alone."""
+        """Return model and problems of a network with another order (labels,)."""
         return self.model.in_order(ordering), self.problems.in_order(ordering)
 
 
 @dataclass(frozen=True, eq=False)
 class SharedKernel:
-    """The shared state of networks with the same kernel and instances.
+    """The shared data of networks with the same kernel and instances.
 
     Args:
-        kernel: as it was resolved for these instances.
-        gram: its values between them.
-        solutions: from which further networks start.
-        last: the network that was solved last.
-        template: a network from which further ones differ in their ordering alone, if it has no cliques.
+        kernel: resolved for these instances.
+        gram: values of all pairs of instances.
+        solutions: starts of further networks.
+        last: the network solved last.
+        template: a network without cliques, from which further networks differ by their order.
     """
 
     kernel: Kernel
@@ -231,17 +227,17 @@ class SharedKernel:
     template: Solved | None = None
 
     def and_also(self, solutions: Sequence[Expansions]) -> SharedKernel:
-        """With further solutions, each in place of that with the same parents."""
+        """Return the data with further solutions, which replace solutions with the same parents."""
         new = {each.parents.tobytes() for each in solutions}
         others = [one for one in self.solutions if one.parents.tobytes() not in new]
         return replace(self, solutions=(*others, *solutions))
 
     def after(self, solved: Solved) -> SharedKernel:
-        """With the solution of a network."""
+        """Return the data with the solution of a network."""
         return replace(self.and_also([solved.expansions()]), last=solved)
 
     def before(self, orderings: Sequence[np.ndarray], tol: float) -> SharedKernel:
-        """For networks that differ from the last one in their ordering alone, with starts where these pay.
+        """Return the data for networks in new orders, with starts if they save time.
 
         Args:
             orderings: (labels,) each.

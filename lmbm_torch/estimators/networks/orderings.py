@@ -1,8 +1,8 @@
-"""Orderings of the labels of a directed model: ``ordering[t]`` is the label at position t."""
+"""Orders of the labels of a belief network: ``ordering[t]`` is the label at position t."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from sklearn.model_selection import KFold
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread
 from lmbm_torch.estimators.networks import kernel_blocks
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.models import SigmoidBeliefNetwork
@@ -20,8 +21,8 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features
 
 FOLDS = 5
-# Of classifiers with a kernel, and the relative gap that they are trained to: five folds and closer gaps move
-# labels no further than other folds do (Kendall's tau 0.92 and 0.94), for twice the time.
+# Folds and relative gap of classifiers with a kernel: five folds and smaller gaps change the order no more
+# than a new split does (Kendall's tau 0.92 and 0.94), and double the time.
 KERNEL_FOLDS = 3
 KERNEL_TOL = 0.2
 
@@ -32,51 +33,55 @@ def chosen(
     labels: np.ndarray,
     *,
     C: float,
-    seed: int,
+    draw_seed: Callable[[], int],
+    default: str = recipe.ORDERING,
     sample_weight: np.ndarray | None = None,
     kept: Kept | None = None,
 ) -> np.ndarray:
-    """The ordering that a network's setting names, or is.
+    """Return the label at each position, (labels,), for a belief network's setting ``ordering``.
 
     Args:
-        ordering: ``"auto"`` or the name of a function of this module, or labels by position.
-        inputs, labels, C, sample_weight: see :func:`f_score`.
-        seed: of its folds, and of a random ordering.
-        kept: features, where workers keep them.
+        ordering: the name of a function of this module, ``"auto"`` for ``default``, or labels by position.
+        inputs, labels, C, sample_weight, kept: see :func:`f_score`; labels may be sparse.
+        draw_seed: draws the seed of the folds or of the random order.
     """
     if not isinstance(ordering, str):
         return np.asarray(ordering)
-    if ordering in ("auto", "f_score"):
-        return f_score(inputs, labels, C=C, seed=seed, sample_weight=sample_weight, kept=kept)
-    if ordering == "frequency":
+    name = default if ordering == "auto" else ordering
+    if name == "frequency":
         return frequency(labels, sample_weight)
-    return index(labels.shape[1]) if ordering == "index" else random(labels.shape[1], seed)
+    if name == "index":
+        return index(labels.shape[1])
+    if name == "random":
+        return random(labels.shape[1], draw_seed())
+    dense = labels.toarray() if sparse.issparse(labels) else labels
+    return f_score(inputs, dense, C=C, seed=draw_seed(), sample_weight=sample_weight, kept=kept)
 
 
 def index(num_labels: int) -> np.ndarray:
-    """Labels in the order of their columns."""
+    """Return the labels in the order of their columns."""
     check_count("num_labels", num_labels)
     return np.arange(num_labels)
 
 
 def random(num_labels: int, seed: int) -> np.ndarray:
-    """Labels in an order drawn from ``seed``."""
+    """Return the labels in an order drawn from ``seed``."""
     check_count("num_labels", num_labels)
     return np.random.default_rng(seed).permutation(num_labels)
 
 
 def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
-    """Random orders that share sets of parents: a label has half as many of them as there are orders.
+    """Return ``count`` random orders with shared sets of parents: half as many sets per label as orders.
 
-    The labels are halved at random. An order of each half and its reverse make four orders, which need two
-    orders' sets; four more have new orders of the halves, the second one first. Of these eight every label
-    comes before every other one in four.
+    The labels are halved at random. The orders of each half and their reverses make four orders with the
+    parent sets of two; four further orders have new orders of the halves, the second half first. Among these
+    eight orders every label precedes every second label in four.
     """
     random, found = np.random.default_rng(seed), []
     while len(found) < count:
         halves = np.split(random.permutation(num_labels), [num_labels // 2])
         for _ in range(2):
-            # What is shared comes last, as a part of these may be asked for.
+            # Shared halves last, because callers may use a prefix of the list.
             for turns in ((1, 1), (-1, -1), (1, -1), (-1, 1)):
                 found.append(np.concatenate([half[::turn] for half, turn in zip(halves, turns, strict=True)]))
             halves = [random.permutation(half) for half in reversed(halves)]
@@ -84,14 +89,14 @@ def random_halves(num_labels: int, count: int, seed: int) -> list[np.ndarray]:
 
 
 def frequency(labels: Any, sample_weight: np.ndarray | None = None) -> np.ndarray:
-    """Labels by how many instances have them, most first; of equal ones the first column comes first.
+    """Return the labels by number of positive instances, largest first; ties in the order of the columns.
 
     Args:
         labels: (instances, labels) in {0, 1}, dense or sparse; NaN counts as 0.
-        sample_weight: (instances,), as how many an instance counts; one each by default.
+        sample_weight: (instances,), counts of the instances; 1 by default.
     """
     labels = labels if sparse.issparse(labels) else np.nan_to_num(labels)
-    count = labels.T @ _weights(sample_weight, labels.shape[0])
+    count = labels.T @ (np.ones(labels.shape[0]) if sample_weight is None else sample_weight)
     return np.argsort(-count, kind="stable")
 
 
@@ -105,20 +110,22 @@ def f_score(
     sample_weight: np.ndarray | None = None,
     kept: Kept | None = None,
 ) -> np.ndarray:
-    """Labels by how well independent classifiers predict them, best first (lmbm_and_lmsbn_2010, section 4).
+    """Return the labels by cross-validated F-score of independent classifiers, largest first.
+
+    The order of lmbm_and_lmsbn_2010, section 4.
 
     Args:
-        inputs: features (instances, features), dense or CSR, for linear classifiers; or a kernel's values
-            between all instances, for classifiers with that kernel.
+        inputs: features (instances, features), dense or CSR, for linear classifiers; or kernel values of all
+            pairs of instances, for classifiers with the kernel.
         labels: (instances, labels) in {0, 1}; NaN is left out.
         C: of the independent classifiers, as in ½‖w‖² + C Σ losses.
-        folds: of the cross-validation, no more than there are instances; by default 5, with a kernel 3.
+        folds: of the cross-validation, at most the number of instances; by default 5, with a kernel 3.
         seed: of the folds.
-        sample_weight: (instances,), as how many an instance counts; one each by default. Those that count
-            nothing are in no fold.
-        kept: features, where workers keep them.
+        sample_weight: (instances,), counts of the instances; 1 by default. Instances of weight 0 are in no
+            fold.
+        kept: the features, if workers keep them already.
     """
-    weights = _weights(sample_weight, len(labels))
+    weights = np.ones(len(labels)) if sample_weight is None else sample_weight
     if labels.shape[1] < 2 or np.count_nonzero(weights) < 2:
         return index(labels.shape[1])
     if isinstance(inputs, Features):
@@ -132,26 +139,22 @@ def f_score(
         splits = _splits(weights, KERNEL_FOLDS if folds is None else folds, seed)
         settings: Any = {"C": C, "sample_weight": sample_weight, "parents": False}
         problems = KernelLabelProblems.from_labels(inputs, labels, **settings)
-        # What counts nothing is nowhere learned from.
+        # Instances of weight 0 are never in a training part.
         held_out = [rows for _, rows in splits]
         held_out[0] = np.append(held_out[0], np.flatnonzero(weights == 0))
         fields = kernel_blocks.held_out(problems, held_out, tol=KERNEL_TOL, seed=seed)
     return _best_first(labels, fields >= 0, weights)
 
 
-def _weights(sample_weight: np.ndarray | None, instances: int) -> np.ndarray:
-    return np.ones(instances) if sample_weight is None else sample_weight
-
-
 def _splits(weights: np.ndarray, folds: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Of the instances that count."""
+    """Yield training rows and held-out rows among the instances with a weight."""
     rows = np.flatnonzero(weights)
     for train, held_out in KFold(min(folds, len(rows)), shuffle=True, random_state=seed).split(rows):
         yield rows[train], rows[held_out]
 
 
 def _best_first(labels: np.ndarray, predicted: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The order of the labels' F-scores; of equal ones the first column comes first."""
+    """Return the labels by F-score, largest first; ties in the order of the columns."""
     scores = np.zeros(labels.shape[1])
     for k in range(len(scores)):
         observed = ~np.isnan(labels[:, k])
@@ -168,7 +171,7 @@ def _fields(
     split: tuple[np.ndarray, np.ndarray],
     features: Features,
 ) -> np.ndarray:
-    """Local fields (held-out instances, labels) of independent classifiers, trained on the others."""
+    """Return local fields (held-out instances, labels) of independent classifiers of the other rows."""
     labels, sample_weight, C, seed = common
     train, held_out = split
     weights = None if sample_weight is None else sample_weight[train]

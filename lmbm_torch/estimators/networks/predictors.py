@@ -1,4 +1,4 @@
-"""Fitted networks as a few NumPy arrays, for servers that predict row by row."""
+"""Fitted belief networks as NumPy arrays, for servers that predict row by row."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.models import SigmoidBeliefNetwork
 
-# Label decisions of a call up to which it takes less time than Python's threads wait for each other.
+# Number of labels of all rows up to which a call is faster than a switch of Python's threads.
 SHORT = 128
-# Seconds that a short call waits for others at most: one of them may have a search that lasts.
+# Seconds that a short call waits at most, because another call may have a long search.
 PATIENCE = 0.05
 
 
 class Turns:
-    """Lets short calls in one after the other.
+    """A lock by which short calls run after each other.
 
-    A call gives Python's lock up for its product and its search. Where these are short, it then waits for all
-    threads that took the lock meanwhile (eight threads: half as many calls a second as one by itself).
+    A call releases Python's lock for the product and the search. After a short call the thread would wait for
+    all threads that took the lock meanwhile (with eight threads half as many calls a second as with one).
     """
 
     def __init__(self) -> None:
         self._renew()
-        # Another thread may hold it where a process forks, which Windows cannot.
+        # A fork may happen while another thread holds the lock; Windows has no fork.
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._renew)
 
@@ -43,7 +43,7 @@ class Turns:
 
     @contextmanager
     def of(self, decisions: int) -> Iterator[None]:
-        """Waits for its turn on entry if there are few ``decisions``, one for each label of each row."""
+        """Wait for a turn if there are few ``decisions``, the labels of all rows."""
         lock = self._lock
         is_mine = decisions <= SHORT and lock.acquire(timeout=PATIENCE)
         try:
@@ -57,14 +57,14 @@ TURNS = Turns()
 
 
 class Predictions(NamedTuple):
-    """Labels of least hinge loss, with their certificates.
+    """Label sets of least hinge loss, with their certificates.
 
     Args:
         labels: (instances, labels) in {0, 1}.
-        loss: (instances,), their hinge losses.
-        bound: (instances,), no labelling has a lower one.
-        exact: (instances,), whether no labelling is better.
-        converged: (instances,), whether the search ended by itself.
+        loss: (instances,), hinge losses.
+        bound: (instances,), lower bounds of the losses of all label sets.
+        exact: (instances,), whether no label set is better.
+        converged: (instances,), whether no limit ended the search.
     """
 
     labels: np.ndarray
@@ -76,9 +76,9 @@ class Predictions(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkPredictor:
-    """The decoder of a fitted :class:`~lmbm_torch.estimators.LMSBNClassifier`; later fits do not change it.
+    """The decoder of a fitted :class:`~lmbm_torch.estimators.LMSBNClassifier`, unchanged by later fits.
 
-    It can be pickled, and used by several threads at once.
+    Predictors can be pickled, and used by several threads at once.
 
     Attributes:
         weight: (labels, features), float64.
@@ -103,7 +103,7 @@ class NetworkPredictor:
         cutoff: float | None,
         node_limit: int | None,
     ) -> NetworkPredictor:
-        """The decoder of a model, whose memory of the weights of features it shares."""
+        """Return the decoder of a model, with shared memory of the weights of features."""
         parents = model.parent_weight * model.allowed_parents
         search = HingeSearch.of(
             parents.numpy(),
@@ -117,18 +117,18 @@ class NetworkPredictor:
         return cls(model.feature_weight.numpy(), model.bias.numpy(), search, label_names)
 
     def decode(self, X) -> Predictions:
-        """The labelling of least hinge loss for each instance, proven.
+        """Return the label set of least hinge loss for each instance, with a proof.
 
         Args:
             X: (instances, features), dense.
 
         Raises:
-            ValueError: sparse rows, another number of features, or values that are no finite numbers.
+            ValueError: sparse rows, a wrong number of features, or values that are not finite numbers.
         """
         if issparse(X):
-            raise ValueError("X: expected dense rows, got a sparse matrix; the estimator predicts those")
+            raise ValueError("X: expected dense rows, got a sparse matrix; use the estimator's predict")
         X = np.asarray(X)
-        # NumPy would read text, and drop the imaginary part of complex numbers.
+        # NumPy would convert text, and drop the imaginary part of complex numbers.
         if X.dtype.kind not in "biuf":
             raise ValueError(f"X: expected real numbers, got {X.dtype}")
         X = X.astype(np.float64, copy=False)
@@ -137,9 +137,9 @@ class NetworkPredictor:
         return self.decode_checked(X)
 
     def decode_checked(self, X: np.ndarray) -> Predictions:
-        """:meth:`decode` of finite features in float64 or float32, which are not checked again."""
-        # The model's own product, so that ties are settled as its energy settles them; all else by numpy, for
-        # each of torch's operations costs a single row as much as its search.
+        """Return :meth:`decode` of finite features in float64 or float32, without further checks."""
+        # The model's product in torch, for the same ties as the model's energy; the rest in NumPy, because
+        # an operation of torch takes as long as the search of a row.
         with TURNS.of(len(X) * len(self.bias)):
             product = to_tensor(X).to(torch.float64) @ torch.from_numpy(self.weight).mT
             found = self.search(product.numpy() + self.bias)
@@ -147,9 +147,9 @@ class NetworkPredictor:
         return Predictions(found.labels[:, 0], loss, found.bound, loss <= found.bound, ~found.limited)
 
     def predict(self, X) -> np.ndarray:
-        """The labels alone, (instances, labels) in {0, 1}; see :meth:`decode`."""
+        """Return the labels, (instances, labels) in {0, 1}; see :meth:`decode`."""
         return self.decode(X).labels
 
     def names(self, labels: np.ndarray) -> list[tuple[str, ...]]:
-        """The names of the labels that are 1 in each row of ``labels`` (instances, labels)."""
+        """Return the names of the labels with value 1 in each row of ``labels`` (instances, labels)."""
         return [tuple(compress(self.label_names, row)) for row in labels]

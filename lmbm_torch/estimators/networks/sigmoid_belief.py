@@ -20,7 +20,7 @@ from lmbm_torch import inference
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows, unfitted
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
@@ -35,21 +35,18 @@ from lmbm_torch.estimators.common.settings import (
     check_parameters,
 )
 from lmbm_torch.estimators.common.targets import (
-    is_sparse_and_binary,
-    known_tensor,
     predicted_sparse,
-    sparse_label_matrix,
 )
-from lmbm_torch.estimators.decoders.calibration import calibrated, learned_calibration
+from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS, NetworkMixture, hinge_losses
-from lmbm_torch.estimators.networks.few_parents import FewParentsTrainer
+from lmbm_torch.estimators.decoders.distributions import DECODERS
+from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
-    DenseTrainer,
-    KernelTrainer,
     NetworkSettings,
     SharedKernel,
     Trained,
+    train_kernel,
+    train_linear,
 )
 from lmbm_torch.estimators.networks.predictors import NetworkPredictor
 from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
@@ -64,12 +61,9 @@ from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.solvers.networks.problems import Features
 
-# Labels beyond which "auto" chooses parents.
-MANY_LABELS = 128
-
 
 def _is_linear(estimator: LMSBNClassifier) -> bool:
-    """Raise AttributeError, as scikit-learn's estimators that cannot learn so do, unless it is."""
+    """Raise AttributeError unless the kernel is linear, like scikit-learn's estimators without the method."""
     if estimator.kernel != "linear":
         raise AttributeError(f"partial_fit: expected kernel='linear', got {estimator.kernel!r}")
     return True
@@ -78,82 +72,80 @@ def _is_linear(estimator: LMSBNClassifier) -> bool:
 class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
     """A large-margin sigmoid belief network, linear or with a kernel, decoded exactly (lmbm_and_lmsbn_2010).
 
-    Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights; prediction
-    is the labelling of least hinge loss Σ_i [γ − m_i]_+, found by branch and bound and proven.
+    A classifier chain of support vector machines, trained to a certified gap and decoded jointly instead of
+    greedily. Training minimises ½‖w‖² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights;
+    prediction is the label set of least hinge loss Σ_i [γ − m_i]_+, found and proven by branch and bound.
 
     Args:
-        C: weight of the losses: a number, for features as they are; or ``"scale"`` or a multiple such as
-            ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; of a kernel relative to
-            the mean of k(x, x), where one with a name sees features in those units.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
+            :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
         kernel: ``"linear"``, ``"rbf"``, ``"poly"``, ``"precomputed"`` (X holds the values with the training
-            instances), or a function of two sets of features that returns their matrix of values. All but the
-            linear one are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
-        gamma: of ``rbf`` and ``poly``; 1/(2σ²) for a bandwidth σ. ``"scale"`` is 1 / (features · variance of
+            instances), or a function of two sets of features that returns the matrix of kernel values. All
+            but the linear kernel are solved in the dual, for the joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩.
+        gamma: of ``rbf`` and ``poly``, 1/(2σ²) for a bandwidth σ; ``"scale"`` is 1 / (features · variance of
             all entries of X), ``"auto"`` 1 / features, as in scikit-learn's support vector machines.
         kernel_degree, coef0: of ``poly``, (gamma ⟨x, x'⟩ + coef0)^kernel_degree.
-        parent_scale: c; 1 with the linear kernel, where the scale of the features serves.
+        parent_scale: c; 1 with the linear kernel.
         ordering: ``"f_score"`` (labels that independent classifiers predict best first), ``"frequency"``
-            (those of most instances), ``"index"``, ``"random"``, or a permutation whose entry t is the label
-            at position t; ``"auto"``: ``"frequency"`` where parents are chosen, else ``"f_score"``.
-        degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
-            labels before it as parents.
-        max_parents: at most so many labels before it are each label's parents, chosen by the dual's gradient,
-            see :mod:`~lmbm_torch.solvers.networks.chosen_parents`; linear kernel, degree 2, dual coordinate
-            descent and no missing labels only. Blocks of labels are learned wherever joblib's active backend
-            says. None for all; ``"auto"`` for all up to 128 labels, and for as many as cross-validation
-            prefers beyond them where that can be had, see :mod:`~lmbm_torch.estimators.networks.few_parents`.
+            (frequent labels first), ``"index"``, ``"random"``, a permutation whose entry t is the label at
+            position t, or ``"auto"``: ``"frequency"`` if parents are chosen, otherwise ``"f_score"``.
+        degree: size of the largest cliques of labels; 1 for independent labels, 2 for all earlier labels as
+            parents.
+        max_parents: largest number of parents of a label, chosen by the gradient of the dual, see
+            :mod:`~lmbm_torch.solvers.networks.chosen_parents`; only for the linear kernel, degree 2, dual
+            coordinate descent and no missing labels. Workers of joblib's active backend train blocks of
+            labels. None for all earlier labels; ``"auto"`` for all of up to 128 labels, beyond by
+            cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.few_parents`.
         margin: γ.
-        decoding_margin: γ of decoding, None for ``margin``. Smaller ones come closer to what a chain answers
-            label by label, which of hundreds of rare labels finds more.
+        decoding_margin: γ of decoding, None for ``margin``. Smaller margins approach the label-by-label
+            answers of a chain, which finds more of hundreds of rare labels.
         solver: ``"dual_coordinate"``, ``"exponentiated_gradient"`` or ``"pegasos"``.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
-        cutoff: S, give up labellings that cost S right branches or more.
-        node_limit: end an instance's search after so many nodes, a tenth of a second to a second for the
-            default; None for never, which can last for hours with a thousand labels. ``predict`` warns of
-            such an end.
-        decoder: what :meth:`predict` optimises: ``"hinge"``, the papers' least hinge loss; or the expectation
-            under the labels' joint distribution of ``"exact_match"`` (the most probable labelling),
-            ``"hamming"``, ``"f1"`` or ``"jaccard"``. Of label matrices only: classes are decoded among
-            themselves, by the hinge loss.
-        sparse_output: whether :meth:`predict` returns label matrices in {0, 1} as CSR, made of some rows at a
-            time.
+        cutoff: S, ignore label sets with S or more wrong branches.
+        node_limit: number of nodes at which a search ends without proof, by default after 0.1 to 1 s; None
+            for no limit, which can take hours for a thousand labels. ``predict`` warns of searches without
+            proof.
+        decoder: optimised measure of :meth:`predict`: ``"hinge"``, the least hinge loss of the papers; or the
+            expectation under the joint distribution of ``"exact_match"`` (the most probable label set),
+            ``"hamming"``, ``"f1"`` or ``"jaccard"``. Classes are always decoded by the hinge loss.
+        sparse_output: whether :meth:`predict` returns label matrices in {0, 1} as CSR, computed in batches.
         class_weight: multiplies C for instances by their label: ``"balanced"`` (instances / (2 · instances
-            with that value), label by label), weights by value {0: …, 1: …}, or a sequence of these, one a
-            label.
-        calibrate: whether to calibrate probabilities, of labels and of whole labellings, see
-            :mod:`~lmbm_torch.estimators.decoders.calibration`. The decoder ``"hinge"`` ignores it.
-        cache_size: MiB in which the kernel values of all pairs are kept in training, where they fit.
-        device: where predictions but for searches are computed, such as ``"cpu"`` or ``"cuda"``.
-            It serves prediction alone: the dual solver trains on the CPU.
-        verbose: 1 for a bar with the gap so far (needs rich), 0 for silence.
-        random_state: of the solver's order of visits, the random ordering, folds and samples.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``; training looks at none, for each label has a problem of its own.
+            with the value), for each label), weights by value {0: …, 1: …}, or a sequence with a setting for
+            each label.
+        calibrate: whether to calibrate probabilities, of labels and of label sets, see
+            :mod:`~lmbm_torch.estimators.decoders.calibration`. The decoder ``"hinge"`` is not affected.
+        cache_size: memory in MiB of the kernel values of all pairs, kept in training if they fit.
+        device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
+            on the CPU.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the solver's order of visits, the random order of labels, folds and samples.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
+            ignores rules, because each label has a problem of its own.
 
     Attributes:
         ordering_: (labels,).
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on
-            (X − shift) / scale; 0 and 1 for a number C.
+        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
+            / scale; 0 and 1 for a number C.
         coef_: (labels, features), of the linear kernel.
-        dual_coef_: (labels, support vectors), of any other: α_lk s_lk.
-        support_: (support vectors,), the training instances that any label needs; support_vectors_: their
-            features, not for ``precomputed``.
+        dual_coef_: (labels, support vectors), of other kernels: α_lk s_lk.
+        support_: (support vectors,), the training instances with a non-zero dual of some label;
+            support_vectors_: their features, None for ``precomputed``.
         intercept_: (labels,).
-        parent_coef_: (labels, labels), row i the weights of label i's parents; max_parents_: so many at most,
-            None where all labels before it are.
+        parent_coef_: (labels, labels), row i the weights of label i's parents; max_parents_: largest number
+            of parents, None if all earlier labels are parents.
         objective_: the value of the training objective; duality_gap_: relative to it, of all labels together.
         n_iter_: passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances, missing labels completed by the network's
-            own prediction, whose loss counts too.
-        threshold_: T = γ of decoding, the least loss of an instance that is decoded wrongly (Remark 6).
-        error_bound_: mean_loss_ / T, at most 1: no larger share of the training instances is decoded wrongly
-            (Theorem 4) by the hinge decoder, whose searches end by themselves; with missing labels, wrong is
-            what differs from the completed labels. 1 for the other decoders, for constraints and for a larger
-            margin of decoding than of training, of which nothing is known.
+        mean_loss_: the mean hinge loss of the training instances; missing labels are completed by the
+            network's own prediction, and their loss counts.
+        threshold_: T = γ of decoding, the least loss of an instance decoded wrongly (Remark 6).
+        error_bound_: mean_loss_ / T, at most 1: an upper bound of the share of training instances that the
+            hinge decoder gets wrong (Theorem 4), if no limit ends a search; with missing labels, wrong means
+            different from the completed labels. 1 for other decoders, for constraints and for a larger margin
+            of decoding than of training, where no bound is known.
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
-        kernel_: the kernel, with gamma as resolved.
-        classes_: the classes; of label matrices (labels, 2), the two values of each label.
+        kernel_: the kernel with resolved gamma.
+        classes_: the classes; for label matrices (labels, 2), the two values of each label.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -170,7 +162,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         "cutoff": [POSITIVE, None],
         "cache_size": [POSITIVE],
     }
-    # What partial_fit has learned: see :class:`~lmbm_torch.estimators.networks.streams.StreamTrainer`.
+    # State of ``partial_fit``, see :class:`~lmbm_torch.estimators.networks.streams.StreamTrainer`.
     _stream_sums: np.ndarray | None = None
     _stream_visits: int = 0
     _stream_epoch: int = 0
@@ -231,24 +223,24 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Learn from features (instances, features), dense or CSR, and labels (instances, labels).
+        """Train on features (instances, features), dense or CSR, and labels (instances, labels).
 
         Args:
             X: finite features.
-            y: {0, 1} and NaN (missing: its loss is left out, and its value for other labels is imputed by
-                its own prediction); or one class per instance.
+            y: {0, 1} and NaN (missing: the loss is left out, and later labels see the label's own
+                prediction); or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
-        return self._fit_along(Path(), X, y, sample_weight)
+        self._fit_valid(*self._validate_fit(X, y, sample_weight, allow_missing=True), Path())
+        return self
 
     @available_if(_is_linear)
-    @all_or_nothing
+    @fit_call
     def partial_fit(
         self,
         X: Rows,
@@ -258,34 +250,34 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         *,
         epoch_size: int | None = None,
     ) -> Self:
-        """One pass of Pegasos over these instances, behind those of all calls since the first or ``fit``.
+        """Run a pass of Pegasos over the instances, after those of all calls since the first or ``fit``.
 
-        Thirty passes over the same instances come within 1 to 4 % of the objective that ``fit`` minimises
-        (measured on 600 digits); ``solver``, ``tol`` and ``max_iter`` play no part. The first call
-        decides on the ordering (``"auto"`` is ``"index"`` here) and on the units that ``C`` counts in. Every
-        label has all labels before it as parents.
-        ``mean_loss_`` and ``error_bound_`` speak of the last call's instances.
+        Thirty passes over the same instances come within 1 to 4 % of the minimal objective of ``fit``
+        (measured on 600 digits); ``solver``, ``tol`` and ``max_iter`` are not used. The first call sets the
+        order of labels (``"auto"`` means ``"index"``) and the units of features. Every label has all earlier
+        labels as parents. ``mean_loss_`` and ``error_bound_`` refer to the instances of the last call.
 
         Args:
-            X: (instances, features), dense or CSR, as many features as at the first call.
+            X: (instances, features), dense or CSR, with the number of features of the first call.
             y: (instances, labels) in {0, 1}, or one class per instance.
-            classes: at the first call all classes, by default those of an earlier ``fit``, or the names of
-                the labels of a matrix (optional).
+            classes: at the first call all classes, by default the classes of an earlier ``fit``, or the names
+                of the labels of a matrix (optional).
             sample_weight: (instances,), multiplies C.
-            epoch_size: at the first call the instances of an epoch, whose losses C weighs; by default those
-                of the first call. Mini-batches need it: C would otherwise count one of them alone.
+            epoch_size: at the first call the number of instances of an epoch, whose losses C weighs; by
+                default the number of instances of the first call. Set it for mini-batches, or C would weigh a
+                single batch.
 
         Raises:
-            AttributeError: another kernel than the linear one.
-            ValueError: missing labels, ``max_parents``, ``class_weight`` or ``calibrate``, other classes or
-                widths than at the first call.
+            AttributeError: a kernel that is not linear.
+            ValueError: missing labels, ``max_parents``, ``class_weight`` or ``calibrate``, or a change of the
+                classes or widths of the first call.
         """
-        self._check_settings()
+        check_parameters(self)
         if self.max_parents not in ("auto", None):
             raise ValueError(f"max_parents: expected 'auto' or None for partial_fit, got {self.max_parents}")
         if self.class_weight is not None or self.calibrate:
             raise ValueError(
-                "class_weight, calibrate: expected none for partial_fit, which sees no whole data"
+                "class_weight, calibrate: expected no values for partial_fit, which never has all instances"
             )
         is_first = self._stream_sums is None
         X = self._features(X, reset=is_first)
@@ -309,31 +301,29 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         trainer, trained = trainer.train(inputs, labels, weights)
         self._stream_sums, self._stream_visits = trainer.sums, trainer.visits
         self._stream_epoch, self._stream_seed = trainer.epoch_size, trainer.seed
-        self._take(trained)
-        self._finish(X, labels, weights)
+        self._take(trained, X, labels, weights)
         return self
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """:meth:`fit` from the solution of the last fit along this path: same instances, a smaller C."""
+        """Fit from the last solution along a path: the same instances, a smaller C."""
         path.known = self._fit_valid(*self._validate_fit(X, y, sample_weight, allow_missing=True), path)
         return self
 
     def _fit_valid(
         self, X: Features, labels: Any, sample_weight: np.ndarray | None, path: Path
     ) -> SharedKernel | None:
-        """Learn from valid data; with a kernel, what the next network with it and these instances can use.
+        """Train on validated data; with a kernel return results for the next network with the same kernel.
 
         Args:
-            path: where the ordering comes from, and without a kernel the first duals; with one what the last
-                network has left.
+            path: a source of the order of labels, and of the first duals or, with a kernel, of shared data.
         """
-        # What partial_fit has learned is forgotten.
+        # Forget the state of ``partial_fit``.
         self._stream_sums, self._stream_visits = None, 0
         if self._has_few_parents(labels):
             inputs = self._scaled(X, sample_weight)
-            weights = self._label_weights_of(labels, sample_weight)
-            few = FewParentsTrainer(self._settings, cast("int | str", self.max_parents))
-            trained = few.train(inputs, labels, sample_weight, weights, path)
+            weights = self._label_weights(labels, sample_weight)
+            data = inputs, labels, sample_weight, weights
+            trained = train_few_parents(self._settings, *data, path, self.max_parents)
         elif self.kernel == "linear":
             if self.parent_scale != 1:
                 raise ValueError(
@@ -341,20 +331,19 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
                 )
             inputs = self._scaled(X, sample_weight)
             weights = self._label_weights(labels, sample_weight)
-            trained = DenseTrainer(self._settings).train(inputs, labels, sample_weight, weights, path)
+            trained = train_linear(self._settings, inputs, labels, sample_weight, weights, path)
         else:
             known = self._shared_kernel(X, sample_weight) if path.known is None else path.known
             self.kernel_ = known.kernel
             self.feature_shift_, self.feature_scale_ = self.kernel_.shift, self.kernel_.scale
             self.C_ = relative_penalty(self.C, self.kernel_, X, sample_weight)
             weights = None if known.template else self._label_weights(labels, sample_weight)
-            trainer = KernelTrainer(self._settings, self.parent_scale)
-            trained = trainer.train(known, labels, sample_weight, weights, path)
+            data = known, labels, sample_weight, weights
+            trained = train_kernel(self._settings, *data, path, self.parent_scale)
             self._keep_support(X, cast(np.ndarray, trained.dual_coef))
-        self._take(trained)
         self.objective_, self.duality_gap_ = trained.objective, trained.gap
         self._warn_unless_reached(trained.gap)
-        self._finish(X, labels, sample_weight)
+        self._take(trained, X, labels, sample_weight)
         return trained.shared
 
     @property
@@ -373,8 +362,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             verbose=self.verbose,
         )
 
-    def _take(self, trained: Trained) -> None:
-        """Make what was trained the fitted network."""
+    def _take(self, trained: Trained, X: Features, labels: Any, sample_weight: np.ndarray | None) -> None:
+        """Set the fitted attributes: the network, the error bound and the calibration."""
         self.model_ = self._on_device(trained.model)
         self.ordering_, self.max_parents_ = trained.ordering, trained.max_parents
         if self.kernel == "linear":
@@ -382,15 +371,12 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             self.coef_ = self._array(self.model_.feature_weight)
         self.intercept_, self.parent_coef_ = self._array(self.model_.bias), trained.parents
         self.n_iter_, self.mean_loss_ = trained.num_iters, trained.mean_loss
-
-    def _finish(self, X: Features, labels: Any, sample_weight: np.ndarray | None) -> None:
-        """Note what the fitted network says of its errors, and its calibration."""
         self.threshold_ = directed_threshold(self._hinge_margin)
-        # The other rules may prefer a labelling of more loss than the truth's.
+        # Other decoders may prefer a label set of larger hinge loss than the truth.
         is_hinge = self.decoder == "hinge" or self.binarizer_ is not None
-        # No instance loses more at a smaller margin than at that of training.
+        # Losses grow with the margin.
         is_hinge &= self._hinge_margin <= self.margin
-        # Instances whose labels break a rule are decoded wrongly at any loss.
+        # Instances with forbidden labels are decoded wrongly at any loss.
         is_hinge &= self.constraints is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         if self.calibrate:
@@ -402,38 +388,18 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         return network_capabilities(self.decoder, self._hinge_margin, {"node_limit": self.node_limit})
 
-    def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """The energies whose equal mixture gives the probabilities, two of each of a joint calibration."""
-        return calibrated(self.calibration_, energies)
-
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
-        """Labels (instances, labels) in {0, 1}, or classes where ``fit`` was given classes.
-
-        Warns of searches that were ended before their proof; :meth:`predict_decoding` says which.
-
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}: outputs that are given already; label matrices only.
-        """
         if not hasattr(self, "model_"):
             check_is_fitted(self)
         if self.sparse_output and self.binarizer_ is None:
             return predicted_sparse(self._predict, X, known, self.classes_)
         return self._predict(X, known)
 
-    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """The labels of :meth:`predict` for label matrices; their objective is what ``decoder`` names."""
-        if self.decoder == "hinge":
-            return self.decode(X, known=known)
-        return decode_expected(self, self.decoder, X, known)
-
     def compile_predictor(self) -> NetworkPredictor:
-        """The fitted decoder as a few NumPy arrays, which a server can keep or pickle.
+        """Return the fitted decoder as NumPy arrays, for a server.
 
         Raises:
             ValueError: a kernel, another decoder than the hinge, constraints, classes instead of label
@@ -458,7 +424,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return self._values(found.labels)
 
     def _why_not_compiled(self) -> str:
-        """The requirements of a compiled predictor that are not met; none if it can be had."""
+        """Return the first unmet requirement of a compiled predictor; an empty text if all are met."""
         if self.kernel != "linear":
             return f"kernel='linear', got {self.kernel!r}"
         if self.decoder != "hinge":
@@ -472,17 +438,17 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         return "" if HingeSearch.is_compiled() else "numba to be installed"
 
     def _predictor(self) -> NetworkPredictor:
-        """The decoder, which shares the memory of the model's weights of features."""
+        """Return the decoder with shared memory of the weights of features."""
         limits = {"cutoff": self.cutoff, "node_limit": self.node_limit}
         names = cast("tuple[str, ...]", self.label_names_)
         return NetworkPredictor.of(self.model_, names, margin=self._hinge_margin, **limits)
 
     @property
     def _has_tree(self) -> bool:
-        """Whether what a search leaves open has a proof by a junction tree."""
+        """Return whether a junction tree can prove answers that a search leaves open."""
         if self.cutoff is not None or len(self.intercept_) <= LIMITS.narrow:
             return False
-        # Seen at once, where an energy takes longer than a row's search.
+        # A fast test, because an energy takes longer than the search of a row.
         if np.count_nonzero(self.parent_coef_, axis=1).max() > LIMITS.treewidth:
             return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
@@ -490,7 +456,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def _hinge_margin(self) -> float:
-        """γ of decoding."""
+        """Return γ of decoding."""
         return self.margin if self.decoding_margin is None else self.decoding_margin
 
     def _decode_energy(
@@ -500,27 +466,21 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         top_k: int = 1,
         rules: rules_of.Constraints | None = None,
     ) -> Decoding:
-        """:meth:`decode` of an energy, by the settings alone, fitted or not."""
-        # With a cutoff the search may pass the best labelling over, which is what was asked for.
+        """Decode an energy by the parameters alone, before or after ``fit``."""
+        # A search with a cutoff may skip the best label set.
         search = partial(branch_and_bound.decode_hinge, cutoff=self.cutoff)
         decode = inference.decode_hinge if self.cutoff is None else search
         limits = {"top_k": top_k, "node_limit": self.node_limit, "constraints": rules}
         return decode(energy, self._hinge_margin, known=known, **limits)
 
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
-
-    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self._hinge_margin)
-
     def _has_few_parents(self, labels: Any) -> bool:
-        """Whether each label sees a few parents that are chosen for it, not all labels before it.
+        """Return whether each label has few chosen parents instead of all earlier labels.
 
         Args:
             labels: (instances, labels), dense or sparse.
 
         Raises:
-            ValueError: a number of parents with settings or labels that need all of them.
+            ValueError: a number of parents with parameters or labels that need all parents.
         """
         if self.max_parents is None:
             return False
@@ -532,41 +492,29 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         }
         unmet = [reason for reason, is_met in reasons.items() if not is_met]
         if self.max_parents == "auto":
-            return not unmet and labels.shape[1] > MANY_LABELS
+            return not unmet and labels.shape[1] > recipe.MANY_LABELS
         if unmet:
             raise ValueError(f"max_parents: expected None without {unmet[0]}, got {self.max_parents}")
         return True
 
-    def _label_weights_of(self, labels: Any, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """See ``_label_weights``, of labels that may be sparse."""
-        is_read = self.class_weight is not None and sparse.issparse(labels)
-        return self._label_weights(labels.toarray() if is_read else labels, sample_weight)
-
-    def _encode(self, y: Any) -> Any:
-        """Sparse label matrices in {0, 1} stay sparse where parents are chosen."""
-        if not is_sparse_and_binary(y) or not self._has_few_parents(y):
-            return super()._encode(y)
-        labels = sparse_label_matrix(y)
-        width: int = labels.shape[1]  # pyright: ignore[reportOptionalSubscript]
-        self.classes_ = np.tile([0, 1], (width, 1))
-        self._note_labels(width)
-        return labels
+    def _keeps_sparse(self, y: Any) -> bool:
+        return self._has_few_parents(y)
 
     def _shared_kernel(self, X: Features, sample_weight: np.ndarray | None) -> SharedKernel:
-        """The kernel, and its values between instances (instances, features)."""
+        """Return the kernel and the values of all pairs of instances (instances, features)."""
         kernel = Kernel.of(self, X, sample_weight)
         if self.solver != "dual_coordinate":
             raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
         return SharedKernel(kernel, kernel.gram(X, int(self.cache_size * 2**20)))
 
     def _keep_support(self, X: Features, dual_coef: np.ndarray) -> None:
-        """Keep the instances that any label needs; one where none is needed."""
+        """Keep the instances with a non-zero dual of some label; one instance if there are none."""
         self.support_ = np.flatnonzero(dual_coef.any(0)) if dual_coef.any() else np.array([0])
         self.support_vectors_ = None if self.kernel_.is_precomputed else X[self.support_]
         self.dual_coef_ = np.ascontiguousarray(dual_coef[:, self.support_])
 
     def _inputs(self, X: Features) -> Features:
-        """The features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j), (instances, labels)."""
+        """Return the features, or with a kernel Σ_j dual_coef_kj k(x, support_vector_j) for each label k."""
         if self.kernel == "linear":
             return X
         rows = X[:, self.support_] if self.kernel_.is_precomputed else X
@@ -574,17 +522,17 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
 
 def unfitted_network(base: LMSBNClassifier | None, **settings: Any) -> LMSBNClassifier:
-    """Return a network to fit like the ``base`` of a classifier of several fits, with other ``settings``.
+    """Return an unfitted belief network with the parameters of ``base``, without rules, and ``settings``.
 
     Args:
         base: None for ``LMSBNClassifier()``.
     """
-    # Their rules are those of the whole.
+    # The outer classifier holds the rules.
     return unfitted(base or LMSBNClassifier()).set_params(constraints=None, **settings)
 
 
 def network_capabilities(decoder: str, margin: float, limits: dict[str, Any]) -> Capabilities:
-    """Return what a classifier of belief networks can do, whose search has rules inside."""
+    """Return the capabilities of a classifier of belief networks, whose search supports rules."""
     return Capabilities(
         objective=decoder,
         predicts_by_decode=decoder == "hinge",
@@ -594,17 +542,3 @@ def network_capabilities(decoder: str, margin: float, limits: dict[str, Any]) ->
         margin=margin,
         limits=limits,
     )
-
-
-def decode_expected(
-    classifier: DecodingClassifier[DirectedEnergy], measure: str, X: Rows, known: ArrayLike | None
-) -> Decoding:
-    """Return the labels of largest expected measure under the networks of a fitted classifier.
-
-    Args:
-        known: (instances, labels) of {0, 1, NaN}: outputs that are given already.
-    """
-    check_parameters(classifier)
-    energies = classifier.calibrated(classifier.energies(X))
-    given, limits = known_tensor(known, energies[0]), classifier.capabilities.limits
-    return NetworkMixture(energies, classifier._seed).decode(measure, given, classifier.rules, limits)

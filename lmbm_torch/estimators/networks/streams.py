@@ -17,6 +17,7 @@ from lmbm_torch.estimators.common import targets
 from lmbm_torch.estimators.common.base import StructuredClassifier
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.estimators.networks.network_training import NetworkSettings, Trained
+from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import dual_problem
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks import pegasos
@@ -25,14 +26,14 @@ from lmbm_torch.solvers.networks.problems import Features
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTrainer:
-    """Learns a network by one step for each instance, in epochs whose losses C weighs.
+    """A trainer of belief networks with one step for each instance, in epochs with losses of weight C.
 
     Args:
         ordering: (labels,).
         epoch_size: instances of an epoch.
-        seed: of the order of the instances of each call.
-        visits: steps so far.
-        sums: (columns, labels), of the weights after each step; None before the first one.
+        seed: of the order of instances in each call.
+        visits: number of steps so far.
+        sums: (columns, labels), sums of the weights after each step; None before the first.
     """
 
     settings: NetworkSettings
@@ -51,24 +52,23 @@ class StreamTrainer:
         sample_weight: np.ndarray | None,
         epoch_size: int | None,
     ) -> StreamTrainer:
-        """Return a trainer with all that calls share, by the instances of the first one.
+        """Return a trainer with the shared settings of all calls, from the first call's instances.
 
         Args:
             X: (instances, features), in the units of training.
-            epoch_size: None for the instances of the first call.
+            epoch_size: None for the number of instances of the first call.
         """
         size = len(labels) if epoch_size is None else epoch_size
         check_count("epoch_size", size)
-        is_auto = isinstance(settings.ordering, str) and settings.ordering == "auto"
         seed = settings.draw_seed() if settings.is_seeded else 0
-        common: Any = {"C": settings.C, "seed": seed, "sample_weight": sample_weight}
-        order = orderings.chosen("index" if is_auto else settings.ordering, X, labels, **common)
+        common: Any = {"C": settings.C, "draw_seed": lambda: seed, "sample_weight": sample_weight}
+        order = orderings.chosen(settings.ordering, X, labels, default=recipe.ORDERING_OF_STREAMS, **common)
         return cls(settings=settings, ordering=order, epoch_size=size, seed=seed)
 
     def train(
         self, X: Features, labels: np.ndarray, sample_weight: np.ndarray | None
     ) -> tuple[StreamTrainer, Trained]:
-        """Return the trainer after one pass over these instances, and the network, which has no gap.
+        """Return the trainer after a pass over the instances, and the belief network, without a duality gap.
 
         Args:
             X: (instances, features), in the units of training.
@@ -96,13 +96,12 @@ class StreamTrainer:
 def labels_of_call(
     classifier: StructuredClassifier, y: Any, classes: Sequence[Any] | np.ndarray | None, *, is_first: bool
 ) -> np.ndarray:
-    """Return the label matrix (instances, labels) of a call of ``partial_fit``; the first notes the classes.
+    """Return the label matrix (instances, labels) of ``partial_fit``; the first call sets the classes.
 
     Raises:
-        ValueError: no targets, missing labels, or other classes or widths than at the first call.
+        ValueError: no targets, missing labels, or a change of the classes or widths of the first call.
     """
-    if y is None:
-        raise ValueError(f"{type(classifier).__name__} requires y to be passed, but the target y is None")
+    targets.check_given(classifier, y)
     dense = targets.dense(y)
     if targets.is_label_matrix(dense):
         labels = targets.label_matrix("y", dense, allow_missing=False)
@@ -113,7 +112,7 @@ def labels_of_call(
             classifier._note_labels(labels.shape[1], None if names is None else [str(name) for name in names])
             classifier.classes_ = np.tile([0, 1], (labels.shape[1], 1))
         elif classifier.binarizer_ is not None or labels.shape[1] != len(classifier.classes_):
-            raise ValueError(f"y: expected what the first call was given, got {labels.shape[1]} labels")
+            raise ValueError(f"y: expected the labels of the first call, got {labels.shape[1]} labels")
         else:
             targets.check_columns(y, classifier.label_names_)
         return labels
@@ -128,7 +127,7 @@ def labels_of_call(
         classifier.binarizer_ = LabelBinarizer().fit(np.asarray(classes))
         classifier.classes_ = classifier.binarizer_.classes_
     elif classifier.binarizer_ is None:
-        raise ValueError("y: expected a label matrix, as the first call was given, got classes")
+        raise ValueError("y: expected a label matrix as in the first call, got classes")
     if len(others := np.setdiff1d(y, classifier.classes_)):
         raise ValueError(f"y: expected the classes of the first call, got {others[0]!r}")
     labels: Any = classifier.binarizer_.transform(y)

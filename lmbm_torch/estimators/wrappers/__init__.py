@@ -1,1 +1,1 @@
-"""Classifiers around a classifier: rules, conformal sets, paths over C, thresholds."""
+"""Classifiers around classifiers: rules, thresholds, penalty paths, conformal label sets."""

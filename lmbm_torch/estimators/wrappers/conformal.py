@@ -1,4 +1,4 @@
-"""Label sets that hold the truth with a stated probability, whatever the classifier."""
+"""Conformal prediction of label sets, with a guaranteed coverage for any classifier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import sparse
 from sklearn.base import MetaEstimatorMixin, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
@@ -20,23 +19,22 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import RULES, Constraints, Number
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
+from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
-from lmbm_torch.solvers.networks.problems import canonical
 
-# Of 1 − coverage.
+# Rounding error of 1 − coverage.
 ROUND_OFF = 1e-9
 
 
 class LabelSets(NamedTuple):
-    """What the labels of instances may be.
+    """The labels that an instance has for certain, or may have.
 
     Args:
-        certain: (instances, labels) of bool: present in every labelling that is left.
-        possible: (instances, labels) of bool: present in one or more of them.
+        certain: (instances, labels) of bool: present in every remaining label set.
+        possible: (instances, labels) of bool: present in at least one remaining label set.
     """
 
     certain: np.ndarray
@@ -48,26 +46,26 @@ def _explains(classifier: ConformalClassifier) -> bool:
 
 
 class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
-    """A classifier that says between which labels the truth lies, and is right about all of them so often.
+    """A conformal predictor: all true labels lie between two label sets with a chosen probability.
 
-    Split conformal prediction (Vovk et al. 2005): the estimator is fitted to one part of the instances, and
-    the others tell how improbable the least probable of an instance's true labels is. New instances are given
-    every label that is no less probable. For instances that come from where those of ``fit`` came from,
-    P(certain ⊆ y ⊆ possible) is at least ``coverage``, however wrong the estimator's probabilities are: bad
-    ones cost large sets, not coverage.
+    Split conformal prediction (Vovk et al. 2005): the estimator is fitted to one part of the instances; the
+    probability of the least probable true label is measured on the other part. New instances may have every
+    label of at least the resulting threshold. For instances from the distribution of the training data,
+    P(certain ⊆ y ⊆ possible) is at least ``coverage`` for any estimator: bad probabilities cause large label
+    sets, not a lower coverage.
 
     Args:
-        estimator: with ``predict`` and ``predict_proba`` for label matrices, of this library or another.
-        coverage: how often all labels of an instance are to lie between the two sets, above 0 and below 1.
-        calibration_size: the share of the instances that the estimator is not fitted to.
-        random_state: of their choice, and of the estimator, where that is not seeded itself.
-        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`): what
-            follows from the certain labels and from those that are ruled out is certain or ruled out, too. So
-            sets are smaller at the same coverage, as long as the rules are true.
+        estimator: with ``predict`` and ``predict_proba`` for label matrices, of any library.
+        coverage: probability that all labels of an instance lie between the two sets, above 0 and below 1.
+        calibration_size: share of the instances held out from the estimator.
+        random_state: seed of the split, and of an estimator without a seed.
+        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`).
+            Consequences of the certain labels and of the excluded labels are certain or excluded, too: label
+            sets are smaller at the same coverage, if the rules are true.
 
     Attributes:
         estimator_: fitted.
-        threshold_: values of a label that are less probable are ruled out; −inf rules out none.
+        threshold_: less probable values of a label are excluded; −inf excludes none.
         classes_, label_names_: see :class:`StructuredClassifier`.
     """
 
@@ -92,23 +90,22 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         tags.input_tags = get_tags(self.estimator).input_tags
         return tags
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows) -> Self:
-        """Fit the estimator to a part of the instances, and measure it on the others.
+        """Fit the estimator to a part of the instances, and compute the threshold on the others.
 
         Args:
-            X: instances, as the estimator takes them.
+            X: instances in the estimator's form.
             y: (instances, labels), complete.
 
         Raises:
-            ValueError: a setting that is not as described, classes instead of label matrices, missing labels,
-                too few instances to split, and what the estimator refuses.
+            ValueError: an invalid parameter, classes instead of label matrices, missing labels, too few
+                instances to split, or inputs that the estimator refuses.
 
         Warns:
-            UserWarning: too few instances are held out for this coverage, so that nothing is ruled out.
+            UserWarning: too few instances are held out for the coverage, so that no label is excluded.
         """
-        self._check_settings()
+        check_parameters(self)
         if not hasattr(self.estimator, "predict_proba"):
             name = type(self.estimator).__name__
             raise ValueError(f"estimator: expected one with predict_proba, got {name}, which has none")
@@ -118,7 +115,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         rules_over(self.label_names_, self.constraints)
         check_shape("y", labels, num_instances(X), None)
         check_labels("y", labels)
-        X = _canonical(X)
+        X = with_rows(X)
         if np.ceil(self.calibration_size * len(labels)) >= len(labels):
             raise ValueError(
                 f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
@@ -135,43 +132,41 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.threshold_ = _conformal_threshold(truth, self.coverage)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows) -> np.ndarray:
-        """The estimator's labels (instances, labels)."""
+        """Return the estimator's labels (instances, labels)."""
         check_is_fitted(self)
-        return self.estimator_.predict(_canonical(X))
+        return self.estimator_.predict(with_rows(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X: Rows) -> np.ndarray:
-        """The estimator's P(y_k = 1 | x), (instances, labels)."""
+        """Return the estimator's P(y_k = 1 | x), (instances, labels)."""
         check_is_fitted(self)
-        return self._probabilities(_canonical(X))
+        return self._probabilities(with_rows(X))
 
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
-        """The labels that are certain and those that are possible, at the coverage asked for.
+        """Return the certain and the possible labels at the given coverage.
 
-        Where rules allow no labelling between the two sets, the truth is not between them: they stay as they
-        are.
+        If rules allow no label set between the two sets, the truth is not between them, and the sets are
+        unchanged.
 
         Args:
-            X: instances, as the estimator takes them.
-            constraints: further rules, for this call.
+            X: instances in the estimator's form.
+            constraints: further rules for the call.
 
         Raises:
-            ValueError: rules over other labels, or that contradict each other.
+            ValueError: rules over other labels, or contradictions.
         """
         present = self.predict_proba(X)
         is_possible, may_be_absent = present >= self.threshold_, 1 - present >= self.threshold_
-        # Where both values are improbable, so is everything at this coverage: the better one is kept.
+        # If both values are excluded, the more probable value is kept.
         neither = ~is_possible & ~may_be_absent
         is_possible |= neither & (present >= 0.5)
         sets = LabelSets(is_possible & ~may_be_absent, is_possible)
         return _narrowed(sets, rules_over(self.label_names_, self.constraints, constraints))
 
     def predict_set_names(self, X: Rows) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """The names of the certain and of the other possible labels of each instance."""
+        """Return the names of the certain and of the other possible labels of each instance."""
         certain, possible = self.predict_set(X)
         names = np.asarray(self.label_names_)
         return [
@@ -181,22 +176,22 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @available_if(_explains)
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """``explain`` of the estimator."""
+        """Return ``explain`` of the estimator."""
         check_is_fitted(self)
         return self.estimator_.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)
         values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier have an array (instances, values) for each label, of a single one
-        # that array alone.
+        # Forests and MultiOutputClassifier return a list of arrays (instances, values), for a single label a
+        # bare array.
         if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
             came, values = [came], [values]
         return _of_present(came, values, self.classes_) if isinstance(came, list) else came
 
 
 def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
-    """The sets with what follows from them by the rules, where these allow a labelling at all."""
+    """Return the label sets with the consequences of the rules, if the rules allow a label set."""
     certain, possible = sets
     known = np.where(certain, 1.0, np.where(possible, np.nan, 0.0))
     filled, consistent = rules.propagate(known)
@@ -204,15 +199,10 @@ def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
     return LabelSets(np.where(held, filled == 1, certain), np.where(held, filled != 0, possible))
 
 
-def _canonical(X: Any) -> Any:
-    """Sparse instances as one can take rows of, and as classifiers of others read them right."""
-    return canonical(X) if sparse.issparse(X) else X
-
-
 def _of_present(
     probabilities: Iterable[np.ndarray], values: Iterable[np.ndarray], classes: np.ndarray
 ) -> np.ndarray:
-    """P(y_k = 1) from those of each label's values, (instances, labels); what training never saw has none."""
+    """Return P(y_k = 1), (instances, labels), from probabilities of each label's values; 0 if unseen."""
     columns = [
         each[:, own == present].sum(1)
         for each, own, (_, present) in zip(probabilities, values, classes, strict=True)
@@ -221,10 +211,10 @@ def _of_present(
 
 
 def _conformal_threshold(truth: np.ndarray, coverage: float) -> float:
-    """What the least probable true label of a new instance falls below at most so often.
+    """Return a value above the least probable true label of new instances at most with rate 1 − coverage.
 
     Args:
-        truth: (instances,), the probability of the least probable true label of each that was held out.
+        truth: (instances,), the probability of the least probable true label of each held-out instance.
     """
     rank = int(np.floor((len(truth) + 1) * (1 - coverage) + ROUND_OFF))
     if rank == 0:

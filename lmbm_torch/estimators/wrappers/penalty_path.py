@@ -1,8 +1,8 @@
-"""Classifiers that choose C by cross-validation, where the solution for one C is the start for the next.
+"""Classifiers that choose C by cross-validation along a path of warm starts.
 
-The same as scikit-learn's ``LogisticRegressionCV`` beside ``GridSearchCV``: along rising values of C dual
-variables are scaled to their new box, and a network keeps the ordering of its labels, which a grid search
-seeks anew for every C.
+As for scikit-learn's ``LogisticRegressionCV``, compared with ``GridSearchCV``: along rising values of C dual
+variables are scaled to their new box, and a belief network keeps the order of its labels, which a grid search
+computes again for every C.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number
+from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
 from lmbm_torch.estimators.common.spreading import keep, spread
 from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.contributions import Fields
@@ -41,12 +40,12 @@ from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.kernels.blas import single_threaded
 
-# The logarithms of the smallest and the largest C where only their number is given.
+# Logarithms of the smallest and the largest C, if only their number is given.
 LEAST, MOST = -3, 2
 
 
 def _of_estimator(name: str) -> Any:
-    """The method ``name`` of the estimator that was fitted last, or is to be fitted."""
+    """Return a method that calls ``name`` of the latest estimator."""
 
     def has(self: PenaltyPathClassifier) -> bool:
         getattr(self._latest, name)
@@ -63,26 +62,26 @@ def _of_estimator(name: str) -> Any:
 class PenaltyPathClassifier(StructuredClassifier):
     """A classifier whose C has the best mean score over stratified folds; the smallest such C.
 
-    The folds are learned wherever joblib's active backend says.
+    Workers of joblib's active backend train the folds.
 
     Args:
-        base: the classifier, with all settings but C; by default one of default settings.
-        Cs: how many multiples of ``"scale"``, spaced evenly in logarithm from 1e-3 to 100; or the values
-            themselves, all numbers, for features as they are, or all multiples such as ``"0.3*scale"``.
-        cv: folds.
-        scoring: as in scikit-learn; by default the share of instances that are predicted right.
-        verbose: 1 for a bar of the folds' fits (needs rich), in place of their own; 0 for none.
-        random_state: of the folds, and of the base, where that is not seeded itself.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``, beside those of the base.
+        base: the classifier, with all parameters but C; by default with default parameters.
+        Cs: number of multiples of ``"scale"``, spaced evenly in logarithm from 1e-3 to 100; or values, either
+            all numbers, for raw features, or all multiples such as ``"0.3*scale"``.
+        cv: number of folds.
+        scoring: as in scikit-learn; by default the exact match.
+        verbose: 1 for a progress bar of the folds' fits (needs rich); 0 for none.
+        random_state: seed of the folds, and of a base without a seed.
+        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
+            the rules of ``base``.
 
     Attributes:
-        Cs_: (values,), ascending: numbers, or what ``"scale"`` is multiplied by.
-        scores_: (folds, values), of the instances held out.
-        C_: the value chosen.
-        C_edge_: "smallest" or "largest" where that is the first or the last of several, so that another one
-            outside may be better; else None. So has ``estimator_``, whose report says it.
-        estimator_: the base with that C, fitted to all instances from scratch.
+        Cs_: (values,), ascending: numbers, or multiples of ``"scale"``.
+        scores_: (folds, values), of the held-out instances.
+        C_: the chosen value.
+        C_edge_: "smallest" or "largest" if the chosen value is the first or last of several, because better
+            values may lie outside; otherwise None. ``estimator_`` has the attribute, too, for its report.
+        estimator_: the base with the chosen C, fitted to all instances from scratch.
         n_iters_: (folds, values), of the solver.
         classes_, label_names_: see :class:`StructuredClassifier`.
     """
@@ -107,22 +106,16 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.random_state = random_state
         self.constraints = constraints
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = get_tags(self._unfitted()).input_tags.pairwise
-        return tags
-
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Choose C, and fit to all instances with it.
+        """Choose C, and train on all instances with the chosen C.
 
         Args:
-            X, y, sample_weight: what the base takes.
+            X, y, sample_weight: in the base's form.
 
         Raises:
             TypeError: a base of another class.
-            ValueError: a setting or an input that is not as described; fewer instances than folds.
+            ValueError: an invalid parameter or input, named in the message; fewer instances than folds.
         """
         if not isinstance(self._unfitted(), self.BASE):
             raise TypeError(f"base: expected {self.BASE.__name__}, got {type(self.base).__name__}")
@@ -148,35 +141,33 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
-        """Labels (instances, labels), or classes; ``known`` as in the base."""
+        """Return labels (instances, labels), or classes; ``known`` as in the base."""
         check_is_fitted(self)
         labels = self.estimator_.predict(self._validate_predict(X), known)
         return self._values(labels) if self.binarizer_ is None else labels
 
     @property
     def _latest(self) -> Any:
-        """The estimator that was fitted last, or is to be fitted."""
+        """Return the fitted estimator, or an unfitted one."""
         return self.estimator_ if hasattr(self, "estimator_") else self._unfitted()
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the estimator that was fitted last, or is to be fitted."""
+        """Return the capabilities of the latest estimator."""
         return self._latest.capabilities
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
-        """``binding_rules`` of ``estimator_``."""
+        """Return ``binding_rules`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.binding_rules(self._validate_predict(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """``decode`` of ``estimator_``."""
+        """Return ``decode`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.decode(self._validate_predict(X), known, top_k, constraints)
 
@@ -186,14 +177,14 @@ class PenaltyPathClassifier(StructuredClassifier):
     decision_function: Any = _of_estimator("decision_function")
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """``explain`` of ``estimator_``."""
+        """Return ``explain`` of ``estimator_``."""
         check_is_fitted(self)
         X = self._validate_predict(X)
         model: Any = without_names(self)
         return model.estimator_._explanation(model._fields(X, reference), X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """``fields`` of ``estimator_``, with the names of the features."""
+        """Return the fields of ``estimator_``, with the names of the features."""
         estimator = copy(self.estimator_)
         estimator.names_of_features_ = getattr(self, "names_of_features_", None)
         return estimator._fields(X, reference)
@@ -207,7 +198,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         train: np.ndarray,
         held_out: np.ndarray,
     ) -> tuple[list[float], list[int]]:
-        """Scores and iterations of one fold, from the smallest C to the largest."""
+        """Return scores and iterations of one fold, from the smallest C to the largest."""
         of_kernel = get_tags(self).input_tags.pairwise
         known, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
         path = Path()
@@ -215,10 +206,10 @@ class PenaltyPathClassifier(StructuredClassifier):
         for C in self.Cs_.tolist():
             estimator = self._to_fit(C, seeds)
             if self.verbose:
-                # Two bars at once would be drawn over each other.
+                # Two progress bars at once would overwrite each other.
                 estimator.set_params(verbose=0)
             if hasattr(estimator, "calibrate") and self.scoring is None:
-                # Labels do not depend on it.
+                # Labels are independent of the calibration.
                 estimator.set_params(calibrate=False)
             estimator._fit_along(path, known, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)
@@ -241,7 +232,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     @property
     def _has_multiples(self) -> bool:
-        """Whether values of C are multiples of ``"scale"``."""
+        """Return whether values of C are multiples of ``"scale"``."""
         return isinstance(self.Cs, Integral) or any(
             isinstance(value, str) for value in np.ravel(self.Cs).tolist()
         )
@@ -253,26 +244,22 @@ class PenaltyPathClassifier(StructuredClassifier):
         return base.set_params(C=recipe.times_scale(C) if self._has_multiples else C)
 
     def _to_fit(self, C: float, seeds: dict[str, int]) -> Any:
-        """The base for a C, with all rules, over labels that come without their names."""
+        """Return the base for a C, with all rules, over labels without names."""
         return self._unfitted(C).set_params(constraints=self._nameless_rules(), **seeds)
 
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints, None if self.base is None else self.base.constraints)
-
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules."""
+        """Return a copy under the given rules alone; None for no rules."""
         other = super().with_rules(rules)
         other.estimator_ = self.estimator_.with_rules(rules)
         return other
 
     def energies(self, X: Rows) -> list[Any]:
-        """``energies`` of ``estimator_``."""
+        """Return ``energies`` of ``estimator_``."""
         check_is_fitted(self)
         return self.estimator_.energies(self._validate_predict(X))
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """``calibrated`` of ``estimator_``."""
+        """Return ``calibrated`` of ``estimator_``."""
         return self.estimator_.calibrated(energies)
 
 
@@ -283,35 +270,35 @@ def _scores(
     known: tuple[Any, Any, Any],
     fold: tuple[np.ndarray, np.ndarray],
 ) -> tuple[list[float], list[int]]:
-    """:meth:`PenaltyPathClassifier._score_path`, of which workers are sent what it is to learn from once."""
+    """Return :meth:`PenaltyPathClassifier._score_path` of a worker."""
     return classifier._score_path(seeds, *known, *fold)
 
 
 def _edge(C: float, values: np.ndarray) -> str | None:
-    """Which end of the ascending values C is, of several."""
+    """Return the name of the end of the ascending values where C lies; None inside."""
     if values[0] == values[-1]:
         return None
     return {values[0]: "smallest", values[-1]: "largest"}.get(C)
 
 
 def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:
-    """The classifier, learned from all instances where these are."""
+    """Train the classifier on all instances, in the worker that keeps the instances."""
     return classifier.fit(*known)
 
 
 class LMSBNClassifierCV(PenaltyPathClassifier):
-    """An :class:`LMSBNClassifier` with a C chosen along a path; see :class:`PenaltyPathClassifier`."""
+    """An :class:`LMSBNClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`."""
 
     BASE = LMSBNClassifier
 
 
 class LMBMClassifierCV(PenaltyPathClassifier):
-    """An :class:`LMBMClassifier` with a C chosen along a path; see :class:`PenaltyPathClassifier`."""
+    """An :class:`LMBMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`."""
 
     BASE = LMBMClassifier
 
 
 class StructuralSVMClassifierCV(PenaltyPathClassifier):
-    """A :class:`StructuralSVMClassifier` with a C chosen along a path; see :class:`PenaltyPathClassifier`."""
+    """A :class:`StructuralSVMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`."""
 
     BASE = StructuralSVMClassifier

@@ -1,17 +1,17 @@
-"""Decision thresholds of a network's labels, chosen for a measure by cross-validation.
+"""Decision thresholds of a belief network's labels, chosen for a measure by cross-validation.
 
-The labellings of least hinge loss at many thresholds of one label, by few decodings.
+The label sets of least hinge loss at many thresholds of one label need few decodings: a threshold θ on the
+field g_k(y) of label k changes the hinge of label k alone. The hinge is [γ − g_k(y) + θ]_+ for y_k = 1, which
+rises with θ, at most as fast as θ, and [γ + g_k(y) − θ]_+ for y_k = 0, which falls likewise. A best label set
+at θ therefore decides about other thresholds. For y_k = 1 (y_k = 0 is the mirror image):
 
-A threshold θ on the field g_k(y) of label k changes the hinge of that label alone: it is [γ − g_k(y) + θ]_+
-where y_k = 1, which rises with θ, by θ at most, and [γ + g_k(y) − θ]_+ where y_k = 0, which falls likewise.
-So of a labelling that is best at θ much is known of other thresholds. Where y_k = 1 (else all is mirrored):
+- at lower thresholds no label set with y_k = 0 is better;
+- if the hinge of label k is positive, the label set is best at all lower thresholds down to the zero of the
+  hinge, because no label set gains more on the way;
+- if the hinge of label k is zero, no label set with y_k = 1 is better at higher thresholds up to the first
+  positive hinge, because the label set loses nothing.
 
-- at lower ones none with y_k = 0 is better;
-- if its own hinge is positive, it is best at all lower ones down to where that ends, for it gains as much
-  on the way as any labelling can;
-- if it is zero, none with y_k = 1 is better at higher ones up to where that begins, for it loses nothing.
-
-Most examples of most labels are settled by the lowest and the highest threshold.
+The lowest and the highest threshold decide most instances of most labels.
 """
 
 from __future__ import annotations
@@ -26,18 +26,14 @@ from numpy.typing import ArrayLike
 from sklearn.model_selection import BaseCrossValidator, check_cv
 from torch import Tensor
 
-from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import all_or_nothing, watched
+from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.measures import measure
 from lmbm_torch.estimators.common.protocol import Capabilities
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
-from lmbm_torch.estimators.common.under_rules import Rules
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, seeds_for
 from lmbm_torch.estimators.decoders.calibration import held_out_energies
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import NetworkMixture, hinge_losses
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
     network_capabilities,
@@ -50,30 +46,28 @@ MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
 
 
 class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
-    """A network whose labels' fields are shifted by thresholds that raise a measure (Fan and Lin 2007).
+    """A belief network with thresholds on the labels' fields that maximise a measure (Fan and Lin 2007).
 
-    The thresholds are optimised one label at a time, in cycles, on the fields that networks trained without
-    an instance give it. With independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) this
-    is the threshold-selected classifier of lmbm_and_lmsbn_2010, section 4. That section also proposes it for
-    labels with parents, where every trial is decoded in the same way as a prediction.
+    The thresholds are optimised one label at a time, in cycles, on the fields of held-out instances. With
+    independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) the classifier is the
+    threshold-selected classifier of lmbm_and_lmsbn_2010, section 4. That section also proposes thresholds for
+    labels with parents, where every trial is decoded like a prediction.
 
     Args:
-        base: the network, whose ``decoder`` is not used; ``LMSBNClassifier()`` by default.
+        base: the belief network, whose ``decoder`` is not used; ``LMSBNClassifier()`` by default.
         measure: ``"exact_match"``, ``"sample_f1"``, ``"macro_f1"`` or ``"micro_f1"``.
-        cv: folds, in any of the forms that scikit-learn takes.
-        num_steps: thresholds to try for a label are γ j / num_steps for |j| < num_steps. ±γ are not among
-            them: where a label is hardly learned, they would leave fields of zero, which speak for neither.
-        max_cycles: of trials of all labels; fewer if a cycle changes nothing.
-        random_state: of the network, where that is not seeded itself, and of the samples behind
-            probabilities; None for the network's.
-        constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), over the
-            columns of ``y``, beside those of
-            the base; the trials', too.
+        cv: folds, in any form of scikit-learn.
+        num_steps: tried thresholds are γ j / num_steps for |j| < num_steps, without ±γ, which would leave
+            undecided fields of zero for hardly learned labels.
+        max_cycles: largest number of cycles over all labels; fewer if a cycle changes nothing.
+        random_state: seed of a base without a seed, and of the samples of probabilities; None for the base's.
+        constraints: rules that all answers and trials obey, as text or objects
+            (:mod:`lmbm_torch.constraints`), added to the rules of ``base``.
 
     Attributes:
-        thresholds_: (labels,), subtracted from the fields; 0 wherever no other is better.
-        cross_validated_: the measure at these thresholds, over the instances held out.
-        network_: the network, fitted to all instances.
+        thresholds_: (labels,), subtracted from the fields; 0 if no other value is better.
+        cross_validated_: the measure at these thresholds, over the held-out instances.
+        network_: the belief network, fitted to all instances.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -102,14 +96,13 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         self.random_state = random_state
         self.constraints = constraints
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """See :meth:`LMSBNClassifier.fit`; the measure is that of labels that are known.
+        """Train and choose thresholds, see :meth:`LMSBNClassifier.fit`; the measure counts known labels.
 
         Raises:
             TypeError: a base that is not an :class:`LMSBNClassifier`.
-            ValueError: a setting or an input that is not as described; the message names it.
+            ValueError: an invalid parameter or input, named in the message.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         seeds = seeds_for(unfitted_network(self.base), self.random_state)
@@ -123,59 +116,36 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
         network = self._network
         return network_capabilities("hinge", network._hinge_margin, {"node_limit": network.node_limit})
 
     def energy(self, X: Rows) -> DirectedEnergy:
-        """The network's energy with shifted fields for instances (instances, features)."""
+        """Return the belief network's energy with shifted fields for instances (instances, features)."""
         energy = self.network_.energy(self._validate_predict(X))
         return _shifted(energy, torch.from_numpy(self.thresholds_))
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """The energies whose equal mixture gives the probabilities, from those of shifted fields."""
+        """Return calibrated energies of shifted fields, whose equal mixture defines the probabilities."""
         return self.network_.calibrated(energies)
 
-    def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """The same classifier, whose answers obey these rules alone; None for no rules."""
-        other = super().with_rules(rules)
-        if self.base is not None:
-            other.base = unfitted_network(self.base)
-        return other
-
     def with_node_limit(self, node_limit: int | None) -> Self:
-        """The same classifier, whose network's searches end after so many nodes; None for never."""
+        """Return a copy with another limit of search nodes; None for no limit."""
         other = copy(self)
         other.network_ = self.network_.with_node_limit(node_limit)
         return other
 
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = unfitted_network(self.base).kernel == "precomputed"
-        return tags
-
     @property
     def device(self) -> Any:
-        """Where predictions are computed, as the base says."""
+        """Return the device of the base."""
         return self.network_.device
 
     @property
     def _network(self) -> LMSBNClassifier:
-        """The network, fitted or to be fitted."""
+        """Return the belief network, fitted or not."""
         return self.network_ if hasattr(self, "network_") else unfitted_network(self.base)
-
-    @property
-    def _given_rules(self) -> tuple[Rules | None, ...]:
-        return (self.constraints, None if self.base is None else self.base.constraints)
 
     def _decode_energy(self, energy: DirectedEnergy, *arguments: Any, **named: Any) -> Decoding:
         return self.network_._decode_energy(energy, *arguments, **named)
-
-    def _distribution(self, energies: Sequence[DirectedEnergy]) -> NetworkMixture:
-        return NetworkMixture(energies, self._seed)
-
-    def _code_losses(self, X: Rows, codes: Tensor) -> Tensor:
-        return hinge_losses(self.energies(X), codes, self.network_._hinge_margin)
 
     def _seed(self) -> int:
         return super()._seed() if self.random_state is not None else self.network_._seed()
@@ -191,7 +161,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
         grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
         grid = base.margin * grid / self.num_steps
-        # The smallest in size first: of equally good ones the nearest to no threshold is taken.
+        # By absolute value: among equally good thresholds the smallest is taken.
         order = grid.abs().argsort(stable=True).tolist()
         thresholds = torch.zeros(num_labels, dtype=torch.float64)
         best = value(torch.cat([decode(energy).labels.cpu() for energy in energies]))
@@ -214,7 +184,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
 
 def _shifted(energy: DirectedEnergy, thresholds: Tensor) -> DirectedEnergy:
-    """The energy with thresholds (labels,) subtracted from its fields."""
+    """Subtract thresholds (labels,) from the fields of an energy."""
     return replace(energy, unary=energy.unary - thresholds.to(energy.unary))
 
 
@@ -222,15 +192,15 @@ Decode = Callable[[DirectedEnergy], Decoding]
 
 
 class _Best(NamedTuple):
-    """Labellings that are best, one of each example at a threshold of its own.
+    """Best label sets, each of an instance at its own threshold.
 
     Args:
-        rows: the examples.
+        rows: the instances.
         place: of the thresholds.
         labels: (rows, labels).
         spin: of the label with the threshold, −1 or 1.
-        kink: where its hinge begins, as ``spin`` times a threshold.
-        proven: whether they are known to be best.
+        kink: start of the label's hinge, as ``spin`` times a threshold.
+        proven: whether the label set is proven optimal.
     """
 
     rows: Int[Tensor, " rows"]
@@ -248,13 +218,13 @@ def decode_thresholds(
     thresholds: Float[Tensor, " thresholds"],
     margin: float,
 ) -> Int[Tensor, "thresholds batch labels"]:
-    """What ``decode`` finds of each example at each threshold, subtracted from one label's field.
+    """Return the label sets of ``decode`` for each instance and threshold, subtracted from one label's field.
 
-    Where several labellings are best it may be another of them.
+    Among equally good label sets the result may differ from the decoder's choice.
 
     Args:
-        decode: energy → labellings of least hinge loss, each proven or not.
-        label: its index.
+        decode: energy → label sets of least hinge loss, each proven or not.
+        label: index.
         thresholds: ascending, at least one.
         margin: γ.
     """
@@ -262,7 +232,7 @@ def decode_thresholds(
     size, count = energy.unary.shape[0], len(thresholds)
     found = torch.zeros(count, *energy.unary.shape, dtype=torch.int64, device=energy.device)
     settled = torch.zeros(count, size, dtype=torch.bool, device=energy.device)
-    # The highest place where having the label is best, and the lowest where lacking it is.
+    # The highest threshold with the label present, and the lowest with the label absent.
     highest, lowest = (torch.full((size,), place, device=energy.device) for place in (-1, count))
     rows = torch.arange(size, device=energy.device).repeat(2)
     place = torch.tensor([0, count - 1], device=energy.device).repeat_interleave(size)
@@ -302,7 +272,7 @@ def _decoded(
 def _settle(
     best: _Best, thresholds: Tensor, highest: Tensor, lowest: Tensor, found: Tensor, settled: Tensor
 ) -> None:
-    """Write down where else labellings are best."""
+    """Write the label sets to all thresholds where their optimality follows."""
     against = best.spin * thresholds[:, None]
     own = best.spin * thresholds[best.place]
     places = torch.arange(len(thresholds), device=thresholds.device)[:, None]
@@ -316,7 +286,7 @@ def _settle(
 
 
 def _left(settled: Tensor) -> tuple[Tensor, Tensor]:
-    """What to decode next, as examples and places: one halfway through what is left of each, or soon all."""
+    """Return the next instances and thresholds to decode: a middle threshold of each instance, or all."""
     is_left = ~settled
     if int(is_left.sum()) > settled.shape[1]:
         is_left &= is_left.cumsum(0) == (is_left.sum(0) + 1) // 2
