@@ -41,9 +41,6 @@ from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.kernels.blas import single_threaded
 
-# The logarithms of the smallest and the largest C where only their number is given.
-LEAST, MOST = -3, 2
-
 
 def _of_estimator(name: str) -> Any:
     """The method ``name`` of the estimator that was fitted last, or is to be fitted."""
@@ -67,7 +64,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     Args:
         base: the classifier, with all settings but C; by default one of default settings.
-        Cs: how many multiples of ``"scale"``, spaced evenly in logarithm from 1e-3 to 100; or the values
+        Cs: how many multiples of ``"scale"``, spaced evenly in logarithm from 0.1 to 30; or the values
             themselves, all numbers, for features as they are, or all multiples such as ``"0.3*scale"``.
         cv: folds.
         scoring: as in scikit-learn; by default the share of instances that are predicted right.
@@ -228,7 +225,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     def _values_of_C(self) -> np.ndarray:
         if isinstance(self.Cs, Integral):
-            return np.logspace(LEAST, MOST, int(self.Cs))
+            return np.geomspace(min(recipe.SEARCHED_C), max(recipe.SEARCHED_C), int(self.Cs))
         values: Any = self.Cs
         if self._has_multiples:
             values = [recipe.multiple(value) for value in values]
