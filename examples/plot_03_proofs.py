@@ -37,7 +37,7 @@ gap = hurried.objective - hurried.bound
 print(f"within 40 nodes {hurried.status.exact.float().mean():.0%} proven, all within {gap.max():.2f}")
 
 # %%
-# A certificate is a file with the problem, the answers and the proof, which ``scripts/check_certificate.py``
+# A certificate is a file with the problem, the answers and the proof, which ``scripts/certificate_checker``
 # checks in NumPy alone.
 with TemporaryDirectory() as folder:
     path = Path(folder) / "tags.jsonl"

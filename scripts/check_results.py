@@ -2,8 +2,9 @@
 
 python scripts/check_results.py lmsbn_2010 linear_networks, or without a name for all
 
-Each row is a cheap one, computed by its table's own code and settings. Fails if a value is farther from the
-kept one than the sample's tolerance, which is what other processors and libraries may move.
+The script first names the tables in results/recipes.json that another training recipe made. Then a cheap
+row of each table is computed by the table's own code and settings. The script fails if a value is farther
+from the kept value than the sample's tolerance, which allows for other processors and libraries.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
-from keep import RESULTS
+from keep import RESULTS, recipes_of
 from omegaconf import OmegaConf
 from rich.console import Console
 from rich.table import Table
@@ -31,6 +32,7 @@ import reproduce
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.compare import trials
 from lmbm_torch.compare.cells import Cell, Result, compute
+from lmbm_torch.compare.tables import recipe_used
 
 SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
 """Tolerances of shares of some thousand test instances: a handful of them may change."""
@@ -207,12 +209,13 @@ SAMPLES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check samples; the number of values beyond their tolerance."""
+    """Check samples and return the number of values beyond their tolerance."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("tables", nargs="*", help="of results/; all by default")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where tables are kept")
+    parser.add_argument("--recipes", action="store_true", help="only name the tables of another recipe")
     options = parser.parse_args(arguments)
     unknown = set(options.tables) - {sample.table for sample in SAMPLES}
     if unknown:
@@ -220,6 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"tables: expected some of {[sample.table for sample in SAMPLES]}, got {sorted(unknown)}"
         )
     console, moved = Console(width=160), 0
+    for table, difference in stale(options.results).items():
+        console.print(f"{table} was made by another training recipe: {difference}", highlight=False)
+    if options.recipes:
+        return len(stale(options.results))
     shown = Table("table", "row", "value", "kept", "recomputed", "tolerance", "seconds")
     for sample in SAMPLES:
         if options.tables and sample.table not in options.tables:
@@ -240,8 +247,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return moved
 
 
+def stale(results: Path = RESULTS) -> dict[str, str]:
+    """Return the kept tables that another training recipe made, with what differs from today's recipe."""
+    found, today = {}, recipe_used() or {}
+    for table, made in recipes_of(results).items():
+        if made is None:
+            found[table] = "an unrecorded recipe"
+        elif changed := {name for name in made.keys() & today.keys() if made[name] != today[name]}:
+            found[table] = ", ".join(f"{name} was {made[name]}, is {today[name]}" for name in sorted(changed))
+    return found
+
+
 def number(value: Any) -> float:
-    """A value as it is computed, or as a table shows it: the mean of a mean ± its deviation."""
+    """Return a computed value as a float, or the mean of a shown "mean ± deviation"."""
     return float(value.split(" ± ")[0]) if isinstance(value, str) else float(value)
 
 

@@ -12,15 +12,19 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lmbm_torch.compare.tables import FINISHED
-from lmbm_torch.files import replacing
+from lmbm_torch.files import replacing, write_text
 
 RESULTS = Path(__file__).parents[1] / "results"
+RECIPES = "recipes.json"
 
 
 def keep(folder: Path, results: Path = RESULTS) -> list[Path]:
-    """Copy a finished table to ``<name>.*`` and ``<name>_<other file>`` in ``results``; the copies.
+    """Copy a finished table to ``<name>.*`` and ``<name>_<other file>`` in ``results``; return the copies.
+
+    ``recipes.json`` there records the recipe by which the table was made.
 
     Raises:
         ValueError: the table is not finished, lacks one of its files, or has fewer rows than the kept one
@@ -47,7 +51,24 @@ def keep(folder: Path, results: Path = RESULTS) -> list[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target) as stream:
             stream.write(content)
-    return [*contents]
+    recipes = recipes_of(results)
+    if mark["recipe"] is None:
+        recipes.pop(mark["name"], None)
+    else:
+        recipes[mark["name"]] = mark["recipe"]
+    lines = [f" {json.dumps(name)}: {json.dumps(recipes[name])}" for name in sorted(recipes)]
+    write_text(results / RECIPES, "{\n" + ",\n".join(lines) + "\n}\n")
+    return [*contents, results / RECIPES]
+
+
+def recipes_of(results: Path = RESULTS) -> dict[str, dict[str, Any] | None]:
+    """Return the constants of the training recipe by which each kept table was made, by the table's name.
+
+    The recipe of a table that was kept before tables recorded recipes is None. A table without large-margin
+    training has no recipe.
+    """
+    file = results / RECIPES
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
 
 def _num_rows(content: bytes) -> int:

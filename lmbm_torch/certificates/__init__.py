@@ -4,7 +4,7 @@
 * ``digest(energy)`` names the problem that a certificate is about;
 * ``write_training(problem, state, path)`` writes a training's duals, which bound what it is short of.
 
-``scripts/check_certificate.py`` checks them, ``docs/certificates.md`` tells the format.
+``scripts/certificate_checker`` checks them, ``docs/certificates.md`` tells the format.
 """
 
 from lmbm_torch.certificates.decodings import digest, write

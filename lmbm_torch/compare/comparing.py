@@ -11,7 +11,7 @@ from rich.console import Console
 
 from lmbm_torch.compare import trials
 from lmbm_torch.compare.cells import Result, compute, print_tables, write_tables
-from lmbm_torch.compare.tables import write_text
+from lmbm_torch.compare.tables import recipe_used, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz import interval_plot
@@ -57,16 +57,14 @@ def compare(
 
 def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) -> None:
     """Store the settings of the folder's trials; only the number of splits may change."""
-    made: dict[str, Any] = {"data": data.sha256(), **asdict(settings)}
+    made: dict[str, Any] = {"data": data.sha256(), "recipe": recipe_used(), **asdict(settings)}
     del made["splits"]
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         if before != made:
             changed = [key for key in made if before.get(key) != made[key]]
-            words = [
-                "of other data" if key == "data" else f"of {key}={before.get(key)} instead of {made[key]}"
-                for key in changed
-            ]
+            others = {"data": "of other data", "recipe": "of another training recipe"}
+            words = [others.get(key, f"of {key}={before.get(key)} instead of {made[key]}") for key in changed]
             raise ValueError(
                 f"output: expected a folder without trials of other settings, got {file.parent}, whose "
                 f"trials are {' and '.join(words)}; output=FOLDER names another one"

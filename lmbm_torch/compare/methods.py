@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from math import prod
 from typing import Any
 
 from scipy.sparse import issparse
@@ -34,8 +35,14 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
 )
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.fitting import recipe
 
 PENALTIES = loguniform(0.03, 10)
+# The library's own families take features as they are, and count C in units of their own.
+OWN = {"C": [recipe.times_scale(C) for C in recipe.SEARCHED_C]}
+# Multiples of "scale"; structural SVMs of a larger C are no better, and training takes two to five times as
+# long (scripts/bench/recipes.py).
+MOST_STRUCTURAL_C = 3.0
 KERNEL_PENALTIES, WIDTHS = loguniform(0.1, 100), ["scale", 0.3, 1.0, 3.0]
 GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
 RULES = {"shrinkage": [0.1, 0.3, 0.5], "feature_share": [None, 0.2]}
@@ -131,19 +138,27 @@ METHODS: dict[str, Tuned | Ensemble] = {
         is_scaled=False,
         library="mlrl",
     ),
-    "LMSBN": Tuned(LMSBNClassifier(random_state=0), {"C": PENALTIES}),
-    "LMSBN, RBF kernel": Tuned(LMSBNClassifier(kernel="rbf", random_state=0), {"C": PENALTIES}),
+    "LMSBN": Tuned(LMSBNClassifier(random_state=0), OWN, is_scaled=False),
+    "LMSBN, RBF kernel": Tuned(LMSBNClassifier(kernel="rbf", random_state=0), OWN, is_scaled=False),
     f"{MEMBERS} LMSBNs": Ensemble(
         "LMSBN", lambda network: LMSBNEnsembleClassifier(network, num_members=MEMBERS, random_state=0)
     ),
-    "LMBM": Tuned(LMBMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}),
+    "LMBM": Tuned(LMBMClassifier(random_state=0), OWN, is_scaled=False),
     "structural SVM": Tuned(
-        StructuralSVMClassifier(random_state=0), {"C": PENALTIES, "coupling_penalty": loguniform(1, 100)}
+        StructuralSVMClassifier(random_state=0),
+        {"C": [recipe.times_scale(C) for C in recipe.SEARCHED_C if C <= MOST_STRUCTURAL_C]},
+        is_scaled=False,
     ),
     "conditional RBM": Tuned(
-        ConditionalRBMClassifier(random_state=0), {"C": loguniform(0.1, 30), "num_hidden": [4, 8]}
+        ConditionalRBMClassifier(random_state=0), OWN | {"num_hidden": [4, 8]}, is_scaled=False
     ),
 }
+
+
+def num_settings(space: Mapping[str, Any], most: int) -> int:
+    """Return the number of settings in a space, at most ``most``; a distribution has no limit."""
+    sizes = [len(values) if isinstance(values, list) else most for values in space.values()]
+    return min(most, prod(sizes))
 
 
 def tuned(name: str) -> Tuned:

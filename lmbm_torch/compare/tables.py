@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,7 @@ def table(folder: Path, name: str) -> Iterator[Path]:
     """The folder of a table, marked as finished when the block ends without an exception.
 
     The mark lists the CSV, Markdown and PNG files that the block has written, ``table.*`` and others, for
-    ``make keep``.
+    ``make keep``, and the training recipe (:func:`recipe_used`).
 
     Args:
         folder: made if needed.
@@ -49,7 +50,17 @@ def table(folder: Path, name: str) -> Iterator[Path]:
     before = _versions(folder)
     yield folder
     written = sorted(file for file, version in _versions(folder).items() if before.get(file) != version)
-    write_text(folder / FINISHED, json.dumps({"name": name, "files": written}, indent=1))
+    mark = {"name": name, "files": written, "recipe": recipe_used()}
+    write_text(folder / FINISHED, json.dumps(mark, indent=1))
+
+
+def recipe_used() -> dict[str, Any] | None:
+    """Return the constants of the training recipe, by name; None if nothing in the process has read them."""
+    recipe = sys.modules.get("lmbm_torch.fitting.recipe")
+    if recipe is None:
+        return None
+    constants = {name: value for name, value in vars(recipe).items() if name.isupper() and name[0] != "_"}
+    return json.loads(json.dumps(constants, sort_keys=True))
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:

@@ -21,6 +21,7 @@ from lmbm_torch.compare.methods import (
     Ensemble,
     Tuned,
     is_installed,
+    num_settings,
     scalings,
     takes,
     tuned,
@@ -134,13 +135,11 @@ def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int
     X, Y = part(data, data.train)
     offered = _offered(method, X)
     pipeline = Pipeline([("scaling", "passthrough"), ("model", clone(method.model))])
+    space = {"scaling": [*offered.values()]} | {f"model__{key}": each for key, each in method.space.items()}
     search = RandomizedSearchCV(
         pipeline,
-        {
-            "scaling": list(offered.values()),
-            **{f"model__{key}": value for key, value in method.space.items()},
-        },
-        n_iter=settings.budget,
+        space,
+        n_iter=num_settings(space, settings.budget),
         scoring="accuracy",
         refit=False,
         cv=KFold(settings.folds, shuffle=True, random_state=seed),

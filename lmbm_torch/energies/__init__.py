@@ -3,12 +3,11 @@
 The whole library keeps one sign, one coding and one counting:
 
 * Stored tensors are **log-potentials**: larger is better. ``energy(labels) = −score(labels)``.
-* Labels are **{0, 1}** wherever a user sees them, shape ``(batch, labels)``; leading axes before the batch
-  (``(*samples, batch, labels)``) are samples that share it. Those of chains and trees are class indices.
+* Labels are **{0, 1}** wherever a user sees labels, shape ``(batch, labels)``; leading axes before the batch
+  (``(*samples, batch, labels)``) are samples of the same batch. Labels of chains and trees are class indices.
 * Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
-  parities. :func:`to_spins` is the only place where that is written. Restricted Boltzmann machines score the
-  {0, 1} units themselves.
-* Labels, parents and cliques are counted by the label's own index, never by its place in an ordering.
+  parities. :func:`to_spins` is the only conversion. Restricted Boltzmann machines score {0, 1} units.
+* Labels, parents and cliques are counted by the label's own index, never by the place in an ordering.
 """
 
 from lmbm_torch.energies.base import BaseEnergy, Energy, MarginEnergy, check_energy, cliques_up_to, to_spins
@@ -17,7 +16,7 @@ from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
-from lmbm_torch.energies.pairwise import PairwiseEnergy, UnitForm
+from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tied_cliques import TiedCliques
@@ -38,7 +37,6 @@ __all__ = [
     "SequentialEnergy",
     "TiedCliques",
     "TreeEnergy",
-    "UnitForm",
     "check_energy",
     "cliques_up_to",
     "from_markov_logic",

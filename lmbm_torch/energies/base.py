@@ -1,4 +1,4 @@
-"""The interface of all energies, what they share of it, and the coding of labels."""
+"""The interface of all energies, the shared implementation, and the coding of labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmbm_torch.verdicts import is_traced, refuse_unless
 
 @runtime_checkable
 class Energy(Protocol):
-    """A batch of scoring functions over labels; :class:`BaseEnergy` has all of it but ``score``."""
+    """A batch of scoring functions over labels; :class:`BaseEnergy` implements all but ``score``."""
 
     @property
     def batch_size(self) -> int: ...
@@ -35,36 +35,36 @@ class Energy(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def score(self, labels: Labels, /) -> Scores:
-        """Log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
+        """Return the log-potential of each labelling; larger is better, and p(y) ∝ exp(score(y))."""
         ...
 
     def energy(self, labels: Labels, /) -> Scores:
-        """−score."""
+        """Return −score."""
         ...
 
     def check_values(self) -> None:
-        """Raise ValueError if a tensor holds what inference cannot work with; called where that begins."""
+        """Raise ValueError for values that inference cannot use; every inference routine checks first."""
 
     def select(self, rows: Tensor | slice) -> Energy:
-        """The energy of some of the batch's examples."""
+        """Return the energy of some of the batch's examples."""
         ...
 
     def add_unary(self, unary: Tensor) -> Energy:
-        """The energy whose score is larger by what ``unary`` says of each label: how a loss is added."""
+        """Return the energy with a score larger by ``unary`` of each label, such as a loss."""
         ...
 
 
 @runtime_checkable
 class MarginEnergy(Energy, Protocol):
-    """An energy whose labels each have a local margin, so that hinge losses are defined."""
+    """The protocol of energies with a local margin for each label, as hinge losses need."""
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """m_i = s_i z_i: by how much label i agrees with its local field."""
+        """Return m_i = s_i z_i, the agreement of label i with the local field."""
         ...
 
 
-class kept:  # stands where functools.cached_property would
-    """A property that is computed once, without the lock of Python 3.11's: torch.compile has none."""
+class kept:  # in place of functools.cached_property
+    """A property computed once: torch.compile cannot trace the lock of Python 3.11's cached_property."""
 
     def __init__(self, compute: Callable[[Any], Any]) -> None:
         self.compute, self.__doc__ = compute, compute.__doc__
@@ -79,19 +79,19 @@ class kept:  # stands where functools.cached_property would
 
 
 class BaseEnergy:
-    """The part that energies share; a kind of energy is a frozen dataclass that adds tensors and ``score``.
+    """The base class of energies; a kind of energy is a frozen dataclass that adds tensors and ``score``.
 
     Attributes:
-        PER_EXAMPLE: the tensors that have a row for each example, or may have, and their number of axes
-            where they do; first one that always does, whose dtype and device are those of all. Tensors that
-            may be left out are None then.
+        PER_EXAMPLE: the tensors with a row for each example, and their number of axes. The first tensor
+            always has rows; its dtype and device are those of the energy. Optional tensors are None if left
+            out.
     """
 
     PER_EXAMPLE: ClassVar[dict[str, int]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        # So that torch.func, such as jvp of a model, goes through energies to their tensors.
+        # torch.func, such as jvp of a model, then finds the tensors of energies.
         register_leaves(cls, _flat, partial(_unflat, cls))
 
     @property
@@ -115,14 +115,14 @@ class BaseEnergy:
         return getattr(self, next(iter(self.PER_EXAMPLE)))
 
     def _check_first(self) -> None:
-        """Refuse a first tensor with other axes, with an empty one, or without floating-point numbers."""
+        """Raise ValueError unless the first tensor is floating-point, not empty and has the right axes."""
         name, axes = next(iter(self.PER_EXAMPLE.items()))
         check_shape(name, self._first, *[None] * axes)
         check_floating(name, self._first)
 
     def _resolve_negative(self: Any) -> None:
-        """Negate what torch has only marked as negative, such as imaginary parts: NumPy does not read it."""
-        # What is compiled reads no tensor by NumPy.
+        """Copy tensors that torch only marks as negative, such as imaginary parts: NumPy cannot read them."""
+        # Compiled code reads no tensor by NumPy.
         if is_traced():
             return
         for field in fields(self):
@@ -131,24 +131,24 @@ class BaseEnergy:
                 object.__setattr__(self, field.name, tensor.resolve_neg())
 
     def _check_table(self, name: str, *shape: int) -> None:
-        """Refuse a tensor, of the batch or of each example, of another shape, dtype or device."""
+        """Raise ValueError for a tensor, shared or per example, of another shape, dtype or device."""
         table = getattr(self, name)
         check_shape(name, table, *(() if table.ndim == len(shape) else (self.batch_size,)), *shape)
         check_like(name, table, next(iter(self.PER_EXAMPLE)), self._first)
 
     def energy(self: Any, *labels: Tensor) -> Tensor:
-        """−score."""
+        """Return −score."""
         return -self.score(*labels)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN, infinite or enormous log-potentials, or ones of half precision."""
+        """Raise ValueError for NaN, infinite, enormous or half-precision log-potentials."""
         check_precision(self.dtype)
         for name in self.PER_EXAMPLE:
             if getattr(self, name) is not None:
                 check_moderate(name, getattr(self, name))
 
     def select(self: Any, rows: Tensor | slice) -> Any:
-        """The energy of some of the batch's examples."""
+        """Return the energy of some of the batch's examples."""
         tensors = {name: getattr(self, name) for name in self.PER_EXAMPLE}
         chosen = {
             name: tensor[rows]
@@ -158,7 +158,7 @@ class BaseEnergy:
         return replace(self, **chosen)
 
     def to(self: Any, *where: torch.dtype | torch.device | str) -> Any:
-        """The energy in another precision, on another device, or both; whole numbers keep their type."""
+        """Convert the energy to another precision, device or both; integer tensors keep their dtype."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         for each in where:
@@ -168,21 +168,17 @@ class BaseEnergy:
         return replace(self, **tensors)
 
     def add_unary(self: Any, unary: Tensor) -> Any:
-        """The energy whose score is larger by what ``unary`` says of each label: how a loss is added.
+        """Return the energy with a score larger by ``unary`` of each label, such as a loss.
 
         Args:
-            unary: Σ_i unary_i y_i is added, or of labels with several states Σ_t unary_t(y_t); one row may
-                serve all examples.
+            unary: Σ_i unary_i y_i is added, or for labels with several states Σ_t unary_t(y_t); a single row
+                serves all examples.
 
         Raises:
-            ValueError: ``unary`` of another shape, dtype or device than the energy's.
-            TypeError: a kind of energy to which nothing can be added, such as a directed model, whose score
-                is normalised.
+            ValueError: ``unary`` has another shape, dtype or device than the energy.
+            TypeError: the energy takes no unary terms, such as a belief network, whose score is normalised.
         """
-        raise TypeError(
-            "energy: expected one to whose score terms of single labels can be added, "
-            f"got {type(self).__name__}"
-        )
+        raise TypeError(f"energy: expected a kind with add_unary, got {type(self).__name__}")
 
     def _check_unary(self, unary: Tensor, like: Tensor) -> None:
         check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, *like.shape[1:])
@@ -190,7 +186,7 @@ class BaseEnergy:
 
 
 def _flat(energy: Any) -> tuple[list[Any], tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]]:
-    """The values of fields for tensors, and the names of these with whatever else there is."""
+    """Return the tensors of an energy, and the names of the tensors with all other fields."""
     values = {field.name: getattr(energy, field.name) for field in fields(energy)}
     names = tuple(
         field.name
@@ -201,7 +197,7 @@ def _flat(energy: Any) -> tuple[list[Any], tuple[tuple[str, ...], tuple[tuple[st
 
 
 def _unflat(kind: type, leaves: Iterable[Any], rest: Any) -> Any:
-    """The inverse of :func:`_flat`; without checks, since leaves may be anything meanwhile."""
+    """Build an energy from the parts of :func:`_flat`, without checks: torch may pass any objects."""
     names, fixed = rest
     energy = object.__new__(kind)
     for name, value in (*zip(names, leaves, strict=True), *fixed):
@@ -210,7 +206,7 @@ def _unflat(kind: type, leaves: Iterable[Any], rest: Any) -> Any:
 
 
 class StateEnergy(BaseEnergy):
-    """A batch whose labels are class indices 0 … states − 1; its kinds are frozen dataclasses.
+    """The base class of energies over class indices 0 … states − 1; each kind is a frozen dataclass.
 
     Attributes:
         unary: (batch, positions, states), log-potentials of each label's state.
@@ -226,11 +222,11 @@ class StateEnergy(BaseEnergy):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the transition is the same everywhere."""
+        """Return whether the transition is the same everywhere."""
         return self.transition.ndim == 2
 
     def _check_potentials(self, num_tables: int) -> None:
-        """Refuse log-potentials of another shape, dtype or device; ``num_tables`` are an example's own."""
+        """Raise ValueError for log-potentials of another shape, dtype or device."""
         self._resolve_negative()
         self._check_first()
         leading = () if self.is_shared else (self.batch_size, num_tables)
@@ -238,7 +234,7 @@ class StateEnergy(BaseEnergy):
         check_like("transition", self.transition, "unary", self.unary)
 
     def _check_index(self, name: str, index: Tensor, size: int) -> None:
-        """Refuse whole numbers of another size, dtype or device."""
+        """Raise ValueError for an integer tensor of another size, dtype or device."""
         check_shape(name, index, size)
         if (index.dtype, index.device) != (torch.int64, self.device):
             raise ValueError(
@@ -246,7 +242,7 @@ class StateEnergy(BaseEnergy):
             )
 
     def _check_states(self, strange: Tensor, where: str = "") -> None:
-        """Refuse labels of which some are ``strange``, no states."""
+        """Raise ValueError if some labels are ``strange``, no states."""
         wanted = f"labels: expected 0 to {self.num_states - 1}{where}"
 
         def refuse() -> None:
@@ -257,11 +253,11 @@ class StateEnergy(BaseEnergy):
     def _unary_scores(
         self, states: Shaped[Tensor, "*samples batch positions"]
     ) -> Float[Tensor, "*samples batch positions"]:
-        """unary_t(y_t)."""
+        """Return unary_t(y_t)."""
         return self.unary.expand(*states.shape, -1).gather(-1, states[..., None]).squeeze(-1)
 
     def add_unary(self: Any, unary: Float[Tensor, "#batch positions states"]) -> Any:
-        """The energy whose score is larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
+        """Return the energy with a score larger by Σ_t unary_t(y_t); see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary)
 
@@ -270,16 +266,12 @@ _PARTS = sorted(name for name in vars(Energy) if not name.startswith("_"))
 
 
 def check_energy(energy: Any) -> None:
-    """Refuse an object that lacks a part of :class:`Energy`, and name what it lacks.
-
-    Raises:
-        TypeError: it does.
-    """
+    """Raise TypeError naming the missing attributes if an object does not follow :class:`Energy`."""
     missing = [name for name in _PARTS if not hasattr(energy, name)]
     if missing:
         raise TypeError(
-            f"energy: expected what lmbm_torch.energies.Energy describes, got {type(energy).__name__}, "
-            f"which lacks {', '.join(missing)}"
+            f"energy: expected the attributes of lmbm_torch.energies.Energy, got {type(energy).__name__} "
+            f"without {', '.join(missing)}"
         )
 
 
@@ -296,7 +288,7 @@ def check_floating(name: str, tensor: Tensor) -> None:
 
 
 def check_cliques(cliques: Iterable[Sequence[int]], num_labels: int, *, least: int = 1) -> None:
-    """Raise ValueError unless each clique holds at least so many labels, all different."""
+    """Raise ValueError unless each clique holds at least ``least`` distinct labels."""
     names = set(range(num_labels))
     for clique in cliques:
         if len(clique) < least or len(set(clique)) < len(clique) or not set(clique) <= names:
@@ -309,9 +301,15 @@ def to_spins(labels: Tensor, dtype: torch.dtype | None = None) -> Tensor: ...
 @overload
 def to_spins(labels: np.ndarray, dtype: np.dtype | type | None = None) -> np.ndarray: ...
 def to_spins(labels, dtype=None):
-    """s = 2y − 1: {0, 1} labels as {−1, +1} spins; NaN (a missing label) stays NaN.
+    """Convert {0, 1} labels to {−1, +1} spins s = 2y − 1; NaN (a missing label) stays NaN.
 
-    The result has ``dtype``, by default the labels' own where that is floating point, else the default one.
+    The result has ``dtype``; by default the dtype of floating-point labels, else torch's default dtype.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import to_spins
+        >>> to_spins(torch.tensor([[0, 1, 1]]))
+        tensor([[-1.,  1.,  1.]])
     """
     if isinstance(labels, Tensor):
         if dtype is None:
@@ -323,10 +321,10 @@ def to_spins(labels, dtype=None):
 
 
 def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch labels"]:
-    """Return spins of the known labels in float64, 0 for free ones; one row for all where none is known.
+    """Return spins of the known labels in float64, 0 for free labels; a single row if no label is known.
 
     Raises:
-        ValueError: ``known`` of another shape or with other values.
+        ValueError: ``known`` has another shape or other values.
     """
     if known is None:
         return torch.zeros(1, energy.num_labels, dtype=torch.float64, device=energy.device)
@@ -335,6 +333,6 @@ def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch la
 
 
 def cliques_up_to(num_labels: int, degree: int) -> tuple[tuple[int, ...], ...]:
-    """Every set of 3 to ``degree`` labels, the smaller ones first; none for degrees 1 and 2."""
+    """List every set of 3 to ``degree`` labels, smaller sets first; an empty list for degrees 1 and 2."""
     sizes = range(3, min(degree, num_labels) + 1)
     return tuple(clique for size in sizes for clique in combinations(range(num_labels), size))

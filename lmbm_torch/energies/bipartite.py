@@ -15,14 +15,14 @@ from lmbm_torch.shapes import Float, Scores, Shaped
 
 
 def softplus(fields: Tensor) -> Tensor:
-    """log(1 + e^x), element by element: a {0, 1} unit of field x adds it to a log partition."""
-    # Above its threshold this is x, which torch's own threshold of 20 would make wrong by 2e-9.
+    """Compute log(1 + e^x) elementwise, the term of a {0, 1} unit of field x in a log partition."""
+    # Above the threshold softplus(x) is x; torch's own threshold of 20 would be wrong by 2e-9.
     return functional.softplus(fields, threshold=40.0)
 
 
 @dataclass(frozen=True)
 class BipartiteEnergy(BaseEnergy):
-    """A batch of (conditional) restricted Boltzmann machines that share one coupling.
+    """A batch of (conditional) restricted Boltzmann machines with one shared coupling.
 
     The visible units v are the labels, the hidden units h are never observed; both are {0, 1}, and
 
@@ -38,6 +38,13 @@ class BipartiteEnergy(BaseEnergy):
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import BipartiteEnergy
+        >>> energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 1), torch.tensor([[2.0], [2.0]]))
+        >>> energy.hidden_given_visible(torch.tensor([[1.0, 1.0]]))
+        tensor([[0.9820]])
     """
 
     PER_EXAMPLE: ClassVar = {"visible": 2, "hidden": 2}
@@ -72,9 +79,9 @@ class BipartiteEnergy(BaseEnergy):
         visible_labels: Shaped[Tensor, "*samples #batch visible"],
         hidden_labels: Shaped[Tensor, "*samples #batch hidden"] | None = None,
     ) -> Scores:
-        """v·visible + h·hidden + vᵀ coupling h; for probabilities in place of labels, its expectation.
+        """Return v·visible + h·hidden + vᵀ coupling h; of probabilities, the expected score.
 
-        Without hidden units they are summed out: −:meth:`free_energy`.
+        Without hidden labels the hidden units are summed out: −:meth:`free_energy`.
         """
         if hidden_labels is None:
             return -self.free_energy(visible_labels)
@@ -82,9 +89,9 @@ class BipartiteEnergy(BaseEnergy):
         return (visible * self.visible).sum(-1) + (hidden * self.hidden_fields(visible)).sum(-1)
 
     def free_energy(self, visible_labels: Shaped[Tensor, "*samples #batch visible"]) -> Scores:
-        """−log Σ_h exp(score(v, h)) = −v·visible − Σ_j softplus(hidden_j + (vᵀ coupling)_j).
+        """Return −log Σ_h exp(score(v, h)) = −v·visible − Σ_j softplus(hidden_j + (vᵀ coupling)_j).
 
-        Paper, Equation 4. That of the hidden units is ``swap().free_energy``.
+        Paper, Equation 4. The free energy of the hidden units is ``swap().free_energy``.
         """
         visible = visible_labels.to(self.dtype)
         return -(visible * self.visible).sum(-1) - softplus(self.hidden_fields(visible)).sum(-1)
@@ -92,32 +99,32 @@ class BipartiteEnergy(BaseEnergy):
     def hidden_fields(
         self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
     ) -> Float[Tensor, "*samples _batch hidden"]:
-        """hidden + vᵀ coupling: the log-odds of each hidden unit, given the visible ones."""
+        """Return hidden + vᵀ coupling, the logit of each hidden unit given the visible units."""
         return self.hidden + visible_labels.to(self.dtype) @ self.coupling
 
     def visible_fields(
         self, hidden_labels: Shaped[Tensor, "*samples #batch hidden"]
     ) -> Float[Tensor, "*samples _batch visible"]:
-        """visible + coupling h: the log-odds of each visible unit, given the hidden ones."""
+        """Return visible + coupling h, the logit of each visible unit given the hidden units."""
         return self.visible + hidden_labels.to(self.dtype) @ self.coupling.mT
 
     def hidden_given_visible(
         self, visible_labels: Shaped[Tensor, "*samples #batch visible"]
     ) -> Float[Tensor, "*samples _batch hidden"]:
-        """P(h_j = 1 | v), independent between hidden units (paper, Equation 3)."""
+        """Return P(h_j = 1 | v), independent between hidden units (paper, Equation 3)."""
         return torch.sigmoid(self.hidden_fields(visible_labels))
 
     def visible_given_hidden(
         self, hidden_labels: Shaped[Tensor, "*samples #batch hidden"]
     ) -> Float[Tensor, "*samples _batch visible"]:
-        """P(v_i = 1 | h), independent between visible units (paper, Equation 3)."""
+        """Return P(v_i = 1 | h), independent between visible units (paper, Equation 3)."""
         return torch.sigmoid(self.visible_fields(hidden_labels))
 
     def swap(self) -> BipartiteEnergy:
-        """The same model with its two sides exchanged: score(v, h) becomes score(h, v)."""
+        """Return the same model with its two sides exchanged: score(v, h) becomes score(h, v)."""
         return BipartiteEnergy(self.hidden, self.visible, self.coupling.mT)
 
     def add_unary(self, unary: Float[Tensor, "#batch visible"]) -> BipartiteEnergy:
-        """The energy whose score is larger by v·unary; see :meth:`BaseEnergy.add_unary`."""
+        """Return the energy with a score larger by v·unary; see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.visible)
         return replace(self, visible=self.visible + unary)

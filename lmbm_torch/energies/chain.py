@@ -1,4 +1,4 @@
-"""Sequences whose labels each have one of several states and depend on their neighbours."""
+"""Sequences of labels with several states; each label depends on its neighbours."""
 
 from __future__ import annotations
 
@@ -15,28 +15,35 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.shapes import Bool, Float, Int, Scores, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-# What stands in place of a label beyond a chain's end: no class, so that nothing can count it as one.
+# The label beyond a chain's end, which is no class.
 PADDING = -1
 
 
 @dataclass(frozen=True)
 class ChainEnergy(StateEnergy):
-    """A batch of chains of different lengths, all of whose labels are class indices 0 … states − 1.
+    """A batch of chains of different lengths, with class indices 0 … states − 1 as labels.
 
         score(y) = Σ_{t < length} unary_t(y_t) + Σ_{t < length − 1} transition_t(y_t, y_{t+1})
 
-    and p(y) ∝ exp(score(y)) (max_margin_markov_networks_survey_2003, section 4.2). What stands beyond a
-    chain's end, in log-potentials or labels, is padding that is never looked at and may be NaN; labels that
-    inference returns are ``PADDING`` (−1) there. A log-potential of −∞ forbids a state or a transition.
+    and p(y) ∝ exp(score(y)) (max_margin_markov_networks_survey_2003, section 4.2). Log-potentials and labels
+    beyond a chain's end are padding; padding is never read and may be NaN. Returned labels are ``PADDING``
+    (−1) there. A log-potential of −∞ forbids a state or a transition.
 
     Args:
         unary: log-potentials of the states at each position, given the input.
         transition: row r, column s: from state r to state s at the next position; the same everywhere, or one
             matrix for each example and step.
-        lengths: positions of each chain, 1 up to ``unary``'s; all of them if not given.
+        lengths: positions of each chain, 1 up to ``unary``'s; all positions if not given.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import ChainEnergy, decode
+        >>> energy = ChainEnergy(torch.tensor([[[1.0, 0.0], [0.0, 0.5]]]), torch.eye(2))
+        >>> decode(energy).labels
+        tensor([[0, 0]])
     """
 
     PER_EXAMPLE: ClassVar = {"unary": 3, "transition": 4, "lengths": 1}
@@ -67,20 +74,20 @@ class ChainEnergy(StateEnergy):
 
     @property
     def max_length(self) -> int:
-        """Positions that there is room for, padding included."""
+        """Return the number of positions of the longest possible chain, padding included."""
         return self.num_labels
 
     @kept
     def inside(self) -> Bool[Tensor, "batch length"]:
-        """True up to each chain's end, false for padding."""
+        """Return a mask that is true up to each chain's end."""
         return torch.arange(self.max_length, device=self.device) < self.lengths[:, None]
 
     def check_values(self) -> None:
-        """Raise ValueError as :meth:`BaseEnergy.check_values`; −∞ is allowed, and anything in padding."""
+        """Raise ValueError as :meth:`BaseEnergy.check_values`; −∞ and any padding are allowed."""
         check_precision(self.dtype)
         check_not_mapped("unary", self.unary)
         check_not_mapped("transition", self.transition)
-        # Padding is never looked at.
+        # Padding is never read.
         unary = self.unary.masked_fill(~self.inside[..., None], 0)
         transition = self.transition
         if not self.is_shared:
@@ -90,14 +97,14 @@ class ChainEnergy(StateEnergy):
             check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch length"]) -> Scores:
-        """Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ where that is forbidden.
+        """Return Σ_t unary_t(y_t) + Σ_t transition_t(y_t, y_{t+1}); −∞ for a forbidden labelling.
 
         Raises:
-            ValueError: a label inside a chain that is no state.
+            ValueError: a label inside a chain is no state.
         """
         strange = self.inside & ((labels < 0) | (labels >= self.num_states))
         self._check_states(strange, " up to each chain's end")
-        # An index that is refused later must not reach a device's kernel, which would not survive it.
+        # A GPU kernel must not see an index out of range, even if the index is refused later.
         states = labels.long().where(self.inside, 0).clamp(0, self.num_states - 1)
         unary = self._unary_scores(states)
         before, after = states[..., :-1], states[..., 1:]
@@ -110,18 +117,18 @@ class ChainEnergy(StateEnergy):
         return unary.where(self.inside, 0).sum(-1) + steps.where(self.inside[:, 1:], 0).sum(-1)
 
     def locally_normalised(self) -> ChainEnergy:
-        """The maximum-entropy Markov model of the same potentials: its score is a log-probability.
+        """Return the maximum-entropy Markov model of the same potentials, with a log-probability as score.
 
             log P(y_0) + Σ_t log P(y_{t+1} | y_t)
 
-        where each is a softmax over the state alone that it is for, of its unary and of the transition to it
-        (McCallum, Freitag and Pereira, ICML 2000). What comes later says nothing about what came before: the
-        label bias that globally normalised chains do not have.
+        where each factor is a softmax over the states of one position, of the unary and the transition to
+        the state (McCallum, Freitag and Pereira, ICML 2000). Later positions say nothing about earlier
+        positions: the label bias, which globally normalised chains do not have.
 
         Raises:
-            ValueError: a state that none is allowed to follow, or a first position without an allowed one.
+            ValueError: a state without an allowed successor, or a first position without an allowed state.
         """
-        # Padding may be NaN, whose softmax would have NaN for a gradient even where nothing flows.
+        # Padding may be NaN, and a softmax of NaN has NaN gradients.
         unary = self.unary.masked_fill(~self.inside[..., None], 0)
         transition = self.transition
         if not self.is_shared:
@@ -134,20 +141,20 @@ class ChainEnergy(StateEnergy):
             return total == total
 
         def refuse() -> None:
-            raise ValueError("energy: expected a state that is allowed to follow each other one, got none")
+            raise ValueError("energy: expected an allowed successor of every state, got a state without")
 
-        # Of potentials that are all −∞ the softmax is NaN.
-        what = "energy: expected a state that is allowed to follow each other one"
+        # The softmax of potentials that are all −∞ is NaN.
+        what = "energy: expected an allowed successor of every state"
         refuse_unless(what, (unary, transition), has_no_nan, refuse)
         return ChainEnergy(torch.cat([first, torch.zeros_like(unary[:, 1:])], 1), steps, self.lengths)
 
     @classmethod
     def from_pairwise(cls, energy: PairwiseEnergy, path: Sequence[int] | Tensor) -> ChainEnergy:
-        """A Boltzmann machine whose couplings follow a path, with the same scores: states 0 and 1.
+        """Convert a Boltzmann machine coupled along a path to a chain of states 0 and 1 with equal scores.
 
         Args:
             energy: coupled between neighbours on the path alone.
-            path: ``path[t]`` is the label at position t, so that ``labels[..., path]`` are the chain's.
+            path: ``path[t]`` is the label at position t; ``labels[..., path]`` are the labels of the chain.
 
         Raises:
             ValueError: a path that is no permutation of the labels, or couplings elsewhere.
@@ -159,10 +166,12 @@ class ChainEnergy(StateEnergy):
         place = torch.arange(labels, device=energy.device)
         neighbours = (place[:, None] - place).abs() <= 1
         if bool((pairwise.masked_fill(neighbours, 0) != 0).any()):
-            raise ValueError("path: expected couplings between neighbours on it alone, got others")
+            raise ValueError(
+                "path: expected couplings between neighbours on the path alone, got further couplings"
+            )
         spins = energy.unary.new_tensor([-1, 1])
         unary = energy.unary[:, order, None] * spins
-        # Every labelling passes the first position, so that is where a constant can be kept.
+        # Every labelling passes the first position, which therefore holds the constant.
         unary = torch.cat([unary[:, :1] + energy.constant[:, None, None], unary[:, 1:]], 1)
         steps = pairwise.diagonal(1, -2, -1)[..., None, None] * (spins[:, None] * spins)
         return cls(unary, steps.expand(energy.batch_size, -1, -1, -1))

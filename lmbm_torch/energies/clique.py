@@ -18,7 +18,7 @@ from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
 
 @dataclass(frozen=True)
 class CliqueEnergy(BaseEnergy):
-    """A batch of Boltzmann machines that share their cliques.
+    """A batch of Boltzmann machines with shared cliques.
 
     With spins s = 2y − 1,
 
@@ -27,15 +27,22 @@ class CliqueEnergy(BaseEnergy):
     (large_margin_boltzmann_machines_2009, Definition 2.1 and Equation 1).
 
     Args:
-        cliques: sets of one or more labels; the same set may occur again, and its weights add up.
+        cliques: sets of one or more labels; weights of repeated sets add up.
         weight: one weight per clique, shared by the batch or one row per example.
-        constant: added to every score; it moves the log partition alone. Zeros if not given, for as many
-            examples as ``weight`` has rows, or for one.
+        constant: added to every score and thus to the log partition. Zeros if not given, for as many
+            examples as ``weight`` has rows, or for one example.
         num_labels: by default as many as the cliques name.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; a clique that is empty, repeats a label or
-            names one that there is not; neither cliques nor ``num_labels``.
+        ValueError: a tensor of the wrong shape, dtype or device; an empty clique, a clique with a repeated or
+            unknown label; neither cliques nor ``num_labels``.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import CliqueEnergy, decode
+        >>> energy = CliqueEnergy(((0,), (0, 1), (0, 1, 2)), torch.tensor([1.0, 2.0, -3.0]))
+        >>> decode(energy).labels
+        tensor([[1, 1, 0]])
     """
 
     PER_EXAMPLE: ClassVar = {"constant": 1, "weight": 2}
@@ -63,28 +70,28 @@ class CliqueEnergy(BaseEnergy):
 
     @kept
     def membership(self) -> Float[Tensor, "labels cliques"]:
-        """1 where a label is in a clique."""
+        """Return a matrix that is 1 where a clique contains a label."""
         members = padded_cliques(self.cliques, self.num_labels, self.device)
         labels = torch.arange(self.num_labels, device=self.device)[:, None, None]
         return (members == labels).any(-1).to(self.dtype)
 
     def parities(self, labels: Labels) -> Float[Tensor, "*samples _batch cliques"]:
-        """Π_{i ∈ c} s_i, the feature of each clique: −1 where an odd number of its labels is 0."""
+        """Return Π_{i ∈ c} s_i, each clique's feature: −1 if an odd number of its labels is 0."""
         zeros = (1 - labels.to(self.dtype)) @ self.membership
         return 1 - 2 * (zeros % 2)
 
     def score(self, labels: Labels) -> Scores:
-        """Σ_c weight_c Π_{i ∈ c} s_i + constant."""
+        """Return Σ_c weight_c Π_{i ∈ c} s_i + constant."""
         weight = self.weight if self.weight.ndim == 2 else self.weight[None]
         return torch.einsum("...bc,bc->...b", self.parities(labels), weight) + self.constant
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j: half of what the score loses if label i alone changes."""
+        """Return m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j, half of the loss in score if label i changes."""
         margins = (self.weight * self.parities(labels)) @ self.membership.mT
         return margins.expand(*margins.shape[:-2], self.batch_size, -1)
 
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> CliqueEnergy:
-        """The energy whose score is larger by Σ_i unary_i y_i, in cliques of one label after all others.
+        """Return the energy with a score larger by Σ_i unary_i y_i, with one more clique for each label.
 
         See :meth:`BaseEnergy.add_unary`.
         """
@@ -99,7 +106,7 @@ class CliqueEnergy(BaseEnergy):
 
     @classmethod
     def from_pairwise(cls, energy: PairwiseEnergy) -> CliqueEnergy:
-        """The same scores by cliques of one label each, then of every pair of labels."""
+        """Convert a pairwise energy to cliques of one and of two labels with equal scores."""
         labels = energy.num_labels
         pairs = tuple(combinations(range(labels), 2))
         upper = torch.triu_indices(labels, labels, 1, device=energy.device)
@@ -111,7 +118,7 @@ class CliqueEnergy(BaseEnergy):
         )
 
     def to_pairwise(self) -> PairwiseEnergy:
-        """The same scores by unary and pairwise log-potentials; couplings stay shared where weights are.
+        """Convert to a pairwise energy with equal scores; shared weights give shared couplings.
 
         Raises:
             ValueError: a clique of three or more labels.

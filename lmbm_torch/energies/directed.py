@@ -1,4 +1,4 @@
-"""Sigmoid belief networks: each label conditioned on the labels before it."""
+"""Sigmoid belief networks: each label conditioned on earlier labels."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lmbm_torch.verdicts import refuse_unless
 
 @dataclass(frozen=True)
 class DirectedEnergy(BaseEnergy):
-    """A batch of sigmoid belief networks that share one topological ordering.
+    """A batch of sigmoid belief networks with one shared topological ordering.
 
     With spins s = 2y − 1 the local field of label i is
 
         z_i(s) = unary_i + Σ_{j ∈ pa(i)} parents_ij s_j + Σ_{c: i last in c} clique_weight_c Π_{j ∈ c∖i} s_j
 
-    its local margin m_i = s_i z_i, and P(y) = Π_i σ(2 m_i), so one label alone is a Boltzmann machine of one
+    the local margin is m_i = s_i z_i, and P(y) = Π_i σ(2 m_i). A single label is a Boltzmann machine of one
     spin (lmbm_and_lmsbn_2010, Definition 2).
 
     Args:
@@ -32,13 +32,21 @@ class DirectedEnergy(BaseEnergy):
         parents: row i holds the weights of label i's parents, ``(labels, labels)`` shared by the batch or
             ``(batch, labels, labels)``; non-zero only where column j precedes row i in ``ordering``.
         ordering: ``ordering[t]`` is the label at position t.
-        cliques: sets of three or more labels; the last of each in ``ordering`` is the child, the others are
-            its parents.
+        cliques: sets of three or more labels; the last label of each set in ``ordering`` is the child, all
+            other labels are parents.
         clique_weight: one weight per clique, ``(cliques,)`` or ``(batch, cliques)``.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; an ordering that is no permutation; a parent
-            that does not precede its child; a clique that is too small, or that repeats or lacks a label.
+            that does not precede its child; a clique that is too small, or has a repeated or unknown label.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import DirectedEnergy
+        >>> parents = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
+        >>> energy = DirectedEnergy(torch.zeros(1, 2), parents, torch.arange(2))
+        >>> energy.log_prob(torch.tensor([[1, 1]])).exp()
+        tensor([0.4404])
     """
 
     PER_EXAMPLE: ClassVar = {"unary": 2, "parents": 3, "clique_weight": 2}
@@ -62,7 +70,7 @@ class DirectedEnergy(BaseEnergy):
         check_cliques(self.cliques, self.num_labels, least=3)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or infinite log-potentials, or a parent that comes after its child."""
+        """Raise ValueError for NaN or infinite log-potentials, or a parent after its child."""
         super().check_values()
 
         def are_before() -> Tensor:
@@ -71,10 +79,12 @@ class DirectedEnergy(BaseEnergy):
             return ordered.triu().any().logical_not()
 
         def refuse() -> None:
-            raise ValueError("parents: expected weights only from labels earlier in the ordering, got others")
+            raise ValueError(
+                "parents: expected weights from labels earlier in the ordering, got weights from later labels"
+            )
 
         refuse_unless(
-            "parents: expected weights only from labels earlier in the ordering",
+            "parents: expected weights from labels earlier in the ordering",
             (self.parents, self.ordering),
             are_before,
             refuse,
@@ -82,11 +92,11 @@ class DirectedEnergy(BaseEnergy):
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
-        """The inverse of ``ordering``: the place of each label in it."""
+        """Return the inverse of ``ordering``: the place of each label."""
         return torch.argsort(self.ordering)
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """z_i: half the log-odds of each label given the input and its parents; above 0 it should be 1."""
+        """Return z_i, half the logit of each label given the input and the parents."""
         spins = to_spins(labels, self.dtype)
         if self.parents.ndim == 2:
             fields = self.unary + spins @ self.parents.mT
@@ -95,7 +105,7 @@ class DirectedEnergy(BaseEnergy):
         if self.clique_weight is None:
             return fields
         members = padded_cliques(self.cliques, self.num_labels, self.device)
-        # What fills up the smaller cliques stands before all labels, and is a factor of 1.
+        # Padding of smaller cliques stands before all labels and is a factor of 1.
         place = pad(self.positions, (0, 1), value=-1)[members]
         is_child = place == place.amax(-1, keepdim=True)
         spins, products = pad(spins, (0, 1), value=1.0), 1
@@ -106,19 +116,19 @@ class DirectedEnergy(BaseEnergy):
         return fields + (self.clique_weight * products) @ (child[:, None] == labels).to(self.dtype)
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """m_i = s_i z_i: by how much each label agrees with its local field."""
+        """Return m_i = s_i z_i, the agreement of each label with the local field."""
         return to_spins(labels, self.dtype) * self.local_fields(labels)
 
     def log_prob(self, labels: Labels) -> Scores:
-        """log P(y) = −Σ_i log(1 + exp(−2 m_i)); already normalised."""
+        """Return log P(y) = −Σ_i log(1 + exp(−2 m_i))."""
         return logsigmoid(2 * self.local_margins(labels)).sum(-1)
 
     def score(self, labels: Labels) -> Scores:
-        """The log-probability: a directed model's log partition is zero."""
+        """Return the log-probability; the log partition of a belief network is 0."""
         return self.log_prob(labels)
 
     def in_order(self) -> DirectedEnergy:
-        """The same model with its labels renamed by position, so that ``ordering`` is 0 … K − 1.
+        """Rename the labels by position and return the same model with ``ordering`` 0 … K − 1.
 
         ``labels[..., ordering]`` are the renamed labels; cliques come out sorted, their child last.
         """

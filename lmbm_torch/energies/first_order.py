@@ -1,7 +1,7 @@
-"""Gradients that are right, but are not differentiable themselves: those that hold at a fixed point.
+"""First-order gradients: right as gradients, but not differentiable again. This module is internal.
 
-They take messages or an active set for constants, which is right for the value's own gradient and wrong for
-what derives from that.
+Gradients at a fixed point treat messages or an active set as constants. The treatment is right for the
+gradient of the value and wrong for second derivatives.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor
 from lmbm_torch.checks import check_outside_transforms
 from lmbm_torch.energies.base import BaseEnergy
 
-__all__ = ["first_order"]
+__all__ = []
 
 Kind = TypeVar("Kind", bound=BaseEnergy)
 
 
 def first_order(energy: Kind, routine: str) -> Kind:
-    """The same energy, whose gradients raise RuntimeError where they are differentiated in their turn.
+    """Return the same energy with gradients that raise RuntimeError if differentiated again.
 
     Args:
-        routine: named by the error.
+        routine: the name for the error message.
 
     Raises:
         TypeError: see :func:`check_outside_transforms`.
@@ -42,7 +42,7 @@ def first_order(energy: Kind, routine: str) -> Kind:
 
 
 class _Once(torch.autograd.Function):
-    """The identity; its gradient has no derivative."""
+    """The identity with a gradient that has no derivative."""
 
     @staticmethod
     def forward(ctx, tensor: Tensor, routine: str) -> Tensor:
@@ -52,12 +52,12 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        # With create_graph the gradient depends on the tensor, whatever the graph behind it says.
+        # With create_graph the gradient depends on the tensor, whatever the graph says.
         return _Refusal.apply(grad, *ctx.saved_tensors, ctx.routine), None
 
 
 class _Refusal(torch.autograd.Function):
-    """The identity of a gradient, whose own backward pass refuses."""
+    """The identity of a gradient, whose own backward pass raises RuntimeError."""
 
     @staticmethod
     def forward(ctx, grad: Tensor, tensor: Tensor, routine: str) -> Tensor:

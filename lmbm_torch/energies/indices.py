@@ -1,4 +1,4 @@
-"""Orderings and cliques as indices: known to the host, and on a device without being sent each time."""
+"""Orderings and cliques as index tensors, sent to a device once. This module is internal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lmbm_torch.checks import check_permutation
 from lmbm_torch.shapes import Int
 from lmbm_torch.verdicts import is_traced, refuse_unless
 
-__all__ = ["check_ordering", "constant", "index_order", "padded_cliques", "positions_of"]
+__all__ = []
 
 Cliques = tuple[tuple[int, ...], ...]
-# Orderings that were looked at, with their version then: a model's is asked for at every step.
+# Orderings read before, with their version: a model's ordering is needed at every step.
 _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
@@ -34,13 +34,13 @@ def check_ordering(ordering: Int[Tensor, " labels"], size: int) -> None:
 
 
 def positions_of(ordering: Int[Tensor, " labels"]) -> list[int]:
-    """The place of each label in an ordering."""
+    """Return the place of each label in an ordering."""
     order = _on_host(ordering)
     return sorted(range(len(order)), key=order.__getitem__)
 
 
 def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
-    """0, 1, … on a device, which the host need not read."""
+    """Return 0, 1, … on a device and remember the values for the host."""
     order = torch.arange(size, device=device)
     if not is_traced() and not order.is_inference():
         _seen[order] = order._version, [*range(size)]
@@ -48,14 +48,14 @@ def index_order(size: int, device: torch.device) -> Int[Tensor, " labels"]:
 
 
 def constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Numbers that the host knows, as a tensor, which is sent to a device once."""
+    """Return known numbers as a tensor that is sent to a device once."""
     if is_traced():
         return torch.tensor(values, dtype=dtype, device=device)
     return _constant(values, dtype, device)
 
 
 def padded_cliques(cliques: Cliques, num_labels: int, device: torch.device) -> Int[Tensor, "cliques members"]:
-    """The labels of each clique, filled up with the number of labels to the size of the largest."""
+    """Return the labels of each clique, padded with ``num_labels`` to the size of the largest clique."""
     if is_traced():
         return _padded(cliques, num_labels, device)
     return _kept(cliques, num_labels, device)
@@ -75,7 +75,7 @@ def _constant(values: tuple[int | float, ...], dtype: torch.dtype, device: torch
 
 @lru_cache(maxsize=64)
 def _kept(cliques: Cliques, num_labels: int, device: torch.device) -> Tensor:
-    # One that is made in inference mode could not serve a training later.
+    # A tensor made in inference mode could not be used in training later.
     with torch.inference_mode(False):
         return _padded(cliques, num_labels, device)
 

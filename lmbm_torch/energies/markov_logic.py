@@ -18,13 +18,18 @@ from lmbm_torch.shapes import Float
 
 @dataclass(frozen=True)
 class Clause:
-    """A ground clause: a disjunction of atoms and negated atoms, true where one of them is.
+    """A ground clause: a disjunction of atoms and negated atoms.
 
     Args:
-        positive: atoms that stand as they are, by number; one that stands twice counts once.
-        negated: atoms that stand negated. A clause with an atom on both sides is always true, one without
-            any atom never.
-        formula: number of the first-order formula that it grounds, whose weight it takes.
+        positive: the numbers of the plain atoms; repetitions count once.
+        negated: the numbers of the negated atoms. A clause with an atom on both sides is always true, a
+            clause without atoms never.
+        formula: the number of the first-order formula whose weight the clause takes.
+
+    Examples:
+        >>> from lmbm_torch.energies import Clause
+        >>> Clause(positive=(1,), negated=(0,), formula=0)  # atom 0 implies atom 1
+        Clause(positive=(1,), negated=(0,), formula=0)
     """
 
     positive: tuple[int, ...] = ()
@@ -37,35 +42,42 @@ def from_markov_logic(
     weights: Float[Tensor, " formulas"] | Float[Tensor, "batch formulas"],
     num_atoms: int,
 ) -> CliqueEnergy:
-    """The Boltzmann machine whose score is Σ_f weights_f n_f(y), n_f the true groundings of formula f.
+    """Build the Boltzmann machine with score Σ_f weights_f n_f(y), n_f the true groundings of formula f.
 
-    A clause over the atoms C of its own adds to the constant w (1 − 2^−|C|), and to each clique c ⊆ C, c ≠ ∅,
+    A clause over distinct atoms C adds w (1 − 2^−|C|) to the constant, and to each clique c ⊆ C, c ≠ ∅,
 
         (−1)^(|c| + 1) 2^−|C| w Π_{i ∈ c} ε_i,     ε_i = −1 where atom i is negated, else 1
 
-    (large_margin_boltzmann_machines_2009, Remark 2.2, with the subsets of its last step put the right way
-    round). Cliques number up to 2^|C| per clause; gradients flow to ``weights``.
+    (large_margin_boltzmann_machines_2009, Remark 2.2, with the subset relation of the last step corrected). A
+    clause makes up to 2^|C| cliques; gradients flow to ``weights``.
 
     Args:
         clauses: every grounding of every formula.
-        weights: one weight per formula, shared by its groundings; one row per example for several.
+        weights: one weight per formula, shared by its groundings; one row per example for several examples.
         num_atoms: atoms are the labels 0 … num_atoms − 1, 1 for true.
 
     Raises:
-        ValueError: ``num_atoms`` below 1; an atom or a formula that there is not; weights of another shape
-            or no floating-point numbers.
+        ValueError: ``num_atoms`` is below 1; an atom or a formula is unknown; weights have another shape or
+            are not floating-point.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import Clause, from_markov_logic
+        >>> energy = from_markov_logic([Clause((1,), (0,), 0)], torch.tensor([2.0]), num_atoms=2)
+        >>> energy.score(torch.tensor([[1, 0]])), energy.score(torch.tensor([[1, 1]]))
+        (tensor([0.]), tensor([2.]))
     """
     check_count("num_atoms", num_atoms)
     check_shape("weights", weights, *([None] * min(max(weights.ndim, 1), 2)))
     check_floating("weights", weights)
     num_formulas = weights.shape[-1]
     coefficients: defaultdict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0] * num_formulas)
-    coefficients[()]  # the constant, first also where no clause adds to it
+    coefficients[()]  # the constant, first even if no clause adds to it
     for clause in clauses:
         _check_clause(clause, num_atoms, num_formulas)
         for clique, coefficient in _parity_expansion(clause):
             coefficients[clique][clause.formula] += coefficient
-    # Powers of two and their sums are exact in any floating-point dtype that has the bits for a clause.
+    # Powers of two and their sums are exact in a floating-point dtype with enough bits for a clause.
     table = torch.tensor(list(coefficients.values()), dtype=weights.dtype, device=weights.device)
     weight = weights @ table.mT
     return CliqueEnergy(
@@ -84,7 +96,7 @@ def _check_clause(clause: Clause, num_atoms: int, num_formulas: int) -> None:
 
 
 def _parity_expansion(clause: Clause) -> Iterator[tuple[tuple[int, ...], float]]:
-    """The clause's truth value, 0 or 1, as a sum of cliques' parities; the empty clique is the constant."""
+    """Return the clause's truth value as a sum of clique parities; the empty clique is the constant."""
     negated = set(clause.negated)
     if negated & set(clause.positive):
         yield (), 1.0

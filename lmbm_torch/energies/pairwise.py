@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_shape
 from lmbm_torch.energies.base import BaseEnergy, to_spins
-from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.shapes import Float, Labels, LabelScores, Scores
 from lmbm_torch.verdicts import refuse_unless
 
 
-class UnitForm(NamedTuple):
-    """A quadratic score of {0, 1} labels, Σ_i unary_i y_i + Σ_{i<j} pairwise_ij y_i y_j + constant.
-
-    Args:
-        unary: the log-odds of each label where all others are 0.
-        pairwise: symmetric with a zero diagonal.
-        constant: the score of the labelling of zeros.
-    """
-
-    unary: Float[Tensor, "batch labels"]
-    pairwise: Float[Tensor, "labels labels"] | Float[Tensor, "batch labels labels"]
-    constant: Float[Tensor, " batch"]
-
-
 def from_others(pairwise: Tensor, spins: Tensor) -> Tensor:
-    """Σ_j pairwise_ij s_j, for couplings that the batch shares or one matrix for each example."""
+    """Return Σ_j pairwise_ij s_j for shared couplings or for one matrix per example."""
     if pairwise.ndim == 2:
         return spins @ pairwise.mT
-    # matmul would make a copy of each example's couplings for every sample.
+    # matmul would copy each example's couplings for every sample.
     return torch.einsum("bij,...bj->...bi", pairwise, spins)
 
 
@@ -45,16 +30,23 @@ class PairwiseEnergy(BaseEnergy):
 
         score(y) = Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant,     p(y) ∝ exp(score(y))
 
-    its local field z_i = unary_i + Σ_j pairwise_ij s_j, and P(y_i | all other labels) = σ(2 s_i z_i)
+    the local field is z_i = unary_i + Σ_j pairwise_ij s_j, and P(y_i | all other labels) = σ(2 s_i z_i)
     (large_margin_boltzmann_machines_2009, Definition 2.1 with cliques of at most two labels).
 
     Args:
         unary: log-potential of each label, given the input.
         pairwise: symmetric with a zero diagonal, shared by the batch or one matrix per example.
-        constant: added to every score; it moves the log partition alone. Zeros if not given.
+        constant: added to every score and thus to the log partition. Zeros if not given.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy, decode
+        >>> energy = PairwiseEnergy(torch.tensor([[1.0, -0.5]]), torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
+        >>> decode(energy).labels
+        tensor([[1, 1]])
     """
 
     PER_EXAMPLE: ClassVar = {"unary": 2, "pairwise": 3, "constant": 1}
@@ -98,73 +90,43 @@ class PairwiseEnergy(BaseEnergy):
         )
 
     def score(self, labels: Labels) -> Scores:
-        """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
+        """Return Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j + constant."""
         spins = to_spins(labels, self.dtype)
-        # One labelling for all examples then meets shared couplings once, not once per example.
+        # A labelling for all examples meets shared couplings once, not once per example.
         pairs = (spins * from_others(self.pairwise, spins)).sum(-1) / 2
         return torch.einsum("...bi,bi->...b", spins, self.unary) + pairs + self.constant
 
     def local_fields(self, labels: Labels) -> LabelScores:
-        """z_i: half the log-odds of each label, given all others."""
+        """Return z_i, half the logit of each label given all other labels."""
         return self.unary + from_others(self.pairwise, to_spins(labels, self.dtype))
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """m_i = s_i z_i: by how much each label agrees with its local field."""
+        """Return m_i = s_i z_i, the agreement of each label with the local field."""
         spins = to_spins(labels, self.dtype)
         return spins * (self.unary + from_others(self.pairwise, spins))
 
     def add_unary(self, unary: Float[Tensor, "#batch labels"]) -> PairwiseEnergy:
-        """The energy whose score is larger by Σ_i unary_i y_i; see :meth:`BaseEnergy.add_unary`."""
+        """Return the energy with a score larger by Σ_i unary_i y_i; see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary / 2, constant=self.constant + unary.sum(-1) / 2)
 
-    def to_units(self) -> UnitForm:
-        """The same score as a quadratic form of the {0, 1} labels."""
-        return UnitForm(
-            unary=2 * (self.unary - self.pairwise.sum(-1)),
-            pairwise=4 * self.pairwise,
-            constant=self.constant - self.unary.sum(-1) + self.pairwise.sum((-2, -1)) / 2,
-        )
-
     @classmethod
-    def from_units(cls, form: UnitForm) -> PairwiseEnergy:
-        """The energy whose score is a quadratic form of the {0, 1} labels; its log partition is the form's.
+    def from_units(cls, unary: Tensor, pairwise: Tensor, constant: Tensor | None = None) -> PairwiseEnergy:
+        """Return the energy with a score in {0, 1} labels y instead of spins.
+
+            score(y) = Σ_i unary_i y_i + Σ_{i<j} pairwise_ij y_i y_j + constant
+
+        Args:
+            unary: (batch, labels), the logit of each label if all other labels are 0.
+            pairwise: symmetric with a zero diagonal, (labels, labels) or (batch, labels, labels).
+            constant: (batch,), the score of the labelling of zeros; 0 if not given.
 
         Raises:
             ValueError: a tensor of the wrong shape, dtype or device.
         """
-        unary, pairwise, constant = form
+        moved = unary.sum(-1) / 2 + pairwise.sum((-2, -1)) / 8
         return cls(
             unary=unary / 2 + pairwise.sum(-1) / 4,
             pairwise=pairwise / 4,
-            constant=constant + unary.sum(-1) / 2 + pairwise.sum((-2, -1)) / 8,
+            constant=moved if constant is None else constant + moved,
         )
-
-    @classmethod
-    def from_bipartite(cls, energy: BipartiteEnergy) -> PairwiseEnergy:
-        """A restricted Boltzmann machine as a Boltzmann machine of all its units, the visible ones first."""
-        coupling = energy.coupling
-        visible, hidden = coupling.shape
-        upper = torch.cat([coupling.new_zeros(visible, visible), coupling], 1)
-        lower = torch.cat([coupling.mT, coupling.new_zeros(hidden, hidden)], 1)
-        unary = torch.cat([energy.visible, energy.hidden], 1)
-        return cls.from_units(UnitForm(unary, torch.cat([upper, lower]), unary.new_zeros(energy.batch_size)))
-
-    def to_bipartite(self, num_visible: int) -> tuple[BipartiteEnergy, Float[Tensor, " _batch"]]:
-        """The first labels as visible units, the others as hidden ones, and the constant that the score lost.
-
-        Raises:
-            ValueError: ``num_visible`` leaves a side empty; couplings within a side, or one matrix for each
-                example.
-        """
-        if not 0 < num_visible < self.num_labels:
-            raise ValueError(f"num_visible: expected 1 to {self.num_labels - 1}, got {num_visible}")
-        if self.pairwise.ndim != 2:
-            raise ValueError("pairwise: expected couplings that the batch shares, got one matrix per example")
-        form = self.to_units()
-        first, second = slice(None, num_visible), slice(num_visible, None)
-        for side in (first, second):
-            if bool((self.pairwise[side, side] != 0).any()):
-                raise ValueError("pairwise: expected no couplings within a side, got others")
-        bipartite = BipartiteEnergy(form.unary[:, first], form.unary[:, second], form.pairwise[first, second])
-        return bipartite, form.constant

@@ -1,4 +1,4 @@
-"""Any energy over binary labels, its labellings restricted by linear rules."""
+"""Energies over binary labels with linear rules on the labels."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from lmbm_torch.shapes import Bool, Float, Labels, LabelScores, Scores
 
 
 class RestrictedEnergyError(TypeError, AttributeError):
-    """A routine that knows nothing of rules was given an energy restricted by some."""
+    """The error of a routine without rules that was given an energy with rules."""
 
 
 @dataclass(frozen=True)
 class RestrictedEnergy:
-    """The energy of those labellings y in {0, 1} for which rules @ y ≤ bounds; all others are impossible.
+    """An energy over the labellings y in {0, 1} with rules @ y ≤ bounds; all other labellings are impossible.
 
-    Enumeration takes it, so that marginals and log partitions are those of the allowed labellings, and so do
-    :func:`lmbm_torch.inference.decode` and its peers. All other routines refuse it.
+    Enumeration gives marginals and log partitions over the allowed labellings, and so do
+    :func:`lmbm_torch.inference.decode` and the other routed functions. Routines without rules refuse the
+    energy.
 
     Args:
         base: over binary labels; the hidden units of a restricted Boltzmann machine are summed out.
@@ -32,6 +33,14 @@ class RestrictedEnergy:
 
     Raises:
         ValueError: rules for another number of labels, or on another device.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy, RestrictedEnergy, decode
+        >>> base = PairwiseEnergy(torch.tensor([[2.0, 1.0]]), torch.zeros(2, 2))
+        >>> at_most_one = RestrictedEnergy(base, torch.ones(1, 2), torch.ones(1))
+        >>> decode(at_most_one).labels
+        tensor([[1, 0]])
     """
 
     base: Energy
@@ -69,47 +78,47 @@ class RestrictedEnergy:
         )
 
     def to(self, *where: torch.dtype | torch.device | str) -> RestrictedEnergy:
-        """The energy in another precision, on another device, or both; rules keep their precision."""
+        """Convert the energy to another precision, device or both; rules keep their precision."""
         base: Any = self.base
         moved = base.to(*where)
         rules, bounds = (each.to(moved.device) for each in (self.rules, self.bounds))
         return replace(self, base=moved, rules=rules, bounds=bounds)
 
     def allows(self, labels: Labels) -> Bool[Tensor, "*samples batch"]:
-        """Whether labellings obey all rules."""
+        """Return whether labellings obey all rules."""
         return (labels.to(self.rules) @ self.rules.mT <= self.bounds).all(-1)
 
     def local_margins(self, labels: Labels) -> LabelScores:
-        """The energy's own, whether a rule is broken or not.
+        """Return the local margins of the base, whether a rule is broken or not.
 
         Raises:
-            TypeError: it has none.
+            TypeError: the base has no local margins.
         """
         if not isinstance(self.base, MarginEnergy):
             raise TypeError(f"energy: expected one with local margins, got {type(self.base).__name__}")
         return self.base.local_margins(labels)
 
     def score(self, labels: Labels, /) -> Scores:
-        """The energy's score, or the least finite number where a rule is broken."""
+        """Return the base's score, or the least finite number if a rule is broken."""
         if isinstance(self.base, BipartiteEnergy):
             values = -self.base.free_energy(labels)
         else:
             values = self.base.score(labels)
-        # Not −∞: a chunk of labellings that are all impossible would make a gradient NaN.
+        # Not −∞: a chunk of impossible labellings alone would make a gradient NaN.
         return values.where(self.allows(labels), torch.finfo(values.dtype).min)
 
     def energy(self, labels: Labels, /) -> Scores:
-        """−score."""
+        """Return −score."""
         return -self.score(labels)
 
     def check_values(self) -> None:
-        """See :meth:`Energy.check_values`."""
+        """Raise ValueError as the base's :meth:`Energy.check_values`."""
         self.base.check_values()
 
     def select(self, rows: Tensor | slice) -> RestrictedEnergy:
-        """The energy of some of the batch's examples."""
+        """Return the energy of some of the batch's examples."""
         return replace(self, base=self.base.select(rows))
 
     def add_unary(self, unary: Tensor) -> RestrictedEnergy:
-        """See :meth:`Energy.add_unary`."""
+        """Return the energy with a score larger by ``unary`` of each label; see :meth:`Energy.add_unary`."""
         return replace(self, base=self.base.add_unary(unary))

@@ -1,4 +1,4 @@
-"""Distributions that are asked for label by label: log P(y_t | labels before it), from whoever knows it."""
+"""Distributions queried label by label: a callable gives log P(y_t | labels before t)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Float, Int, Labels, Scores
 
 Conditional = Callable[[int, Tensor, Tensor], Tensor]
 
-# A classifier's probabilities are rounded, those of forests and of boosting in single precision.
+# Of a sum of probabilities: forests and boosting round probabilities to single precision.
 ROUND_OFF = 1e-3
 
 
@@ -22,20 +22,28 @@ ROUND_OFF = 1e-3
 class SequentialEnergy:
     """A batch of distributions P(y) = Π_t P(y_t | y_<t) over labels of two or more values each.
 
-    A label's distribution is asked for when a search needs it, for many prefixes together: the energy holds
-    no numbers of its own, and whoever searches knows neither the input nor any parameters.
+    A search queries a label's distribution when needed, for many prefixes together. The energy holds no
+    numbers, and the search knows neither the input nor any parameters.
 
     Args:
         batch_size: examples.
-        num_states: of each label, the number of its values 0 … states − 1.
+        num_states: for each label, the number of values 0 … states − 1.
         ordering: the label at each position.
         conditional: (position t, rows, earlier) → log P(y_t = s | example, y_<t), (nodes, states), −∞ for
-            what cannot be; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their labels
-            at positions 0 … t − 1, both int64.
+            impossible states; ``rows`` (nodes,) are the prefixes' examples, ``earlier`` (nodes, t) their
+            labels at positions 0 … t − 1, both int64.
         dtype: of results; sums are in float64.
 
     Raises:
         ValueError: a count below 1; an ordering that is no permutation.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import SequentialEnergy, decode
+        >>> def conditional(position, rows, earlier):
+        ...     return torch.tensor([[0.4, 0.6]]).log().expand(len(rows), 2)
+        >>> decode(SequentialEnergy(1, (2, 2), (0, 1), conditional)).labels
+        tensor([[1, 1]])
     """
 
     batch_size: int
@@ -60,14 +68,14 @@ class SequentialEnergy:
 
     @property
     def positions(self) -> Int[Tensor, " labels"]:
-        """The inverse of ``ordering``: the place of each label in it."""
+        """Return the inverse of ``ordering``: the place of each label."""
         return torch.tensor(self.ordering).argsort()
 
     def to(self, *where: torch.dtype | torch.device | str) -> SequentialEnergy:
-        """The energy with results in another precision.
+        """Return the energy with results in another precision.
 
         Raises:
-            ValueError: a device but the CPU, where whoever knows the probabilities is asked.
+            ValueError: a device other than the CPU, where the callable is queried.
         """
         dtype = self.dtype
         for each in where:
@@ -78,15 +86,15 @@ class SequentialEnergy:
         return replace(self, dtype=dtype)
 
     def check_values(self) -> None:
-        """Nothing: probabilities are checked as they come."""
+        """Do nothing: probabilities are checked when the callable returns them."""
 
     def log_conditional(
         self, position: int, rows: Int[Tensor, " nodes"], earlier: Int[Tensor, "nodes _position"]
     ) -> Float[Tensor, "nodes states"]:
-        """log P(y_t = s | example, y_<t) of the label at ``position``, for some prefixes.
+        """Return log P(y_t = s | example, y_<t) of the label at ``position`` for some prefixes.
 
         Raises:
-            ValueError: what came has another shape, is NaN or no distribution.
+            ValueError: the returned values have another shape, contain NaN or do not sum to 1.
         """
         label = self.ordering[position]
         came = self.conditional(position, rows, earlier).double()
@@ -102,7 +110,7 @@ class SequentialEnergy:
 
     @torch.no_grad()
     def log_prob(self, labels: Labels) -> Scores:
-        """log P(y) of each labelling; already normalised.
+        """Return log P(y) of each labelling.
 
         Raises:
             ValueError: values that a label does not have.
@@ -122,15 +130,15 @@ class SequentialEnergy:
         return total.view(labels.shape[:-1]).to(self.dtype)
 
     def score(self, labels: Labels) -> Scores:
-        """The log-probability: its log partition is zero."""
+        """Return the log-probability; the log partition is 0."""
         return self.log_prob(labels)
 
     def energy(self, labels: Labels) -> Scores:
-        """−score."""
+        """Return −score."""
         return -self.score(labels)
 
     def select(self, rows: Tensor | slice) -> SequentialEnergy:
-        """The distributions of some of the batch's examples."""
+        """Return the distributions of some of the batch's examples."""
         chosen = torch.arange(self.batch_size)[rows]
 
         def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
@@ -139,11 +147,5 @@ class SequentialEnergy:
         return replace(self, batch_size=len(chosen), conditional=conditional)
 
     def add_unary(self, unary: Tensor) -> Any:
-        """Refused: nothing can be added to a score that is normalised.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(
-            "energy: expected one to whose score terms of single labels can be added, got SequentialEnergy"
-        )
+        """Raise TypeError: a normalised score takes no further terms."""
+        raise TypeError("energy: expected a kind with add_unary, got SequentialEnergy")

@@ -1,4 +1,4 @@
-"""The cliques of a Boltzmann machine, and which of them learn one weight together."""
+"""The cliques of a Boltzmann machine in groups with shared weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 class TiedCliques:
     """Cliques with the features f_j of large_margin_boltzmann_machines_2009, Definition 2.1, tied in groups.
 
-    Weight g, learned, is the potential of every clique c of its group: with spins s,
+    The learned weight g is the potential of every clique c of group g: with spins s,
 
         score(y) = Σ_c weight_{groups_c} coefficients_c x_{columns_c} Π_{i ∈ c} s_i
 
@@ -27,16 +27,20 @@ class TiedCliques:
 
     Args:
         num_labels: K.
-        cliques: sets of one or more labels; the same set may occur again, and its potentials add up.
-        groups: (cliques,), the weight that each clique takes: 0, 1, … without gaps; by default its own.
-        coefficients: (cliques,), what the clique takes it times; by default 1.
-        columns: (cliques,), the feature that each clique holds beside its labels, or None for labels alone,
-            as all do by default.
+        cliques: sets of one or more labels; potentials of repeated sets add up.
+        groups: (cliques,), the weight of each clique: 0, 1, … without gaps; by default one weight per clique.
+        coefficients: (cliques,), the factor of each clique's weight; by default 1.
+        columns: (cliques,), the feature that multiplies each clique, or None, the default.
 
     Raises:
-        ValueError: a clique that is empty, repeats a label or names one that there is not; as many groups,
-            coefficients or columns as there are no cliques; groups with gaps; coefficients or columns that
-            are no finite numbers or negative.
+        ValueError: an empty clique, a clique with a repeated or unknown label; groups, coefficients or
+            columns of another number than the cliques; groups with gaps; coefficients that are not finite;
+            columns that are not None or a feature's number.
+
+    Examples:
+        >>> from lmbm_torch.energies import TiedCliques
+        >>> TiedCliques(3, ((0, 1), (1, 2)), groups=(0, 0)).num_weights
+        1
     """
 
     num_labels: int
@@ -70,12 +74,12 @@ class TiedCliques:
 
     @property
     def largest(self) -> int:
-        """Labels of the largest clique, 0 where there is none."""
+        """Return the number of labels of the largest clique, 0 without cliques."""
         return max([0, *map(len, self.cliques)])
 
     @property
     def couples(self) -> np.ndarray:
-        """(weights,): which of them are potentials of cliques of two or more labels."""
+        """Return whether each weight belongs to cliques of two or more labels, (weights,)."""
         couples = np.zeros(self.num_weights, np.bool_)
         couples[[g for g, clique in zip(self.groups, self.cliques, strict=True) if len(clique) > 1]] = True
         return couples
@@ -88,11 +92,11 @@ class TiedCliques:
         groups: Sequence[int] | None = None,
         columns: Sequence[int | None] | None = None,
     ) -> TiedCliques:
-        """Cliques as users name them: ``"pairwise"`` for every pair of labels, sets of labels, or themselves.
+        """Return tied cliques from ``"pairwise"``, every pair of labels, or from sets of labels.
 
         Raises:
-            ValueError: another word; ``groups`` or ``columns`` beside tied cliques, which have theirs, or
-                tied cliques of another number of labels; and as the class.
+            ValueError: another word; ``groups`` or ``columns`` together with tied cliques; tied cliques of
+                another number of labels; and the errors of the class.
         """
         check_count("num_labels", num_labels)
         if isinstance(cliques, TiedCliques):
@@ -112,13 +116,13 @@ class TiedCliques:
 
     @classmethod
     def from_markov_logic(cls, clauses: Sequence[Clause], num_atoms: int) -> TiedCliques:
-        """One weight for each formula: a formula is the cliques of its clauses' parities (Remark 2.2).
+        """Return the cliques of the clauses' parities, with one weight for each formula (Remark 2.2).
 
-        Scores are those of :func:`~lmbm_torch.energies.from_markov_logic` but for its constant, which the
-        distribution does not depend on.
+        Scores equal those of :func:`~lmbm_torch.energies.from_markov_logic` up to its constant, which
+        cancels in the distribution.
 
         Raises:
-            ValueError: formulas that are not numbered without gaps, or one whose clauses say nothing.
+            ValueError: formula numbers with gaps, or a formula that always holds.
         """
         num_formulas = 1 + max((clause.formula for clause in clauses), default=-1)
         check_count("clauses: formulas", num_formulas)
@@ -126,7 +130,7 @@ class TiedCliques:
         says_nothing = ~(energy.weight != 0).any(1)
         if bool(says_nothing.any()):
             which = says_nothing.nonzero()[:, 0].tolist()
-            raise ValueError(f"clauses: expected formulas that say something, got {which} that always hold")
+            raise ValueError(f"clauses: expected formulas that can be false, got {which}, which always hold")
         formula, clique = energy.weight.nonzero(as_tuple=True)
         return cls(
             num_labels=num_atoms,

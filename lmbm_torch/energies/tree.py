@@ -1,4 +1,4 @@
-"""Trees of labels that each have one of several states and depend on their parent and children."""
+"""Trees of labels with several states; each label depends on its parent and children."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ from lmbm_torch.shapes import Float, Int, Scores, Shaped
 
 @dataclass(frozen=True)
 class TreeEnergy(StateEnergy):
-    """A batch of trees of one shape, all of whose labels are class indices 0 … states − 1.
+    """A batch of trees of one shape, with class indices 0 … states − 1 as labels.
 
         score(y) = Σ_t unary_t(y_t) + Σ_{t not a root} transition_t(y_{parent of t}, y_t)
 
-    and p(y) ∝ exp(score(y)) (max_margin_markov_networks_survey_2003, section 4.2, whose chains are trees
-    where every position is the parent of the next). There may be several roots: a forest.
+    and p(y) ∝ exp(score(y)) (max_margin_markov_networks_survey_2003, section 4.2; a chain is a tree in which
+    every position is the parent of the next position). A forest with several roots is allowed.
 
     Args:
         unary: log-potentials of the states of each node, given the input.
         transition: row r, column s: from state r of the parent to state s; the same everywhere, or one matrix
-            for each example and node, a root's being never looked at.
-        parents: of each node, int64, which stands before it; −1 for a root.
+            for each example and node. The matrix of a root is never read.
+        parents: the parent of each node, int64, before the node; −1 for a root.
 
     Raises:
-        ValueError: a tensor of the wrong shape, dtype or device; a parent that does not stand before its
-            child.
+        ValueError: a tensor of the wrong shape, dtype or device; a parent after its child.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import TreeEnergy, decode
+        >>> unary = torch.tensor([[[0.0, 2.0], [0.5, 0.0], [0.5, 0.0]]])
+        >>> decode(TreeEnergy(unary, torch.eye(2), torch.tensor([-1, 0, 0]))).labels
+        tensor([[1, 1, 1]])
     """
 
     PER_EXAMPLE: ClassVar = {"unary": 3, "transition": 4}
@@ -50,11 +56,11 @@ class TreeEnergy(StateEnergy):
 
     @property
     def tables(self) -> Float[Tensor, "#batch nodes states states"]:
-        """One matrix for each node, that of all being repeated without a copy."""
+        """Return one matrix for each node; a shared matrix is repeated without a copy."""
         return self.transition.expand(1, self.num_nodes, -1, -1) if self.is_shared else self.transition
 
     def check_values(self) -> None:
-        """Raise ValueError as :meth:`BaseEnergy.check_values`, the matrices of roots apart."""
+        """Raise ValueError as :meth:`BaseEnergy.check_values`, except for the matrices of roots."""
         check_precision(self.dtype)
         tables = self.transition if self.is_shared else self.transition[:, self.parents >= 0]
         for name, values in (("unary", self.unary), ("transition", tables)):
@@ -62,13 +68,13 @@ class TreeEnergy(StateEnergy):
             check_magnitude(name, values)
 
     def score(self, labels: Shaped[Tensor, "*samples #batch nodes"]) -> Scores:
-        """Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
+        """Return Σ_t unary_t(y_t) + Σ_t transition_t(y_{parent of t}, y_t).
 
         Raises:
-            ValueError: a label that is no state.
+            ValueError: a label is no state.
         """
         self._check_states((labels < 0) | (labels >= self.num_states))
-        # An index that is refused later must not reach a device's kernel, which would not survive it.
+        # A GPU kernel must not see an index out of range, even if the index is refused later.
         states = labels.long().clamp(0, self.num_states - 1)
         states = states.expand(*labels.shape[:-2], self.batch_size, -1)
         unary = self._unary_scores(states)
@@ -79,7 +85,7 @@ class TreeEnergy(StateEnergy):
 
 
 def check_parents(name: str, parents: Int[Tensor, " nodes"]) -> None:
-    """Refuse parents that do not stand before their child, −1 for a root apart."""
+    """Raise ValueError for a parent after its child; −1 stands for a root."""
     wrong = ((parents < -1) | (parents >= torch.arange(len(parents), device=parents.device))).nonzero()
     if len(wrong):
         node = int(wrong[0, 0])

@@ -62,6 +62,8 @@ FOLDS = 5
 """That probabilities are calibrated by."""
 ROUNDS = 4
 """Trainings, each on what the last one predicts for missing labels, that are made at most."""
+SEARCHED_C = (1.0, 10.0, 0.1, 3.0, 0.3, 30.0)
+"""Multiples of ``"scale"`` that searches try, the most promising first (scripts/bench/recipes.py)."""
 
 _MULTIPLE = re.compile(r"(?:([0-9.]+(?:e[+-]?[0-9]+)?)\s*\*\s*)?scale", re.IGNORECASE)
 

@@ -1,8 +1,8 @@
-"""One file for models and estimators: tensors as safetensors, and their structure as JSON metadata.
+"""The file format of models and estimators: tensors as safetensors, the structure as JSON metadata.
 
-A file is a safetensors file whose metadata name the format, its version, what it holds, the record that says
-how, and the SHA-256 of all of it. Reading one executes nothing that the file says: plain values, tensors and
-the kinds of objects that the caller names are all that can come out.
+The metadata of a safetensors file name the format, the version, the kind of content, the record of the
+content, and the SHA-256 of everything. Reading a file executes nothing from the file: only plain values,
+tensors and the kinds of objects that the caller names can come out. This module is internal and may change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lmbm_torch.files import Mode, check_free, reading, replacing
 
 FORMAT = "lmbm_torch"
 VERSION = 1
-# The errors that a damaged record leads to.
+# Errors of a damaged record.
 DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
 LIBRARY = "lmbm_torch."
 # The dtypes of arrays of numbers and of texts.
@@ -35,7 +35,7 @@ _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
 _NO_SAFETENSORS = "expected a safetensors file, got one that is truncated, corrupted or of another kind"
 # Bytes: safetensors itself refuses longer ones.
 _LONGEST_HEADER = 100_000_000
-# Numbers that JSON lacks, by their texts.
+# Numbers that JSON lacks, by text.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -44,10 +44,10 @@ class Kind:
     """A class whose instances a file can hold.
 
     Args:
-        name: its name in files.
-        type: its class; instances of subclasses are not taken for it.
-        parts: an instance → the arguments of :attr:`build` by name: anything that a file can hold.
-        build: these arguments → an instance.
+        name: the name in files.
+        type: the class; instances of subclasses do not count.
+        parts: maps an instance to the arguments of :attr:`build` by name, each a value that a file can hold.
+        build: maps the arguments to an instance.
     """
 
     name: str
@@ -57,27 +57,27 @@ class Kind:
 
 
 class Stored:
-    """A class that names itself in files: by its name in this library, else by its import path.
+    """A class with a name in files: the name in this library, or else the import path.
 
-    Only subclasses that are imported already can be rebuilt from a file: reading one never imports a module.
+    Only imported subclasses can be rebuilt from a file: reading never imports a module.
     """
 
     @classmethod
     def stored_name(cls) -> str:
-        """The name of the class in files."""
+        """Return the name of the class in files."""
         own = cls.__module__.startswith(LIBRARY)
         return cls.__qualname__ if own else f"{cls.__module__}.{cls.__qualname__}"
 
     @classmethod
     def stored_classes(cls) -> Iterator[type[Self]]:
-        """All imported subclasses."""
+        """Return all imported subclasses."""
         for each in cls.__subclasses__():
             yield each
             yield from each.stored_classes()
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """The parts of a frozen record: its fields, as its constructor takes them."""
+    """Return the fields of a frozen record as arguments of the constructor."""
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
@@ -87,22 +87,22 @@ def write(
     """Write ``content``; the file appears complete or not at all.
 
     Args:
-        holds: a name for the content, which :func:`read` must give too.
+        holds: a name for the kind of content; :func:`read` must give the same name.
         content: None, bools, numbers, texts, tensors, NumPy arrays and numbers, instances of ``kinds``, and
-            lists, tuples and dictionaries by text of these.
+            lists, tuples and dictionaries with text keys.
         mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        OSError: the file cannot be written; the message names it, and an older file stays.
-        TypeError: something else in ``content``; the message says where.
+        OSError: the file cannot be written; the message names the file, and an older file stays.
+        TypeError: ``content`` has a value of another type; the message says where.
     """
     with naming_extras():
         from safetensors.torch import save
 
     check_free(path, mode)
     packed, views = pack(content, "content", kinds)
-    # safetensors takes no two tensors that share memory.
+    # safetensors refuses tensors with shared memory.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in views.items()}
     metadata = {"format": FORMAT, "version": str(VERSION), "holds": holds, "record": json.dumps(packed)}
     metadata["sha256"] = checksum(metadata, tensors)
@@ -112,18 +112,18 @@ def write(
 
 
 def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
-    """The content of a file, all tensors on the CPU.
+    """Return the content of a file, all tensors on the CPU.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: the file is truncated, corrupted, of another format, of a newer version, or holds
-            something else, or something of a kind that is not named. The message names the file.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is truncated, corrupted, of another format or of a newer version, or holds
+            another kind of content or an object of a kind that is not named. The message names the file.
     """
-    # Opened once: between two times another process may replace the file.
+    # Opened once: another process may replace the file between two openings.
     with reading(path, *DAMAGE) as file, file.open("rb") as stream:
         header = _read_header(stream)
         metadata = _metadata(header)
-        # Before another program's tensors are read, which may be many.
+        # Checked before the tensors, which may be many, of another program are read.
         _check_format(metadata)
         tensors = _tensors(header + stream.read())
         _check_content(metadata, tensors, holds)
@@ -131,32 +131,33 @@ def read(path: str | PathLike, holds: str, kinds: Sequence[Kind] = ()) -> Any:
 
 
 def pack(content: Any, name: str, kinds: Sequence[Kind] = ()) -> tuple[Any, dict[str, Tensor]]:
-    """``content`` in the plain values of JSON, for :func:`unpack`, and its tensors by name, not copied.
+    """Convert ``content`` to plain JSON values for :func:`unpack`, and its tensors by name, without copies.
 
     Args:
         content: see :func:`write`.
-        name: the first part of the tensors' names; the keys on the way to each follow, joined by full stops.
+        name: the first part of the tensors' names; the keys on the way to each tensor follow, joined by full
+            stops.
 
     Raises:
-        TypeError: something that cannot be packed; the message says where.
+        TypeError: a value that cannot be packed; the message says where.
     """
     tensors: dict[str, Tensor] = {}
     return _packed(content, tensors, name, {kind.type: kind for kind in kinds}), tensors
 
 
 def unpack(packed: Any, tensors: Mapping[str, Tensor], kinds: Sequence[Kind] = ()) -> Any:
-    """The content that :func:`pack` packed.
+    """Return the content that :func:`pack` packed.
 
     Raises:
-        KeyError: a tensor, or a part of the packed content, is missing.
-        TypeError: a kind is given other parts than it is built of.
-        ValueError: something of a kind that is not named, or parts that do not fit.
+        KeyError: a tensor or a part of the packed content is missing.
+        TypeError: an object has other parts than the kind needs.
+        ValueError: an object of a kind that is not named, or parts that do not fit.
     """
     return _unpacked(packed, tensors, {kind.name: kind for kind in kinds})
 
 
 def peek(path: str | PathLike) -> str | None:
-    """The ``holds`` of a file; None for a file of another format, or none at all."""
+    """Return the ``holds`` of a file; None for a file of another format or a missing file."""
     try:
         with Path(path).open("rb") as stream:
             metadata = _metadata(_read_header(stream))
@@ -166,18 +167,18 @@ def peek(path: str | PathLike) -> str | None:
 
 
 def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    """The hexadecimal SHA-256 of a file's metadata, without the checksum itself, and of its tensors."""
+    """Return the hexadecimal SHA-256 of a file's metadata, without the checksum, and of the tensors."""
     digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        # As bytes, since NumPy lacks some of torch's types.
+        # Bytes, since NumPy lacks some of torch's dtypes.
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return digest.hexdigest()
 
 
 def _read_header(stream: BufferedIOBase) -> bytes:
-    """The start of a safetensors file: eight bytes of length, and as much JSON."""
+    """Read the start of a safetensors file: eight bytes of length, and JSON of the length."""
     size = stream.read(8)
     length = int.from_bytes(size, "little")
     text = stream.read(length) if length <= _LONGEST_HEADER else b""
@@ -187,7 +188,7 @@ def _read_header(stream: BufferedIOBase) -> bytes:
 
 
 def _metadata(header: bytes) -> dict[str, str]:
-    """The texts that safetensors keeps beside tensors; none, in a file that has none or is damaged."""
+    """Return the texts that a safetensors file keeps with the tensors."""
     try:
         found = json.loads(header[8:])
     except (ValueError, RecursionError) as error:
@@ -208,7 +209,7 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
 
 
 def _sorted_header(content: bytes) -> bytes:
-    """The same file, its header in one order: safetensors writes metadata in another one each time."""
+    """Sort the header of a file, as safetensors writes metadata in a new order each time."""
     header = _read_header(BytesIO(content))
     text = json.dumps(json.loads(header[8:]), sort_keys=True, separators=(",", ":"))
     encoded = text.encode()
@@ -239,7 +240,7 @@ def _check_content(metadata: Mapping[str, str], tensors: Mapping[str, Tensor], h
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str, kinds: Mapping[type, Kind]) -> Any:
-    """``value`` in JSON; what JSON lacks becomes a dictionary whose first key starts with a colon."""
+    """Convert ``value`` to JSON; other types become dictionaries with a key such as ``:tensor``."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -264,7 +265,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str, kinds: Mapping[t
 def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], place: str) -> dict[str, Any]:
     array = np.asarray(value)
     if array.dtype.kind in "biuf":
-        # Little-endian, as torch needs it; a copy, since torch does not take read-only arrays.
+        # Little-endian for torch; a copy, since torch takes no read-only arrays.
         plain = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         stored = _stored(torch.from_numpy(plain), tensors, place)
         return {":array": stored, "dtype": array.dtype.str, "is_number": isinstance(value, np.generic)}
@@ -293,7 +294,7 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
         array = np.array(tensors[packed[":array"]].numpy(), dtype=_dtype(packed["dtype"]))
         return array[()] if packed["is_number"] else array
     if ":texts" in packed:
-        # A width that a file announces would be room for each text.
+        # A width from a file would reserve memory for each text.
         return np.array(packed[":texts"], dtype=object if _dtype(packed["dtype"]).kind == "O" else str)
     if ":tuple" in packed:
         return tuple(_unpacked(packed[":tuple"], tensors, kinds))
@@ -309,7 +310,7 @@ def _unpacked(packed: Any, tensors: Mapping[str, Tensor], kinds: Mapping[str, Ki
 
 
 def _dtype(name: str) -> np.dtype:
-    """numpy itself would take far more, such as repetitions, and parses them as code."""
+    """Return a dtype by name, without NumPy's parser, which also takes repetitions."""
     if not _DTYPE.fullmatch(name):
         raise ValueError(f"dtype: expected that of numbers or texts, got {name!r}")
     return np.dtype(name)

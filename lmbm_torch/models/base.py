@@ -1,4 +1,4 @@
-"""The base of all models: their description in files, and the methods that training calls."""
+"""The base class of all models: the description in files, and the methods that training calls."""
 
 from __future__ import annotations
 
@@ -14,33 +14,39 @@ from lmbm_torch.shapes import Bool, Float
 
 
 class StoredModule(Stored, nn.Module, ABC):
-    """A module that :func:`~lmbm_torch.models.save` can write: a class, its arguments and its weights."""
+    """A module that :func:`~lmbm_torch.models.save` can write: a class, the arguments and the weights.
+
+    Examples:
+        >>> from lmbm_torch.models import LinearChain
+        >>> LinearChain(num_features=4, num_states=3).arguments()
+        {'num_features': 4, 'num_states': 3, 'conditional_transitions': False}
+    """
 
     HEAD: ClassVar[tuple[str, ...]] = ()
     """Names of the parameters that :meth:`take` takes over, in the order of the flat weights."""
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments by name, except for the encoder.
+        """Return the constructor's arguments by name, except for the encoder.
 
-        Plain values, lists, tuples, dictionaries by text, tensors, arrays,
+        Plain values, lists, tuples, dictionaries with text keys, tensors, arrays,
         :class:`~lmbm_torch.energies.TiedCliques` and other stored modules.
         """
 
     @property
     def has_encoder(self) -> bool:
-        """Whether the module has an encoder that its user has to give again when it is loaded."""
+        """Return whether the module has an encoder, which the user gives again when loading the module."""
         return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
 
     @torch.no_grad()
     def take(self, *weights: Tensor | None) -> None:
-        """Copy weights into the parameters of :attr:`HEAD`, in this module's own dtype and on its device.
+        """Copy weights into the parameters of :attr:`HEAD`, in the dtype and on the device of the module.
 
-        All of them or, where one is refused, none.
+        Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes that are not the parameters', NaN or infinity, a weight for a parameter that is
-                None, or None for one that is not.
+            ValueError: shapes other than the parameters', NaN or infinity, a weight for a parameter that is
+                None, or None for another parameter.
         """
         pairs = []
         for name, value in zip(self.HEAD, weights, strict=True):
@@ -55,21 +61,28 @@ class StoredModule(Stored, nn.Module, ABC):
             own.copy_(value)
 
     def flat(self) -> Float[Tensor, " weights"]:
-        """The parameters of :attr:`HEAD` as one flat vector."""
+        """Return the parameters of :attr:`HEAD` as one flat vector."""
         parts = [getattr(self, name) for name in self.HEAD]
         return torch.cat([part.flatten() for part in parts if part is not None])
 
 
 class Model(StoredModule):
-    """x → energy over label vectors, by way of features = encoder(x).
+    """The base class of models of label vectors: x → features = encoder(x) → energy.
 
-    A subclass gives :meth:`energy`, :meth:`weights`, :meth:`couples` and :meth:`arguments`, and can then be
-    trained, saved, loaded and evaluated, wherever it is defined.
+    A subclass defines :meth:`energy`, :meth:`weights`, :meth:`couples` and :meth:`arguments`, in any module;
+    the model can then be trained, saved, loaded and evaluated.
 
     Args:
         num_features: width of the features, behind the encoder; None for a model without input.
         num_labels: K.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import BoltzmannMachine, Model
+        >>> model = BoltzmannMachine(num_features=4, num_labels=3)
+        >>> isinstance(model, Model), model(torch.zeros(2, 4)).num_labels
+        (True, 3)
     """
 
     OF_FEATURES: ClassVar[dict[str, str]] = {"feature_weight": "bias"}
@@ -83,22 +96,22 @@ class Model(StoredModule):
 
     @abstractmethod
     def energy(self, features: Tensor) -> Any:
-        """The energy for the encoder's features."""
+        """Return the energy for the encoder's features."""
 
     @abstractmethod
     def weights(self) -> Float[Tensor, " weights"]:
-        """The head's weights, which are regularised, as one flat vector."""
+        """Return the regularised weights of the head as one flat vector."""
 
     @abstractmethod
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
+        """Return which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
 
     @torch.no_grad()
     def undo_scaling(self, scale: float | Tensor, shift: float | Tensor) -> None:
-        """Change the weights so that the energy of features f is what it was of (f − shift) / scale.
+        """Change the weights so that features f give the former energy of (f − shift) / scale.
 
         Args:
-            scale, shift: (features,), or one number for all.
+            scale, shift: (features,), or one number for all features.
         """
         for weight, bias in self.OF_FEATURES.items():
             of_features = getattr(self, weight)
@@ -108,11 +121,11 @@ class Model(StoredModule):
                 getattr(self, bias).sub_((of_features * shifts).sum(-1))
 
     def forward(self, x: Tensor) -> Any:
-        """The energy of a batch; ``x`` is whatever the encoder takes, by default dense or CSR features."""
+        """Return the energy of a batch ``x`` of encoder inputs, by default dense or CSR features."""
         return self.energy(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """encoder(x), ``(batch, features)``, dense or CSR; refuses another width, where there is one."""
+        """Return encoder(x), ``(batch, features)``, dense or CSR; raise ValueError for another width."""
         features = self.encoder(x)
         if self.num_features is not None:
             check_shape("x", features, None, self.num_features)

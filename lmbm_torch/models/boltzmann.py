@@ -16,31 +16,39 @@ from lmbm_torch.shapes import Bool, Float, Shaped
 
 
 class BoltzmannMachine(Model):
-    """x → :class:`~lmbm_torch.energies.PairwiseEnergy`, or a ``CliqueEnergy`` where cliques are larger.
+    """A Boltzmann machine (BM) with weights linear in the features, x → energy.
 
+    The energy is a :class:`~lmbm_torch.energies.PairwiseEnergy`, or a ``CliqueEnergy`` for larger cliques.
     With spins s = 2y − 1 and f = encoder(x), the score is linear in the parameters,
 
         score(y) = Σ_i s_i (⟨feature_weight_i, f⟩ + bias_i) + Σ_c clique_weight_{g(c)} f_c Π_{i ∈ c} s_i
 
-    where f_c is 1, or the feature that the clique holds beside its labels
-    (large_margin_boltzmann_machines_2009, Equation 1, given X). All weights start at zero: without an encoder
-    to learn, large-margin and likelihood training are convex.
+    where f_c is 1 or the feature of the clique (large_margin_boltzmann_machines_2009, Equation 1, given X).
+    All weights start at zero: without a trained encoder, large-margin and likelihood training are convex.
 
     Args:
-        num_features: width of the features, behind the encoder; 0 for labels that depend on no input, where
-            ``x`` is ``(batch, 0)``.
+        num_features: width of the features, behind the encoder; 0 for labels without input, where ``x`` is
+            ``(batch, 0)``.
         num_labels: K.
         cliques: ``"pairwise"`` couples every two labels; or sets of labels, of any size; or
             :class:`~lmbm_torch.energies.TiedCliques`, as Markov logic networks need.
-        groups: for sets of labels, the weight that each takes: 0, 1, … without gaps; by default its own.
-        clique_features: for sets of labels, the feature that each holds beside its labels, or None; by
-            default they hold labels alone. Couplings then depend on x.
-        bias: False for a machine whose cliques say everything, as those of a Markov logic network do.
+        groups: for sets of labels, the weight of each set: 0, 1, … without gaps; by default one weight per
+            set.
+        clique_features: for sets of labels, the feature that multiplies each set, or None, the default. With
+            a feature the coupling depends on x.
+        bias: False for a machine with cliques alone, such as a Markov logic network.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:
         ValueError: no label, a negative number of features, cliques that
-            :class:`~lmbm_torch.energies.TiedCliques` refuses, or that hold a feature that there is not.
+            :class:`~lmbm_torch.energies.TiedCliques` refuses, or a clique with an unknown feature.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import BoltzmannMachine
+        >>> model = BoltzmannMachine(num_features=4, num_labels=3)
+        >>> model(torch.zeros(2, 4)).score(torch.ones(2, 3))
+        tensor([0., 0.], grad_fn=<AddBackward0>)
     """
 
     HEAD = ("feature_weight", "bias", "clique_weight")
@@ -70,12 +78,12 @@ class BoltzmannMachine(Model):
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_labels)) if bias else None)
         self.clique_weight = nn.Parameter(torch.zeros(self.cliques.num_weights))
         self.register_buffer("groups", torch.tensor(self.cliques.groups, dtype=torch.int64), persistent=False)
-        # The place of each clique in a square of labels, where no clique is larger: singles on the diagonal.
+        # The place of each clique in a matrix of labels if no clique is larger; singles on the diagonal.
         places = [clique[0] * num_labels + clique[-1] for clique in self.cliques.cliques]
         self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
 
     def energy(self, features: Tensor) -> PairwiseEnergy | CliqueEnergy:
-        """The energy for the encoder's features."""
+        """Return the energy for the encoder's features."""
         unary = features @ self.feature_weight.mT
         if self.bias is not None:
             unary = unary + self.bias
@@ -92,7 +100,7 @@ class BoltzmannMachine(Model):
         return PairwiseEnergy(unary + singles, couplings + couplings.mT)
 
     def _held(self, features: Tensor) -> Tensor:
-        """The factor of each clique's product of spins: (cliques,), or (batch, cliques) where x matters."""
+        """Return the factor of each clique's product of spins, (cliques,) or (batch, cliques)."""
         like = self.clique_weight
         held = constant(self.cliques.coefficients, like.dtype, like.device)
         if all(column is None for column in self.cliques.columns):
@@ -104,23 +112,23 @@ class BoltzmannMachine(Model):
         return held * (features @ pick.to(like.dtype) + (columns < 0).to(like.dtype))
 
     def weights(self) -> Float[Tensor, " weights"]:
-        """The head's weights as one flat vector: what is regularised, the bias too, as in the paper."""
+        """Return the regularised weights as one flat vector, the bias included as in the paper."""
         return self.flat()
 
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Which of :meth:`weights` are those of cliques of two or more labels."""
+        """Return which of :meth:`weights` belong to cliques of two or more labels."""
         cliques = constant(tuple(self.cliques.couples.tolist()), torch.bool, self.clique_weight.device)
         return torch.cat([cliques.new_zeros(len(self.weights()) - len(cliques)), cliques])
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, except for the encoder."""
+        """Return the constructor's arguments, except for the encoder."""
         sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
         return {**sizes, "cliques": self.cliques, "bias": self.bias is not None}
 
     def sufficient_statistics(
         self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
     ) -> Float[Tensor, "batch weights"]:
-        """φ(x, y) with ⟨weights(), φ(x, y)⟩ = score(y); always dense."""
+        """Return φ(x, y) with ⟨weights(), φ(x, y)⟩ = score(y), always dense."""
         features = self.features(x)
         spins = to_spins(labels, self.feature_weight.dtype)
         by_feature = spins[:, :, None] * features.to_dense()[:, None, :]
@@ -132,12 +140,12 @@ class BoltzmannMachine(Model):
         return torch.cat([by_feature.flatten(1), *constant, by_group], 1)
 
     def assign(self, feature_weight: Tensor, bias: Tensor | None, clique_weight: Tensor) -> None:
-        """Take over weights that a dual solver has found, in this module's own dtype and on its device.
+        """Copy the weights of a dual solver, in the dtype and on the device of the module.
 
-        All of them or, where one is refused, none.
+        Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes that are not the parameters', NaN or infinity, a bias for a machine without
-                one, or none for one with.
+            ValueError: shapes other than the parameters', NaN or infinity, a bias for a machine without a
+                bias, or no bias for another machine.
         """
         self.take(feature_weight, bias, clique_weight)

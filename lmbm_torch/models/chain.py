@@ -41,24 +41,24 @@ class _Chain(StoredModule):
     def forward(
         self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
     ) -> ChainEnergy:
-        """The energy of a batch.
+        """Return the energy of a batch.
 
         Args:
-            x: whatever the encoder takes to make features ``(batch, length, features)`` with padding, or
-                those of all chains' positions one after another, ``(positions, features)``, dense or CSR.
-            lengths: positions of each chain, int64; those of padded features are all the same if not given.
-            max_length: of positions one after another, the length to pad to; by default that of the longest
-                chain, for which the host waits for a device.
+            x: input of the encoder, with features ``(batch, length, features)`` including padding, or the
+                features of all chains' positions one after another, ``(positions, features)``, dense or CSR.
+            lengths: positions of each chain, int64; the full length of padded features if not given.
+            max_length: of positions one after another, the length to pad to; by default the length of the
+                longest chain, for which the host waits for a GPU.
         """
         return self.energy(self.encoder(x), lengths, max_length)
 
     def energy(
         self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
     ) -> ChainEnergy:
-        """The energy for the encoder's features.
+        """Return the energy for the encoder's features.
 
         Raises:
-            ValueError: features of another width, or lengths that do not fit them.
+            ValueError: features of another width, or lengths that do not fit the features.
         """
         inside = positions(features, lengths, self.num_features, max_length)
         unary = at_positions(features, inside, lambda rows: rows @ self.feature_weight.mT + self.bias)
@@ -70,40 +70,48 @@ class _Chain(StoredModule):
         return ChainEnergy(unary, self.transition + steps, inside.sum(1))
 
     def weights(self) -> Float[Tensor, " weights"]:
-        """The head's weights as one flat vector: what is regularised, the bias too."""
+        """Return the regularised weights as one flat vector, the bias included."""
         return self.flat()
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, except for the encoder."""
+        """Return the constructor's arguments, except for the encoder."""
         sizes = {"num_features": self.num_features, "num_states": self.num_states}
         return {**sizes, "conditional_transitions": self.transition_feature_weight is not None}
 
 
 class LinearChain(_Chain):
-    """x → :class:`~lmbm_torch.energies.ChainEnergy`, whose score is linear in the parameters.
+    """A linear-chain conditional random field or max-margin Markov network, x → chain energy.
 
-    With f_t = encoder(x)_t,
+    The score of the :class:`~lmbm_torch.energies.ChainEnergy` is linear in the parameters. With f_t =
+    encoder(x)_t,
 
         score(y) = Σ_t ⟨feature_weight_{y_t}, f_t⟩ + bias_{y_t} + Σ_{t ≥ 1} transition_{y_{t−1}, y_t}
 
-    and, where transitions are conditional, + Σ_{t ≥ 1} ⟨transition_feature_weight_{y_{t−1}, y_t}, f_t⟩
-    (max_margin_markov_networks_survey_2003, Equations 9 to 12). All weights start at zero: without an encoder
-    to learn, large-margin and likelihood training are convex. Chains of one position are a multi-class model.
+    and, for conditional transitions, + Σ_{t ≥ 1} ⟨transition_feature_weight_{y_{t−1}, y_t}, f_t⟩
+    (max_margin_markov_networks_survey_2003, Equations 9 to 12). All weights start at zero: without a trained
+    encoder, large-margin and likelihood training are convex. Chains of one position are a multi-class model.
 
     Args:
         num_features: width of a position's features, behind the encoder.
         num_states: S.
-        conditional_transitions: transitions depend on the features of the position that they lead to.
+        conditional_transitions: transitions depend on the features of the second position.
         encoder: maps inputs to features; the identity by default.
 
     Raises:
         ValueError: counts below one.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import LinearChain
+        >>> energy = LinearChain(num_features=4, num_states=3)(torch.zeros(2, 5, 4))
+        >>> energy.max_length, energy.num_states
+        (5, 3)
     """
 
     def sufficient_statistics(
         self, x: Tensor, labels: Int[Tensor, "batch length"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch weights"]:
-        """F(x, y) with ⟨weights(), F(x, y)⟩ = score(y) (survey, Equation 11); always dense.
+        """Return F(x, y) with ⟨weights(), F(x, y)⟩ = score(y) (survey, Equation 11), always dense.
 
         Args:
             x, lengths: see :meth:`forward`.
@@ -122,7 +130,7 @@ class LinearChain(_Chain):
         return torch.cat([self._sums(*part).flatten(1) for part in parts], 1)
 
     def _sums(self, rows: Tensor, labels: tuple[Tensor, ...], inside: Bool[Tensor, "batch _"]) -> Tensor:
-        """The rows of each chain, summed by the labels that they go with: (batch, *states, columns)."""
+        """Sum the rows of each chain by label: (batch, *states, columns)."""
         example = inside.nonzero()[:, 0]
         sums = rows.new_zeros(len(inside), *[self.num_states] * len(labels), rows.shape[1])
         return sums.index_put((example, *(of[inside] for of in labels)), rows, accumulate=True)
@@ -134,13 +142,13 @@ class LinearChain(_Chain):
         transition: Tensor,
         transition_feature_weight: Tensor | None = None,
     ) -> None:
-        """Take over weights that a solver has found, in this module's own dtype and on its device.
+        """Copy the weights of a solver, in the dtype and on the device of the module.
 
-        All of them or, where one is refused, none.
+        Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes that are not the parameters', NaN or infinity, conditional transitions for a
-                model without them, or none for one with.
+            ValueError: shapes other than the parameters', NaN or infinity, conditional transitions for a
+                model without conditional transitions, or none for another model.
         """
         if (transition_feature_weight is None) != (self.transition_feature_weight is None):
             raise ValueError(
@@ -151,18 +159,25 @@ class LinearChain(_Chain):
 
 
 class MaximumEntropyMarkov(_Chain):
-    """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(y | x): the baseline before CRFs.
+    """A maximum-entropy Markov model, x → chain energy with score log P(y | x); the baseline before CRFs.
 
-    Each label is a logistic regression on its features and the label before it
-    (:meth:`ChainEnergy.locally_normalised`), so that the log partition is 0 and −score is the loss to train
-    by, convex without an encoder to learn. The weights are those of :class:`LinearChain`.
+    Each label is a logistic regression on the features and the previous label
+    (:meth:`ChainEnergy.locally_normalised`). The log partition is 0, and −score is the training loss, convex
+    without a trained encoder. The weights are the weights of :class:`LinearChain`.
 
     Args:
-        num_features: same as in :class:`LinearChain`, like every other argument.
+        num_features: as in :class:`LinearChain`, like every other argument.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import MaximumEntropyMarkov
+        >>> energy = MaximumEntropyMarkov(num_features=4, num_states=2)(torch.zeros(1, 3, 4))
+        >>> energy.score(torch.tensor([[0, 1, 1]])).exp().item()
+        0.125
     """
 
     def energy(
         self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
     ) -> ChainEnergy:
-        """The energy for the encoder's features."""
+        """Return the energy for the encoder's features."""
         return super().energy(features, lengths, max_length).locally_normalised()

@@ -14,18 +14,26 @@ from lmbm_torch.shapes import Bool, Float
 
 
 class RestrictedBoltzmannMachine(Model):
-    """Labels, the visible units, that depend on each other through hidden ones, whatever the input.
+    """A restricted Boltzmann machine: labels as visible units, coupled through hidden units, without input.
 
-    Biases start at zero, couplings at N(0, ``init_std``²): hidden units that start alike stay alike.
+    Biases start at zero and couplings at N(0, ``init_std``²): hidden units with equal starts would stay
+    equal.
 
     Args:
         num_labels: V, the visible units.
         num_hidden: H.
         init_std: the couplings' standard deviation at the start.
-        generator: of the couplings at the start; torch's own by default.
+        generator: for the couplings at the start; torch's default generator if None.
 
     Raises:
         ValueError: counts below one, a negative ``init_std``.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import RestrictedBoltzmannMachine
+        >>> model = RestrictedBoltzmannMachine(num_labels=3, num_hidden=2, init_std=0.0)
+        >>> round(-model(torch.zeros(1, 0)).free_energy(torch.ones(1, 3)).item(), 4)  # 2 log 2
+        1.3863
     """
 
     OF_FEATURES: ClassVar = {}
@@ -46,32 +54,32 @@ class RestrictedBoltzmannMachine(Model):
         self.coupling = nn.Parameter(init_std * torch.randn(num_labels, num_hidden, generator=generator))
 
     def energy(self, features: Tensor) -> BipartiteEnergy:
-        """The same energy for each example; only the length of ``features`` counts."""
+        """Return the same energy for each example; ``features`` only gives the batch size."""
         visible, hidden = (bias.expand(len(features), -1) for bias in (self.visible_bias, self.hidden_bias))
         return BipartiteEnergy(visible, hidden, self.coupling)
 
     def weights(self) -> Float[Tensor, " weights"]:
-        """All weights and biases as one flat vector."""
+        """Return all weights and biases as one flat vector."""
         return torch.cat([self.visible_bias, self.hidden_bias, self.coupling.flatten()])
 
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Which of :meth:`weights` are couplings of a label and a hidden unit."""
+        """Return which of :meth:`weights` are couplings of a label and a hidden unit."""
         place = torch.arange(len(self.weights()), device=self.coupling.device)
         first = self.num_labels + self.num_hidden
         return (place >= first) & (place < first + self.coupling.numel())
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, except for the encoder and those of the start."""
+        """Return the constructor's arguments, except for the encoder and the arguments of the start."""
         return {"num_labels": self.num_labels, "num_hidden": self.num_hidden}
 
 
 class ConditionalRBM(RestrictedBoltzmannMachine):
-    """x → :class:`~lmbm_torch.energies.BipartiteEnergy`; the visible units are the labels.
+    """A conditional restricted Boltzmann machine, x → :class:`~lmbm_torch.energies.BipartiteEnergy`.
 
-    With features f = encoder(x), visible = visible_bias + visible_weight f, hidden = hidden_bias +
-    hidden_weight f, and one coupling for all inputs (belief_propagation_in_crbms_2017, Equation 1, where they
-    are called b^v, W^vx, b^h, W^hx and W^vh).
-    Biases and ``visible_weight`` start at zero, the others at N(0, ``init_std``²).
+    The visible units are the labels. With features f = encoder(x), visible = visible_bias + visible_weight f,
+    hidden = hidden_bias + hidden_weight f, and one coupling for all inputs (belief_propagation_in_crbms_2017,
+    Equation 1, with the names b^v, W^vx, b^h, W^hx and W^vh). Biases and ``visible_weight`` start at zero,
+    all other weights at N(0, ``init_std``²).
 
     Args:
         num_features: width of the features, behind the encoder.
@@ -79,10 +87,17 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         num_hidden: H.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
         init_std: the standard deviation of couplings and hidden weights at the start.
-        generator: of these at the start; torch's own by default.
+        generator: for the start; torch's default generator if None.
 
     Raises:
         ValueError: counts below one, a negative ``init_std``.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import ConditionalRBM
+        >>> energy = ConditionalRBM(num_features=4, num_labels=3, num_hidden=2)(torch.zeros(5, 4))
+        >>> energy.visible.shape, energy.hidden.shape
+        (torch.Size([5, 3]), torch.Size([5, 2]))
     """
 
     OF_FEATURES: ClassVar = {"visible_weight": "visible_bias", "hidden_weight": "hidden_bias"}
@@ -109,7 +124,7 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
     def logistic_regression(
         cls, num_features: int, num_labels: int, encoder: nn.Module | None = None
     ) -> ConditionalRBM:
-        """The special case of independent labels: one hidden unit, which is and stays cut off."""
+        """Return the special case of independent labels: a single hidden unit stays cut off."""
         model = cls(num_features, num_labels, num_hidden=1, encoder=encoder, init_std=0.0)
         for name in ("coupling", "hidden_bias", "hidden_weight"):
             model.get_parameter(name).requires_grad_(False)
@@ -124,13 +139,13 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         init_std: float = 0.01,
         generator: torch.Generator | None = None,
     ) -> ConditionalRBM:
-        """The special case of log-odds of the labels as features: ``visible_weight`` stays the identity."""
+        """Return the special case of logits as features: ``visible_weight`` stays the identity."""
         model = cls(num_labels, num_labels, num_hidden, encoder, init_std, generator)
         nn.init.eye_(model.visible_weight.requires_grad_(False))
         return model
 
     def energy(self, features: Tensor) -> BipartiteEnergy:
-        """The energy for the encoder's features."""
+        """Return the energy for the encoder's features."""
         return BipartiteEnergy(
             visible=features @ self.visible_weight.mT + self.visible_bias,
             hidden=features @ self.hidden_weight.mT + self.hidden_bias,
@@ -138,9 +153,9 @@ class ConditionalRBM(RestrictedBoltzmannMachine):
         )
 
     def weights(self) -> Float[Tensor, " weights"]:
-        """All weights and biases but the encoder's as one flat vector."""
+        """Return all weights and biases except the encoder's as one flat vector."""
         return torch.cat([super().weights(), self.visible_weight.flatten(), self.hidden_weight.flatten()])
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, except for the encoder and those of the start."""
+        """Return the constructor's arguments, except for the encoder and the arguments of the start."""
         return {"num_features": self.num_features, **super().arguments()}

@@ -1,7 +1,7 @@
-"""Distributions of an observation given its hidden state, with closed-form estimates.
+"""Distributions of an observation given the hidden state, with closed-form estimates.
 
-Each is smoothed by ``smoothing`` pseudo-observations for every state, so that its estimate is the most
-probable one under the conjugate prior, of which ``log_prior`` is the logarithm up to a constant.
+Each estimate is smoothed by ``smoothing`` pseudo-observations for every state, and thus the MAP estimate
+under the conjugate prior; ``log_prior`` is the logarithm of the prior up to a constant.
 """
 
 from __future__ import annotations
@@ -24,15 +24,20 @@ __all__ = ["Bernoulli", "Emission", "Gaussian", "Multinomial"]
 
 
 class Emission(StoredModule):
-    """log P(x_t | y_t) for observations in rows, and its estimate from weighted ones.
+    """The base class of log P(x_t | y_t) for observations in rows, with an estimate from weighted rows.
 
     Args:
         num_states: S.
         num_features: width of an observation.
-        start: the parameters, by name, and the value that all their entries start at.
+        start: the parameters by name, with the start value of all entries.
 
     Raises:
         ValueError: counts below one.
+
+    Examples:
+        >>> from lmbm_torch.models import Bernoulli, Emission
+        >>> isinstance(Bernoulli(num_states=2, num_features=3), Emission)
+        True
     """
 
     def __init__(self, num_states: int, num_features: int, **start: float) -> None:
@@ -43,26 +48,26 @@ class Emission(StoredModule):
             self.register_buffer(name, torch.full((num_states, num_features), value))
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"num_states": self.num_states, "num_features": self.num_features}
 
     @abstractmethod
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """log P(row | state) for each row, dense or CSR, and each state."""
+        """Return log P(row | state) for each row, dense or CSR, and each state."""
 
     @abstractmethod
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Take the parameters of largest Σ_t Σ_s weights_ts log P(row_t | s) + ``log_prior(smoothing)``."""
+        """Set the parameters that maximise Σ_t Σ_s weights_ts log P(row_t | s) + ``log_prior(smoothing)``."""
 
     @abstractmethod
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """The expected log P of ``smoothing`` pseudo-observations in every state."""
+        """Return the expected log P of ``smoothing`` pseudo-observations in every state."""
 
 
 class Multinomial(Emission):
-    """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, that of the symbols in their order.
+    """Counts of symbols: log P(x | s) = Σ_v x_v log θ_sv, for symbols in a given order.
 
-    A row that is one-hot is one symbol of a vocabulary. Starts uniform; a pseudo-observation is one of every
+    A one-hot row is one symbol of a vocabulary. The start is uniform; a pseudo-observation is one of every
     symbol.
 
     Args:
@@ -71,6 +76,12 @@ class Multinomial(Emission):
 
     Raises:
         ValueError: counts below one.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import Multinomial
+        >>> Multinomial(num_states=2, num_features=4).log_prob(torch.eye(4)[:1]).exp()
+        tensor([[0.2500, 0.2500]])
     """
 
     log_probability: Tensor
@@ -80,24 +91,24 @@ class Multinomial(Emission):
         super().__init__(num_states, num_features, log_probability=-math.log(num_features))
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """Σ_v x_v log θ_sv."""
+        """Return Σ_v x_v log θ_sv."""
         _check_counts(rows)
         return rows @ self.log_probability.mT
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
+        """Set θ_sv ∝ Σ_t weights_ts x_tv + smoothing."""
         _check_counts(rows)
         self.log_probability = log_frequencies(_weighted_sums(rows, weights), smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """smoothing · Σ_s Σ_v log θ_sv."""
+        """Return smoothing · Σ_s Σ_v log θ_sv."""
         return smoothing * self.log_probability.sum()
 
 
 class Bernoulli(Emission):
     """Independent bits: log P(x | s) = Σ_v x_v log p_sv + (1 − x_v) log(1 − p_sv).
 
-    Starts at p = ½; a pseudo-observation is a 0 and a 1 of every bit.
+    The start is p = ½; a pseudo-observation is a 0 and a 1 of every bit.
 
     Args:
         num_states: S.
@@ -105,6 +116,12 @@ class Bernoulli(Emission):
 
     Raises:
         ValueError: counts below one.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import Bernoulli
+        >>> Bernoulli(num_states=2, num_features=3).log_prob(torch.tensor([[1.0, 0.0, 1.0]])).exp()
+        tensor([[0.1250, 0.1250]])
     """
 
     log_odds: Tensor
@@ -113,28 +130,28 @@ class Bernoulli(Emission):
         super().__init__(num_states, num_features, log_odds=0.0)
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """Σ_v x_v log-odds_sv + log(1 − p_sv)."""
+        """Return Σ_v x_v logit(p_sv) + log(1 − p_sv)."""
         _check_bits(rows)
         return rows @ self.log_odds.mT + logsigmoid(-self.log_odds).sum(1)
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
+        """Set p_sv = (Σ_t weights_ts x_tv + smoothing) / (Σ_t weights_ts + 2 smoothing)."""
         _check_bits(rows)
         ones = _weighted_sums(rows, weights)
-        # Rounding may carry the sum for a bit that is always 1 past the number of rows.
+        # Rounding may lift the sum of a bit that is always 1 above the number of rows.
         zeros = (weights.sum(0)[:, None] - ones).clamp(min=0)
         self.log_odds = (ones + smoothing).log() - (zeros + smoothing).log()
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """smoothing · Σ_s Σ_v log p_sv + log(1 − p_sv)."""
+        """Return smoothing · Σ_s Σ_v log p_sv + log(1 − p_sv)."""
         return smoothing * (logsigmoid(self.log_odds) + logsigmoid(-self.log_odds)).sum()
 
 
 class Gaussian(Emission):
-    """Independent normal features with their own mean and variance in each state.
+    """Independent normal features with a mean and a variance for each state.
 
-    Starts at mean 0 and variance 1; pseudo-observations have that mean and variance too, so features are best
-    standardised.
+    The start is mean 0 and variance 1. Pseudo-observations have the same mean and variance, therefore
+    features should be standardised.
 
     Args:
         num_states: S.
@@ -142,6 +159,12 @@ class Gaussian(Emission):
 
     Raises:
         ValueError: counts below one.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import Gaussian
+        >>> Gaussian(num_states=2, num_features=1).log_prob(torch.zeros(1, 1))
+        tensor([[-0.9189, -0.9189]])
     """
 
     mean: Tensor
@@ -151,9 +174,9 @@ class Gaussian(Emission):
         super().__init__(num_states, num_features, mean=0.0, variance=1.0)
 
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
-        """−½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
+        """Return −½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
         _check_dense(rows)
-        # State by state: a product of matrices would cancel where means are far from 0 for their variance.
+        # State by state: a matrix product would cancel digits if means are large beside the variance.
         squares = [
             ((rows - mean).square() / variance).sum(1)
             for mean, variance in zip(self.mean, self.variance, strict=True)
@@ -161,7 +184,7 @@ class Gaussian(Emission):
         return -(torch.stack(squares, 1) + (2 * math.pi * self.variance).log().sum(1)) / 2
 
     def maximise(self, rows: Tensor, weights: Float[Tensor, "positions states"], smoothing: float) -> None:
-        """Weighted means and variances, ``smoothing`` observations of mean 0 and variance 1 among them."""
+        """Set means and variances, with ``smoothing`` observations of mean 0 and variance 1 included."""
         _check_dense(rows)
         total = weights.sum(0)[:, None] + smoothing
         mean = _weighted_sums(rows, weights) / total
@@ -170,19 +193,19 @@ class Gaussian(Emission):
         self.mean = mean
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """−½ smoothing · Σ_s Σ_v (1 + mean_sv²) / variance_sv + log(2π variance_sv)."""
+        """Return −½ smoothing · Σ_s Σ_v (1 + mean_sv²) / variance_sv + log(2π variance_sv)."""
         expected = (1 + self.mean.square()) / self.variance + (2 * math.pi * self.variance).log()
         return -smoothing * expected.sum() / 2
 
 
 def log_frequencies(counts: Tensor, smoothing: float) -> Tensor:
-    """The logarithms of relative frequencies along the last axis, smoothed."""
+    """Return the logarithms of smoothed relative frequencies along the last axis."""
     smoothed = counts + smoothing
     return smoothed.log() - smoothed.sum(-1, keepdim=True).log()
 
 
 def _weighted_sums(rows: Tensor, weights: Tensor) -> Float[Tensor, "states features"]:
-    """Σ_t weights_ts x_tv, of dense or CSR rows."""
+    """Return Σ_t weights_ts x_tv of dense or CSR rows."""
     return (rows.t() @ weights).mT
 
 
@@ -195,7 +218,7 @@ def _check_bits(rows: Tensor) -> None:
 
 
 def _check_values(rows: Tensor, allowed: Callable[[Tensor], Tensor], wanted: str) -> None:
-    """Raise ValueError unless all entries are allowed; those that a CSR tensor leaves out always are."""
+    """Raise ValueError unless all entries are allowed; implicit zeros of CSR tensors always are."""
     fine = allowed(rows.values() if rows.layout == torch.sparse_csr else rows)
 
     def refuse() -> None:

@@ -1,4 +1,4 @@
-"""Networks that may stand before any model: inputs → features, trained end to end by the model's loss."""
+"""Neural networks in front of a model: inputs → features, trained end to end by the loss of the model."""
 
 from __future__ import annotations
 
@@ -12,21 +12,28 @@ from lmbm_torch.shapes import Float
 
 
 class ConvolutionalEncoder(nn.Module):
-    """Images, row after row as data sets hold them → features, by convolutions of 3 × 3 and rectified units.
+    """A convolutional encoder of images in rows: 3 × 3 convolutions and rectified units.
 
-    Each convolution keeps the image's size and is followed by max-pooling over ``pooling`` × ``pooling``
-    pixels, where incomplete patches at the right and lower edge count too. Weights start as torch draws them.
+    Each convolution keeps the size of the image and is followed by max-pooling over ``pooling`` × ``pooling``
+    pixels; incomplete patches at the right and lower edge count. Weights start with torch's defaults.
 
     Args:
         height, width: of the images, of one channel.
-        channels: of each convolution's result, one entry a convolution.
-        pooling: 1 keeps every pixel's place, as features of pixel labels should.
+        channels: the channels of each convolution, one entry per convolution.
+        pooling: 1 keeps the place of every pixel, as features of pixel labels should.
 
     Attributes:
-        num_features: width of what is returned, the last channels' pixels one channel after another.
+        num_features: width of the features, the pixels of the last channels, one channel after another.
 
     Raises:
         ValueError: counts below one, or no convolution.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import ConvolutionalEncoder
+        >>> encoder = ConvolutionalEncoder(8, 8, channels=[4], pooling=2)
+        >>> encoder(torch.zeros(3, 64)).shape
+        torch.Size([3, 64])
     """
 
     def __init__(self, height: int, width: int, channels: Sequence[int], pooling: int = 2) -> None:
@@ -48,7 +55,7 @@ class ConvolutionalEncoder(nn.Module):
         self.num_features = given * height * width
 
     def forward(self, x: Float[Tensor, "batch pixels"]) -> Float[Tensor, "batch features"]:
-        """The features of a batch; refuses images of another size, and sparse ones."""
+        """Return the features of a batch; raise ValueError for sparse images or images of another size."""
         check_shape("x", x, None, self.height * self.width)
         if x.layout != torch.strided:
             raise ValueError(f"x: expected dense images, got {x.layout}")
@@ -56,14 +63,14 @@ class ConvolutionalEncoder(nn.Module):
 
 
 class PixelwiseEncoder(ConvolutionalEncoder):
-    """Images → one number a pixel, by convolutions of 3 × 3 with rectified units between them.
+    """Images → one number per pixel, by 3 × 3 convolutions with rectified units between the convolutions.
 
-    The last convolution is linear, so that its result may serve as the log-odds of pixel labels, found alike
-    wherever a pixel lies, for :meth:`~lmbm_torch.models.ConditionalRBM.of_log_odds`.
+    The last convolution is linear. The result may serve as the logits of pixel labels for
+    :meth:`~lmbm_torch.models.ConditionalRBM.of_log_odds`.
 
     Args:
         height, width: of the images, of one channel.
-        channels: of each convolution's result before the last one's, which is one channel.
+        channels: the channels of all convolutions but the last, which has one channel.
 
     Raises:
         ValueError: counts below one, or no channels.

@@ -18,17 +18,24 @@ from lmbm_torch.shapes import Float, Int
 
 
 class HiddenMarkov(StoredModule):
-    """x → :class:`~lmbm_torch.energies.ChainEnergy` whose score is log P(x, y).
+    """A hidden Markov model, x → chain energy with score log P(x, y).
 
         P(x, y) = P(y_0) Π_t P(y_t | y_{t−1}) Π_t P(x_t | y_t)
 
-    (max_margin_markov_networks_survey_2003, Equation 5), so the log partition is log P(x) and the marginals
-    are those given x. Estimated in closed form from labels by :meth:`count`, or from expected labels by
-    :meth:`maximise`, which is a step of expectation maximisation. Starts uniform.
+    (max_margin_markov_networks_survey_2003, Equation 5). The log partition is log P(x), and the marginals are
+    given x. :meth:`count` estimates the parameters in closed form from labels; :meth:`maximise` estimates
+    from expected labels, a step of expectation maximisation. The start is uniform.
 
     Args:
-        emission: P(x_t | y_t), a module such as :class:`~lmbm_torch.models.emissions.Multinomial`; its
-            states are the model's.
+        emission: P(x_t | y_t), a module such as :class:`~lmbm_torch.models.emissions.Multinomial`, which sets
+            the number of states.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import HiddenMarkov, Multinomial
+        >>> model = HiddenMarkov(Multinomial(num_states=2, num_features=2))
+        >>> model(torch.eye(2)[None]).score(torch.tensor([[0, 1]])).exp()
+        tensor([0.0625])
     """
 
     log_start: Tensor
@@ -42,22 +49,22 @@ class HiddenMarkov(StoredModule):
         self.register_buffer("log_transition", torch.full((states, states), -math.log(states)))
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"emission": self.emission}
 
     def forward(
         self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
     ) -> ChainEnergy:
-        """The energy of a batch.
+        """Return the energy of a batch.
 
         Args:
-            x: observations, ``(batch, length, features)`` with padding, or those of all chains one after
-                another, ``(positions, features)``, dense or, but for normal ones, CSR.
-            lengths: positions of each chain, int64; those of padded ``x`` are all the same if not given.
+            x: observations, ``(batch, length, features)`` with padding, or the observations of all chains
+                one after another, ``(positions, features)``, dense or, except for normal emissions, CSR.
+            lengths: positions of each chain, int64; the full length of padded ``x`` if not given.
             max_length: see :meth:`lmbm_torch.models.LinearChain.forward`.
 
         Raises:
-            ValueError: observations of another width or that the emission refuses; lengths that do not fit.
+            ValueError: observations of another width or refused by the emission; lengths that do not fit.
         """
         inside = positions(x, lengths, self.emission.num_features, max_length)
         unary = at_positions(x, inside, self.emission.log_prob)
@@ -73,17 +80,17 @@ class HiddenMarkov(StoredModule):
         smoothing: float = 1.0,
         weight: Float[Tensor, " batch"] | None = None,
     ) -> None:
-        """Take the most probable parameters given labelled chains: smoothed relative frequencies.
+        """Set the MAP parameters given labelled chains: smoothed relative frequencies.
 
         Args:
             x, lengths: see :meth:`forward`.
             labels: class indices; padding never matters.
             smoothing: pseudo-observations > 0 of each start, transition and emission.
-            weight: how often each chain counts; once if not given.
+            weight: the count of each chain; 1 if not given.
 
         Raises:
-            ValueError: see :meth:`forward`; labels of another shape or that are no states; smoothing that is
-                not above 0; weights of another shape.
+            ValueError: see :meth:`forward`; labels of another shape or out of range; smoothing that is not
+                above 0; weights of another shape.
         """
         inside = positions(x, lengths, self.emission.num_features)
         check_shape("labels", labels, *inside.shape)
@@ -109,7 +116,7 @@ class HiddenMarkov(StoredModule):
         *,
         smoothing: float = 1.0,
     ) -> None:
-        """Take the most probable parameters given expected labels (the M-step).
+        """Set the MAP parameters given expected labels (the M-step).
 
         Args:
             x, lengths: see :meth:`forward`.
@@ -130,6 +137,6 @@ class HiddenMarkov(StoredModule):
         self.log_transition = log_frequencies(transitions, smoothing)
 
     def log_prior(self, smoothing: float) -> Float[Tensor, ""]:
-        """The term that ``smoothing`` adds to the log-likelihood in :meth:`maximise`, up to a constant."""
+        """Return the log-likelihood of the ``smoothing`` in :meth:`maximise`, up to a constant."""
         own = self.log_start.sum() + self.log_transition.sum()
         return smoothing * own + self.emission.log_prior(smoothing)

@@ -1,4 +1,4 @@
-"""Models as ONNX files: x → the energy's log-potentials; inference stays outside."""
+"""Models as ONNX files: x → the log-potentials of the energy; inference stays outside."""
 
 from __future__ import annotations
 
@@ -18,23 +18,30 @@ __all__ = ["export_onnx"]
 
 
 def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[str, ...]:
-    """Write what a model makes of its input, for a runtime without torch: one output a tensor of its energy.
+    """Write a model for a runtime without torch, with each tensor of the energy as an output.
 
-    The input is called ``x``, the outputs as the fields of ``model(x)``: those of a belief network
-    ``unary``, ``parents``, ``ordering``. The batch is of any size; fields that all examples share have no
-    batch axis. Given the outputs, the energy's constructor makes the same energy again.
+    The input is called ``x``; the outputs are called as the fields of ``model(x)``, such as ``unary``,
+    ``parents``, ``ordering`` of a belief network. The batch has any size; fields shared by all examples have
+    no batch axis. The energy's constructor makes the same energy from the outputs.
 
     Args:
-        model: with its encoder, in the precision that the file is to have.
-        path: of the file to write; one that is there is replaced.
-        example: an input of two examples or more, dense, of the model's dtype and on its device.
+        model: with its encoder, in the precision of the file.
+        path: of the file to write; an existing file is replaced.
+        example: an input of two examples or more, dense, of the model's dtype and on the model's device.
 
     Returns:
-        The names of the outputs, in their order.
+        The names of the outputs, in order.
 
     Raises:
         ModuleNotFoundError: onnx or onnxscript is not installed.
-        ValueError: an example of fewer than two inputs, from which the batch axis could not be told.
+        ValueError: fewer than two examples, so that the batch axis is unknown.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import BoltzmannMachine, export_onnx
+        >>> model = BoltzmannMachine(num_features=4, num_labels=3)
+        >>> export_onnx(model, "model.onnx", torch.zeros(2, 4))  # doctest: +SKIP
+        ['unary', 'pairwise', 'constant']
     """
     if example.ndim < 1 or len(example) < 2:
         raise ValueError(f"example: expected two inputs or more, got shape {tuple(example.shape)}")
@@ -57,7 +64,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
 
 
 class _Fields(nn.Module):
-    """x → the tensors of the energy."""
+    """A module from x to the tensors of the energy."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from lmbm_torch.models.base import StoredModule
 
 HOLDS = "a model"
 Encoder = nn.Module | Callable[[], nn.Module | None] | None
-"""An encoder, or a function that makes it where the file's model has one, and is not called otherwise."""
+"""An encoder, or a function that makes the encoder if the file's model has one."""
 # Arguments in older files.
 RENAMED = {"num_visible": "num_labels"}
 
@@ -26,40 +26,53 @@ RENAMED = {"num_visible": "num_labels"}
 def save(model: nn.Module, path: str | PathLike, mode: Mode = "x") -> None:
     """Write a model to one file, such as ``model.safetensors``, for :func:`load`.
 
-    Of an encoder the file holds the weights alone.
+    The file holds only the weights of an encoder.
 
     Args:
         mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written.
-        TypeError: not a :class:`~lmbm_torch.models.base.StoredModule`, or one with an argument that files do
-            not hold; the message says which.
+        OSError: the file cannot be written.
+        TypeError: the model is no :class:`~lmbm_torch.models.base.StoredModule`, or has an argument that
+            files cannot hold; the message says which.
+
+    Examples:
+        >>> import tempfile
+        >>> from lmbm_torch.models import BoltzmannMachine, load, save
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save(BoltzmannMachine(num_features=4, num_labels=3), f"{folder}/model.safetensors")
+        ...     print(load(f"{folder}/model.safetensors").num_labels)
+        3
     """
     archives.write(path, HOLDS, model, kinds(), mode)
 
 
 def load(path: str | PathLike, encoder: Encoder = None) -> nn.Module:
-    """The model of a file, with its weights, on the CPU, in evaluation mode.
+    """Return the model of a file, with its weights, on the CPU, in evaluation mode.
 
     Args:
-        encoder: of the same architecture as in training, exactly when the model was saved with one; it is
-            given the file's weights.
+        encoder: an encoder of the same architecture as in training, if and only if the model was saved with
+            an encoder; the encoder gets the weights of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file that is truncated, corrupted, of another kind or of a newer version; a model class
-            that is not imported; an encoder that is missing or does not fit. The message names the file.
+        FileNotFoundError: the file does not exist.
+        ValueError: the file is truncated, corrupted, of another kind or of a newer version; a model class is
+            not imported; an encoder is missing or does not fit. The message names the file.
+
+    Examples:
+        >>> from lmbm_torch.models import load
+        >>> load("model.safetensors")  # doctest: +SKIP
+        BoltzmannMachine()
     """
     return archives.read(path, HOLDS, kinds(encoder))
 
 
 def kinds(encoder: Encoder = None) -> tuple[Kind, ...]:
-    """All model classes that are imported, and what they are built of, as files hold them.
+    """Return all imported model classes with their parts, as files hold models.
 
     Args:
-        encoder: of the model that is to be built, same as in :func:`load`.
+        encoder: of the model to build, as in :func:`load`.
     """
     models = (
         Kind(each.stored_name(), each, _parts, partial(_build, each, encoder))
@@ -89,13 +102,13 @@ def _build(
     if not isinstance(encoder, nn.Module | None):
         encoder = encoder() if has_encoder else None
     if has_encoder and encoder is None:
-        raise ValueError("encoder: expected the one of the training, since a file holds its weights alone")
+        raise ValueError("encoder: expected the encoder of the training, since a file only holds the weights")
     if encoder is not None and not has_encoder:
-        raise ValueError("encoder: expected none, since the model was trained without one")
+        raise ValueError("encoder: expected None, since the model was trained without an encoder")
     arguments = {RENAMED.get(name, name): value for name, value in arguments.items()}
     _check_shapes(kind, arguments, weights)
     model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
-    # Weights keep the type that they were saved in.
+    # Weights keep the dtype of the file.
     model.load_state_dict(weights, assign=True)
     for name in frozen:
         model.get_parameter(name).requires_grad_(False)
@@ -103,12 +116,8 @@ def _build(
 
 
 def _check_shapes(kind: type[StoredModule], arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
-    """Refuse weights of other shapes than the arguments say, before these take any memory.
-
-    Raises:
-        ValueError: shapes that differ; the message names the first.
-    """
-    # On the device "meta" nothing is allocated; what a class of somebody else's does there, nobody knows.
+    """Raise ValueError for weights of other shapes than the arguments give, before memory is allocated."""
+    # The device "meta" allocates nothing; a class of another author may fail there.
     if not kind.__module__.startswith(LIBRARY):
         return
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Features of sequences, padded to one length or one after another."""
+"""Features of sequences, padded to one length or one after another. This module is internal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmbm_torch.checks import check_device, check_shape
 from lmbm_torch.shapes import Bool, Int
 from lmbm_torch.verdicts import number, refuse_unless
 
-__all__ = ["at_positions", "positions", "rows_of", "spread"]
+__all__ = []
 
 
 def positions(
@@ -20,18 +20,18 @@ def positions(
     num_features: int,
     max_length: int | None = None,
 ) -> Bool[Tensor, "batch length"]:
-    """True where there is a position, false for padding.
+    """Return a mask that is true for positions and false for padding.
 
     Args:
         features: ``(batch, length, features)`` with padding, or all sequences' positions one after another,
             ``(positions, features)``, dense or CSR.
-        lengths: int64, of each sequence, at least 1; those of padded features are all the same if not given.
-        num_features: what a position has.
-        max_length: of positions one after another, the length to pad to; by default that of the longest
-            sequence, which a device must be asked for.
+        lengths: int64, of each sequence, at least 1; the full length of padded features if not given.
+        num_features: width of a position's features.
+        max_length: of positions one after another, the length to pad to; by default the length of the longest
+            sequence, for which the host waits for a GPU.
 
     Raises:
-        ValueError: features of another shape, or lengths that do not fit them.
+        ValueError: features of another shape, or lengths that do not fit the features.
     """
     is_padded = features.ndim == 3
     check_shape("x", features, *[None] * (2 if is_padded else 1), num_features)
@@ -70,13 +70,13 @@ def _check_range(lengths: Tensor, longest: int) -> None:
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """The features of all sequences' positions one after another, (positions, features), unpadded."""
+    """Return the features of all sequences' positions one after another, (positions, features), unpadded."""
     return features[inside] if features.ndim == 3 else features
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Values of positions one after another, ``(positions, …)``, padded by 0 to ``(batch, length, …)``."""
-    # Not by the mask, whose gradient waits for a device to count.
+    """Pad values of positions one after another, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
+    # No indexing by the mask: the gradient would wait for the GPU to count.
     place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
     return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)
 
@@ -84,10 +84,10 @@ def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 def at_positions(
     features: Tensor, inside: Bool[Tensor, "batch length"], values: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """``values`` of each position's features: ``(batch, length, …)``, 0 in padding."""
+    """Return ``values`` of each position's features: ``(batch, length, …)``, 0 in padding."""
     if features.ndim == 2:
         return spread(values(features), inside)
-    # Padding may be NaN, which no product with 0 removes.
+    # Padding may be NaN, and NaN times 0 is NaN.
     rows = _masked(features, inside).flatten(0, 1)
     return _masked(values(rows).unflatten(0, inside.shape), inside)
 

@@ -16,22 +16,30 @@ from lmbm_torch.shapes import Bool, Float, Shaped
 
 
 class SigmoidBeliefNetwork(Model):
-    """x → :class:`~lmbm_torch.energies.DirectedEnergy`; a label sees the features and the labels before it.
+    """A sigmoid belief network (SBN), x → :class:`~lmbm_torch.energies.DirectedEnergy`.
 
-    The local fields are linear in the parameters: z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i +
-    Σ_j parent_weight_ij s_j + Σ_c clique_weight_c Π s (lmbm_and_lmsbn_2010, Definition 2). All weights start
-    at zero: without an encoder to learn, the training problem is convex.
+    Each label depends on the features and the labels before. The local fields are linear in the parameters:
+    z_i = ⟨feature_weight_i, encoder(x)⟩ + bias_i + Σ_j parent_weight_ij s_j + Σ_c clique_weight_c Π s
+    (lmbm_and_lmsbn_2010, Definition 2). All weights start at zero: without a trained encoder, training is
+    convex.
 
     Args:
         num_features: width of the features, behind the encoder.
         num_labels: K.
         ordering: the label at each position; index order by default.
         degree: size of the largest cliques of labels; 1 makes the labels independent, 2 gives each label all
-            labels before it as parents, 3 adds every triple, and so on.
+            labels before as parents, 3 adds every triple, and so on.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:
         ValueError: counts below one, an ordering that is no permutation.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.models import SigmoidBeliefNetwork
+        >>> model = SigmoidBeliefNetwork(num_features=4, num_labels=3)
+        >>> model(torch.zeros(1, 4)).log_prob(torch.ones(1, 3)).exp().item()
+        0.125
     """
 
     HEAD = ("feature_weight", "bias", "parent_weight", "clique_weight")
@@ -61,9 +69,9 @@ class SigmoidBeliefNetwork(Model):
         self.clique_weight = nn.Parameter(torch.zeros(len(self.cliques)))
 
     def in_order(self, ordering: Sequence[int] | np.ndarray) -> SigmoidBeliefNetwork:
-        """A network of the same kind over another ordering, all weights zero, in a fifth of the time.
+        """Return a belief network over another ordering with zero weights and the same encoder.
 
-        It shares the encoder.
+        A copy takes a fifth of the time of the constructor.
 
         Raises:
             ValueError: an ordering that is no permutation.
@@ -72,7 +80,7 @@ class SigmoidBeliefNetwork(Model):
         order = torch.tensor(np.asarray(ordering), dtype=torch.int64, device=self.ordering.device)
         position = torch.argsort(order)
         other = type(self).__new__(type(self))
-        # A module is what its dictionaries hold.
+        # The dictionaries of a module hold everything.
         vars(other).update(
             (name, each.copy() if isinstance(each, dict | set) else each) for name, each in vars(self).items()
         )
@@ -84,7 +92,7 @@ class SigmoidBeliefNetwork(Model):
         return other
 
     def energy(self, features: Tensor) -> DirectedEnergy:
-        """The energy for the encoder's features."""
+        """Return the energy for the encoder's features."""
         return DirectedEnergy(
             unary=features @ self.feature_weight.mT + self.bias,
             parents=self.parent_weight * self.allowed_parents,
@@ -94,25 +102,25 @@ class SigmoidBeliefNetwork(Model):
         )
 
     def weights(self) -> Float[Tensor, " weights"]:
-        """The head's weights as one flat vector: what is regularised, the bias too, as in the papers."""
+        """Return the regularised weights as one flat vector, the bias included as in the papers."""
         parents = self.parent_weight * self.allowed_parents
         parts = (self.feature_weight, self.bias, parents, self.clique_weight)
         return torch.cat([part.flatten() for part in parts])
 
     def couples(self) -> Bool[Tensor, " weights"]:
-        """Which of :meth:`weights` are those of two or more labels: the parents' and the cliques'."""
+        """Return which of :meth:`weights` couple labels: the weights of parents and cliques."""
         alone = self.feature_weight.numel() + self.bias.numel()
         return torch.arange(len(self.weights()), device=self.bias.device) >= alone
 
     def arguments(self) -> dict[str, Any]:
-        """The constructor's arguments, except for the encoder."""
+        """Return the constructor's arguments, except for the encoder."""
         sizes = {"num_features": self.num_features, "num_labels": self.num_labels, "degree": self.degree}
         return {**sizes, "ordering": self.ordering.tolist()}
 
     def sufficient_statistics(
         self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
     ) -> Float[Tensor, "batch weights"]:
-        """φ(x, y) with ⟨weights(), φ(x, y)⟩ = Σ_i m_i, the sum of the local margins; always dense."""
+        """Return φ(x, y) with ⟨weights(), φ(x, y)⟩ = Σ_i m_i, the sum of the local margins, always dense."""
         features = self.features(x)
         spins = to_spins(labels, self.bias.dtype)
         pairs = spins[:, :, None] * spins[:, None, :] * self.allowed_parents
@@ -127,18 +135,18 @@ class SigmoidBeliefNetwork(Model):
         parent_weight: Tensor,
         clique_weight: Tensor | None = None,
     ) -> None:
-        """Take over weights that a dual solver has found, in this module's own dtype and on its device.
+        """Copy the weights of a dual solver, in the dtype and on the device of the module.
 
-        All of them or, where one is refused, none.
+        Either all weights are copied or, if a weight is refused, none.
 
         Raises:
-            ValueError: shapes that are not the parameters', NaN or infinity, a weight for a label that is no
+            ValueError: shapes other than the parameters', NaN or infinity, a weight for a label that is no
                 parent, or no ``clique_weight`` although there are cliques.
         """
         if clique_weight is None:
             clique_weight = self.clique_weight.new_empty(0)
         check_shape("parent_weight", parent_weight, *self.allowed_parents.shape)
-        # Without gathering them: of thousands of labels their indices take more memory than all weights.
+        # No gathering: the indices of thousands of labels take more memory than all weights.
         if bool(((parent_weight != 0) & ~self.allowed_parents.to(parent_weight.device)).any()):
-            raise ValueError("parent_weight: expected weights for parents alone, got others")
+            raise ValueError("parent_weight: expected weights for parents alone, got further weights")
         self.take(feature_weight, bias, parent_weight, clique_weight)

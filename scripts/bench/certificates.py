@@ -1,7 +1,7 @@
 """Certificates of real test parts: what proving and checking cost beside the decoding that they prove.
 
 A network (LMSBN, C = 0.1, standardised features where they are dense) is trained on the training part, its
-test part decoded by both rules, proven, written, and checked by ``scripts/check_certificate.py``.
+test part decoded by both rules, proven, written, and checked by ``scripts/certificate_checker``.
 Largest cuts of dense graphs are decoded and proven by semidefinite bounds.
 ``decoding`` is the search alone, from the energy; ``checking`` is reading the file and all that is in it;
 ``started`` is the same with Python and NumPy to be started, by the wall clock; others are processor time.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import runpy
 import statistics
 import subprocess
 import sys
@@ -34,8 +33,7 @@ from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
-CHECKER = Path(__file__).parents[1] / "check_certificate.py"
-# check_certificate.py finds the scripts beside it.
+CHECKER = Path(__file__).parents[1] / "certificate_checker"
 sys.path.insert(0, str(CHECKER.parent))
 RULES = {
     "hinge": (branch_and_bound.decode_hinge, {"margin": 1.0}),
@@ -58,7 +56,7 @@ def measured(name: str, energy, rule: str, folder: Path, repeats: int) -> dict[s
     """One row of the table."""
     decode, options = RULES[rule]
     decoding, path = decode(energy, **options), folder / f"{name}.{rule}.jsonl"
-    check = runpy.run_path(str(CHECKER))["main"]
+    check = import_module("certificate_checker.__main__").main
     certificates.write(decoding, path, energy, **options)
 
     def checked() -> None:

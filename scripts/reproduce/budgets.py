@@ -16,7 +16,7 @@ from sklearn.pipeline import Pipeline
 
 from lmbm_torch.compare.cells import Result
 from lmbm_torch.compare.evaluation import part, scores
-from lmbm_torch.compare.methods import METHODS, Ensemble, Tuned, scalings, tuned, unscaled
+from lmbm_torch.compare.methods import METHODS, Ensemble, Tuned, num_settings, scalings, tuned, unscaled
 from lmbm_torch.data import MultilabelData
 
 FOLDS = 3
@@ -150,9 +150,7 @@ def _drawn(method: Tuned, X: Any, seed: int) -> Iterator[Setting]:
     offered: list[str | None] = [*scalings(X)] if method.is_scaled else [None]
     yield Setting("unit variance" if "unit variance" in offered else offered[0], {})
     space = {"scaling": offered, **method.space}
-    finite = [len(values) for values in space.values() if isinstance(values, list)]
-    most = int(np.prod(finite)) if len(finite) == len(space) else MAX_DRAWN
-    for drawn in ParameterSampler(space, min(MAX_DRAWN, most), random_state=seed):
+    for drawn in ParameterSampler(space, num_settings(space, MAX_DRAWN), random_state=seed):
         plain = {
             key: value.item() if isinstance(value, np.generic) else value for key, value in drawn.items()
         }

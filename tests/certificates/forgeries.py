@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import copy
-import importlib.util
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,11 @@ import torch
 
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 
-CHECKER = Path(__file__).parents[2] / "scripts" / "check_certificate.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+# The command of ``scripts/certificate_checker``.
+CHECK = importlib.import_module("certificate_checker.__main__")
 Record = dict[str, Any]
-
-
-def checker():
-    """``scripts/check_certificate.py`` as a module."""
-    spec = importlib.util.spec_from_file_location(CHECKER.stem, CHECKER)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def directed(batch: int, labels: int, generator: torch.Generator, dtype=torch.float64) -> DirectedEnergy:
@@ -60,7 +54,7 @@ def said(record: Record, path: Path, capsys: Any) -> str:
     """What the checker says of a certificate."""
     path.write_text(json.dumps(record))
     capsys.readouterr()
-    checker().main([str(path)])
+    CHECK.main([str(path)])
     return capsys.readouterr().out
 
 
@@ -87,7 +81,7 @@ def replaced(record: Record, name: str, values: np.ndarray) -> Record:
 
 def problem_of(record: Record):
     """The checker's view of a decoding."""
-    return checker().Problem(record["problem"], record["proof"].get("messages"))
+    return CHECK.decodings.Problem(record["problem"], record["proof"].get("messages"))
 
 
 def changed(name: str, change: Callable[[np.ndarray, np.random.Generator], Any]) -> Callable:

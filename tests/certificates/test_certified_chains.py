@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
-import sys
 import tracemalloc
 from types import ModuleType
 
 import numpy as np
 import pytest
 from forgeries import (
-    CHECKER,
+    CHECK,
     anywhere,
     changed,
-    checker,
     entry,
     larger,
     off,
@@ -36,8 +33,6 @@ from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe
 
-sys.path.insert(0, str(CHECKER.parent))
-CHECK = checker()
 STATES = 3
 NUM_CHAINS = 12
 
@@ -254,7 +249,7 @@ def test_duals_of_larger_losses_are_not_feasible(tmp_path, capsys):
 
 def parts() -> tuple[ModuleType, ModuleType]:
     """What the checker knows of trainings, and of those of chains."""
-    return importlib.import_module("check_training"), importlib.import_module("check_chains")
+    return CHECK.training, CHECK.training.chains
 
 
 def test_duals_are_made_of_edges_that_only_nearly_agree(tmp_path):

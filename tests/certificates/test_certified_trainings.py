@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
 
 import numpy as np
 import pytest
-from forgeries import CHECKER, changed, checker, entry, larger, off, said, setting, shifted, smaller, twice
+from forgeries import CHECK, changed, entry, larger, off, said, setting, shifted, smaller, twice
 from scipy import sparse
 
 from lmbm_torch import certificates
@@ -21,9 +20,6 @@ from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
-
-sys.path.insert(0, str(CHECKER.parent))
-CHECK = checker()
 
 
 def data(seed: int = 0):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import json
-import sys
 
 import numpy as np
 import pytest
 import torch
-from forgeries import CHECKER, checker, pairwise, read
+from forgeries import CHECK, pairwise, read
 
 from lmbm_torch import certificates
 from lmbm_torch.certificates import decodings, dense
@@ -20,8 +18,6 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
-sys.path.insert(0, str(CHECKER.parent))
-CHECK = checker()
 LABELS = 13
 
 
@@ -269,7 +265,7 @@ def test_forged_multipliers_of_rules_are_refused(tmp_path, capsys, genuine_ruled
 @pytest.mark.parametrize("kind", RULES)
 def test_products_of_rules_are_not_below_zero_where_these_are_obeyed(kind):
     """The checker's weights, by themselves: of each product, and never by more than their stated error."""
-    problem, constraints = importlib.import_module("check_semidefinite"), rules(kind)
+    problem, constraints = CHECK.decodings.semidefinite, rules(kind)
     given = {"matrix": field(constraints.matrix), "bounds": field(constraints.bounds)}
     labels = np.random.default_rng(0).integers(0, 2, (4000, LABELS)).astype(np.float64)
     spins, obeys = 2 * labels - 1, ~constraints.violated(labels).any(1)
@@ -292,10 +288,10 @@ def test_products_of_rules_are_not_below_zero_where_these_are_obeyed(kind):
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["eigenvalues", "wrong eigenvalues"])
 def test_bounds_hold_for_any_multipliers(monkeypatch, seed, margin, is_wrong):
     """However wrong the multipliers, only the labelling that is named may have less loss than they prove."""
-    others = importlib.import_module("check_semidefinite").others
+    others = CHECK.decodings.semidefinite.others
     random = np.random.default_rng(seed)
     energy = machine("reals", seed, batch=1)
-    problem = CHECK.Problem(written_problem(energy, margin), field(np.zeros((1, LABELS, LABELS))))
+    problem = CHECK.decodings.Problem(written_problem(energy, margin), field(np.zeros((1, LABELS, LABELS))))
     known = np.zeros(LABELS, np.int8)
     known[:4] = random.choice([-1, 1], 4)
     size = LABELS - 3
@@ -323,7 +319,7 @@ def test_bounds_hold_for_any_multipliers(monkeypatch, seed, margin, is_wrong):
 def all_alike():
     """The checker's view of labels that want to be equal, one of them known; multipliers are 0."""
     energy = PairwiseEnergy(torch.zeros(1, LABELS).double(), 1 - torch.eye(LABELS).double())
-    problem = CHECK.Problem(written_problem(energy), field(np.zeros((1, LABELS, LABELS))))
+    problem = CHECK.decodings.Problem(written_problem(energy), field(np.zeros((1, LABELS, LABELS))))
     leaf = {
         "diagonal": field(np.zeros(LABELS)),
         "members": field(np.zeros((0, 5)), np.int16),
@@ -335,7 +331,7 @@ def all_alike():
 
 def test_the_bound_of_all_but_one_is_what_the_next_best_has():
     problem, known, leaf = all_alike()
-    least, leading = importlib.import_module("check_semidefinite").others(problem, 0, known, leaf)
+    least, leading = CHECK.decodings.semidefinite.others(problem, 0, known, leaf)
     next_best = np.ones((1, LABELS), np.int8)
     assert (leading == next_best).all()
     next_best[0, -1] = -1
@@ -376,7 +372,7 @@ def test_bounds_hold_for_eigenvalues_in_another_order(monkeypatch):
     values = np.full(LABELS, -0.5)
     values[0], values[1] = (LABELS - 1) / 2, (LABELS - 2) / 4
     monkeypatch.setattr(np.linalg, "eigh", lambda matrix: (values[order], basis[:, order]))
-    least, leading = importlib.import_module("check_semidefinite").others(problem, 0, known, leaf)
+    least, leading = CHECK.decodings.semidefinite.others(problem, 0, known, leaf)
     all_on = np.ones((1, LABELS), np.int8)
     assert (leading != all_on).any()
     assert least <= problem.losses(np.zeros(1, int), all_on)[0, 0]
@@ -384,7 +380,7 @@ def test_bounds_hold_for_eigenvalues_in_another_order(monkeypatch):
 
 def test_bounds_may_miss_less_than_a_step_of_scores():
     problem, known, leaf = all_alike()
-    module = importlib.import_module("check_semidefinite")
+    module = CHECK.decodings.semidefinite
     least, _ = module.others(problem, 0, known, leaf)
     for above, is_closed in ((0.9, True), (1.1, False)):
         arguments = problem, np.zeros(1, int), known[None], [leaf], np.array([least + above]), None

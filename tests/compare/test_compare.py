@@ -25,6 +25,7 @@ from lmbm_torch.compare.methods import METHODS, is_installed
 from lmbm_torch.compare.significance import corrected_t_test, holm, interval
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
+from lmbm_torch.fitting import recipe
 
 QUIET = Console(quiet=True)
 SETTINGS = trials.Settings(splits=2, test_fraction=0.3, budget=2, folds=2, seed=0)
@@ -87,7 +88,7 @@ def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
     assert ensemble["scaling"] == base["scaling"]
 
 
-def test_trials_are_taken_up_again_and_splits_added(tmp_path):
+def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
     first = compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
     assert compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET) == first
@@ -100,6 +101,25 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path):
         compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path, QUIET)
     with pytest.raises(ValueError, match="whose trials are of other data; output=FOLDER"):
         compare(tiny_data(missing=3), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+    monkeypatch.setattr(recipe, "SEARCHED_C", (1.0,))
+    with pytest.raises(ValueError, match="whose trials are of another training recipe; output=FOLDER"):
+        compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+
+
+def test_own_families_are_trained_by_the_recipe():
+    own = ["LMSBN", "LMSBN, RBF kernel", "LMBM", "structural SVM", "conditional RBM"]
+    every = {recipe.times_scale(C) for C in recipe.SEARCHED_C}
+    for name in own:
+        method = METHODS[name]
+        assert not method.is_scaled
+        assert {*method.space["C"]} <= every
+        assert method.space.keys() <= {"C", "num_hidden"}
+        assert method.model.C == recipe.C
+
+
+@pytest.mark.parametrize(("space", "most", "count"), [({"C": [1, 2]}, 8, 2), ({"C": [1], "D": None}, 8, 8)])
+def test_settings_of_a_space_are_counted(space, most, count):
+    assert methods.num_settings({key: each or stats.uniform() for key, each in space.items()}, most) == count
 
 
 def test_instances_that_lack_labels_are_left_out_and_counted(tmp_path):

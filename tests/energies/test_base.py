@@ -140,7 +140,7 @@ def test_terms_of_single_labels_are_added(kind):
 
 def test_nothing_is_added_to_a_directed_model():
     energy = ENERGIES["directed"]
-    with pytest.raises(TypeError, match=r"^energy: expected one to whose score .*, got DirectedEnergy"):
+    with pytest.raises(TypeError, match=r"^energy: expected a kind with add_unary, got DirectedEnergy"):
         energy.add_unary(torch.zeros(1, LABELS).double())
 
 
@@ -189,7 +189,7 @@ class TestNewKinds:
 
     def test_what_a_new_kind_does_not_support_is_said(self):
         energy, labels = NewEnergy(torch.zeros(BATCH, LABELS)), torch.zeros(BATCH, LABELS)
-        with pytest.raises(TypeError, match=r"^energy: expected one to whose score .*, got NewEnergy"):
+        with pytest.raises(TypeError, match=r"^energy: expected a kind with add_unary, got NewEnergy"):
             structured_hinge(energy, labels)
         with pytest.raises(TypeError, match=r"^energy: expected one of DirectedEnergy, .*, got NewEnergy"):
             decode_hinge(energy)
@@ -202,5 +202,5 @@ class TestNewKinds:
         assert decode(energy).labels.tolist() == [[1, 0, 1]]
 
     def test_what_is_no_energy_is_refused_by_what_it_lacks(self):
-        with pytest.raises(TypeError, match=r"got Unfinished, which lacks add_unary, check_values, .*select"):
+        with pytest.raises(TypeError, match=r"got Unfinished without add_unary, check_values, .*select"):
             loss_augment(Unfinished(), torch.zeros(BATCH, LABELS))

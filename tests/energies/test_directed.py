@@ -172,6 +172,6 @@ def test_check_values_refuses_what_is_not_finite(name, bad):
 
 def test_check_values_refuses_a_parent_after_its_child():
     for parents in (VALID.parents.mT, torch.eye(4).double()):
-        with pytest.raises(ValueError, match=r"^parents: expected weights only from labels earlier"):
+        with pytest.raises(ValueError, match=r"^parents: expected weights from labels earlier"):
             replace(VALID, parents=parents).check_values()
     VALID.check_values()

@@ -19,7 +19,7 @@ from strategies.pairwise import (
     renamed,
 )
 
-from lmbm_torch.energies import BipartiteEnergy, MarginEnergy, PairwiseEnergy, UnitForm
+from lmbm_torch.energies import MarginEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -102,72 +102,22 @@ def test_no_constant_is_zero():
     assert PairwiseEnergy(energy.unary, energy.pairwise).constant.tolist() == [0.0, 0.0, 0.0]
 
 
-class TestUnits:
-    @given(pairwise_energies())
-    def test_the_form_of_units_scores_the_same(self, energy):
-        form = energy.to_units()
-        labellings = all_labellings(energy.num_labels).double()
-        couplings = form.pairwise.expand(energy.batch_size, -1, -1)
-        pairs = torch.einsum("sxi,bij,sxj->sb", labellings, couplings, labellings) / 2
-        linear = (labellings * form.unary).sum(-1)
-        torch.testing.assert_close(linear + pairs + form.constant, energy.score(labellings))
-
-    @given(pairwise_energies())
-    def test_there_and_back(self, energy):
-        back = PairwiseEnergy.from_units(energy.to_units())
-        for name in ("unary", "pairwise", "constant"):
-            torch.testing.assert_close(getattr(back, name), getattr(energy, name))
-
-    def test_the_log_partition_takes_the_constant_along(self):
-        unary = torch.tensor([[0.3, -1.2]]).double()
-        pairwise = torch.tensor([[0, 0.7], [0.7, 0]]).double()
-        energy = PairwiseEnergy.from_units(UnitForm(unary, pairwise, torch.zeros(1).double()))
-        expected = (1 + unary.exp().sum() + (unary.sum() + 0.7).exp()).log()
-        torch.testing.assert_close(exact.log_partition(energy)[0], expected)
+@given(pairwise_energies())
+def test_from_units_scores_quadratic_forms_of_labels(form):
+    labellings = all_labellings(form.num_labels).double()
+    couplings = form.pairwise.expand(form.batch_size, -1, -1)
+    pairs = torch.einsum("sxi,bij,sxj->sb", labellings, couplings, labellings) / 2
+    linear = (labellings * form.unary).sum(-1)
+    energy = PairwiseEnergy.from_units(form.unary, form.pairwise, form.constant)
+    torch.testing.assert_close(linear + pairs + form.constant, energy.score(labellings))
 
 
-class TestBipartite:
-    @staticmethod
-    def machine() -> BipartiteEnergy:
-        generator = torch.Generator().manual_seed(0)
-        shapes = ((3, 4), (3, 2), (4, 2))
-        return BipartiteEnergy(*(torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes))
-
-    def test_scores_and_log_partition_are_kept(self):
-        machine = self.machine()
-        energy = PairwiseEnergy.from_bipartite(machine)
-        labellings = all_labellings(6)
-        torch.testing.assert_close(
-            energy.score(labellings), machine.score(labellings[..., :4], labellings[..., 4:])
-        )
-        torch.testing.assert_close(exact.log_partition(energy), exact.log_partition(machine))
-
-    def test_there_and_back(self):
-        machine = self.machine()
-        back, constant = PairwiseEnergy.from_bipartite(machine).to_bipartite(4)
-        torch.testing.assert_close(constant, torch.zeros(3).double())
-        for name in ("visible", "hidden", "coupling"):
-            torch.testing.assert_close(getattr(back, name), getattr(machine, name))
-
-    def test_the_constant_is_what_the_score_lost(self):
-        labels = labels_of(1, energy := PairwiseEnergy.from_bipartite(self.machine()).select(slice(0, 2)))
-        shifted = replace(energy, constant=torch.tensor([1.5, -2.0]).double())
-        back, constant = shifted.to_bipartite(4)
-        torch.testing.assert_close(back.score(labels[:, :4], labels[:, 4:]) + constant, shifted.score(labels))
-
-    @pytest.mark.parametrize(
-        ("name", "energy", "num_visible"),
-        [
-            ("num_visible", random_pairwise_energy(0, 3, coupling=0.0), 0),
-            ("num_visible", random_pairwise_energy(0, 3, coupling=0.0), 3),
-            ("pairwise", random_pairwise_energy(0, 3, coupling=0.0, per_example=True), 1),
-            ("pairwise", random_pairwise_energy(0, 3), 1),
-            ("pairwise", random_pairwise_energy(0, 3), 2),
-        ],
-    )
-    def test_refuses_what_is_not_bipartite(self, name, energy, num_visible):
-        with pytest.raises(ValueError, match=f"^{name}: expected"):
-            energy.to_bipartite(num_visible)
+def test_from_units_takes_the_constant_into_the_log_partition():
+    unary = torch.tensor([[0.3, -1.2]]).double()
+    pairwise = torch.tensor([[0, 0.7], [0.7, 0]]).double()
+    energy = PairwiseEnergy.from_units(unary, pairwise)
+    expected = (1 + unary.exp().sum() + (unary.sum() + 0.7).exp()).log()
+    torch.testing.assert_close(exact.log_partition(energy)[0], expected)
 
 
 class TestEnumeration:

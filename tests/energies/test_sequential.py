@@ -62,7 +62,7 @@ def test_what_is_no_distribution_is_refused_by_its_label():
             spoiled(energy, bad).log_prob(torch.zeros(3, 2))
     with pytest.raises(ValueError, match="labels: expected 0 to states"):
         energy.log_prob(torch.full((3, 2), 2))
-    with pytest.raises(TypeError, match="energy: expected one to whose score"):
+    with pytest.raises(TypeError, match="energy: expected a kind with add_unary"):
         energy.add_unary(torch.zeros(3, 2))
     for arguments, message in (
         ((0, (2,), (0,)), "batch_size: expected"),

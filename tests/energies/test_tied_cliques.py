@@ -94,9 +94,9 @@ def test_names_that_are_refused(message, arguments):
     ("message", "clauses"),
     [
         ("clauses: formulas", []),
-        (r"say something, got \[0\]", [Clause((0,), formula=1)]),
-        (r"say something, got \[0\]", [Clause((1,), (1,)), Clause((0,), formula=1)]),
-        (r"say something, got \[1\]", [Clause((0,)), Clause((1,), (1,), formula=1)]),
+        (r"can be false, got \[0\]", [Clause((0,), formula=1)]),
+        (r"can be false, got \[0\]", [Clause((1,), (1,)), Clause((0,), formula=1)]),
+        (r"can be false, got \[1\]", [Clause((0,)), Clause((1,), (1,), formula=1)]),
     ],
 )
 def test_formulas_that_learn_nothing_are_refused(message, clauses):

@@ -84,18 +84,18 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, make):
     found = load(path, encoder=encoder())
     x = torch.randn(4, 5, dtype=torch.float64)
     assert torch.equal(found(x).unary, model(x).unary)
-    with pytest.raises(ValueError, match=r"model\.safetensors: encoder: expected the one of the training"):
+    with pytest.raises(ValueError, match=r"model\.safetensors: encoder: expected the encoder of the training"):
         load(path)
     with pytest.raises(ValueError, match=r"(?s)model\.safetensors: .*encoder"):
         load(path, encoder=nn.Linear(5, 2))
     save(make(2, 3), tmp_path / "plain")
-    with pytest.raises(ValueError, match="encoder: expected none"):
+    with pytest.raises(ValueError, match="encoder: expected None"):
         load(tmp_path / "plain", encoder=encoder())
 
 
 def test_a_model_without_input_takes_no_encoder(tmp_path):
     save(RestrictedBoltzmannMachine(3, 4), tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="encoder: expected none"):
+    with pytest.raises(ValueError, match="encoder: expected None"):
         load(tmp_path / "model.safetensors", encoder=encoder())
 
 

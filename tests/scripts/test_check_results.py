@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 import check_results
-from keep import RESULTS
+from keep import RECIPES, RESULTS, recipes_of
+
+from lmbm_torch.compare.tables import recipe_used
 
 
 def test_every_table_has_a_sample_and_every_sample_its_row():
@@ -35,6 +38,28 @@ def test_a_value_that_moved_is_found(monkeypatch, capsys):
     assert "MOVED" not in capsys.readouterr().out
     assert moved_by(1.01) == moved_by(-1.01) == moved_by(float("nan")) == len(kept)
     assert "MOVED" in capsys.readouterr().out
+
+
+def test_tables_of_another_recipe_are_named(monkeypatch, tmp_path, capsys):
+    today = recipe_used()
+    made = {
+        "toys": today,
+        "old toys": today | {"C": 1.0},
+        "more toys": today | {"GONE": 1},
+        "oldest toys": None,
+    }
+    (tmp_path / RECIPES).write_text(json.dumps(made), encoding="utf-8")
+    assert check_results.main(["--recipes", "--results", str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert "old toys was made by another training recipe: C was 1.0, is scale" in said
+    assert "oldest toys was made by another training recipe: an unrecorded recipe" in said
+    assert check_results.stale(tmp_path / "nowhere") == {}
+
+
+def test_recipes_are_recorded_of_tables_that_are_kept():
+    recorded = recipes_of(RESULTS)
+    assert {name for name in recorded if not (RESULTS / f"{name}.csv").exists()} == set()
+    assert {"compare_scene", "compare_seven_segment", "any_table"} <= recorded.keys()
 
 
 def test_another_table_is_refused(capsys):

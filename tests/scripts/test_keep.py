@@ -14,7 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import keep
 from keep import RESULTS
 
-from lmbm_torch.compare.tables import FINISHED, table, write_csv, write_text
+from lmbm_torch.compare.tables import FINISHED, recipe_used, table, write_csv, write_text
+from lmbm_torch.fitting import recipe
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 ROWS = [{"data": "toys", "A": 0.5}, {"data": "toys, too", "note": "two\nlines", "_array": [1]}]
@@ -40,10 +41,23 @@ def test_a_finished_table_and_its_figures_are_kept(tmp_path, capsys):
         "toys_2026.csv": b'data,A,note\ntoys,0.5,\n"toys, too",,"two\nlines"\n',
         "toys_2026.md": b"| A |",
         "toys_2026_couplings.png": b"figure",
+        "recipes.json": kept["recipes.json"],
     }
     assert str(tmp_path / "results" / "toys_2026.md") in capsys.readouterr().out
     keep.main([str(finished(folder, "bench/toys")), "--results", str(tmp_path / "results")])
     assert (tmp_path / "results" / "bench" / "toys.csv").is_file()
+
+
+def test_the_recipe_of_a_kept_table_is_recorded(tmp_path, monkeypatch):
+    results = tmp_path / "results"
+    keep.keep(finished(tmp_path / "run"), results)
+    recorded = keep.recipes_of(results)["toys_2026"]
+    assert recorded == recipe_used()
+    assert recorded["C"] == recipe.C
+    assert recorded["SEARCHED_C"] == [*recipe.SEARCHED_C]
+    monkeypatch.delitem(sys.modules, "lmbm_torch.fitting.recipe")
+    keep.keep(finished(tmp_path / "run"), results)
+    assert keep.recipes_of(results) == {}
 
 
 def test_what_is_not_a_finished_table_is_refused(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Check certificates of max-margin Markov networks of chains: what check_training.py knows of them.
+"""Check certificates of max-margin Markov networks of chains.
 
 The objective is ½ ‖w‖² + Σ_x C_x max_y [Δ(y_x, y) + score(x, y) − score(x, y_x)], where Δ counts the labels
 that differ, score(x, y) = Σ_t f_{y_t}(x_t) + Σ_t v_{y_t, y_{t+1}}, and ‖w‖² is Σ_s ‖f_s‖² + η Σ v². Dynamic
@@ -8,8 +8,9 @@ programming finds the maximum.
 from __future__ import annotations
 
 import numpy as np
-from check_certificate import afford, array, held, require
-from check_training import Rows, Values, same
+
+from certificate_checker.fields import afford, array, held, require
+from certificate_checker.rows import Rows, Values, same
 
 CONSISTENT = 1e-9  # by how much marginals may miss those of the distribution that is made of them
 KERNEL = 1e-8  # by how much, as a share of the largest value, a matrix may miss one that is a kernel's
@@ -39,12 +40,12 @@ class Chains:
         require(0 < self.penalty < np.inf, "a penalty that is not above 0")
 
     def table(self, first, second, weights):
-        """Σ weights of each pair of states, (states, states)."""
+        """Sum the weights of each pair of states, (states, states)."""
         places = first.astype(np.int64) * self.states + second
         return np.bincount(places, weights, self.states**2).reshape(self.states, -1)
 
     def loss(self, fields, transition, sizes):
-        """Σ_x C_x hinge_x, and the same of all terms without their signs, which are sizes for fields."""
+        """Return Σ_x C_x hinge_x, and an upper bound on the sum of the terms' absolute values."""
         own = np.bincount(self.chain, fields[np.arange(self.positions), self.labels], self.batch)
         own += np.bincount(self.chain[self.steps], transition[self.pairs], self.batch)
         hinges = self.best(fields + 1 - self.truth, transition) - own
@@ -53,7 +54,7 @@ class Chains:
         return self.upper @ np.maximum(hinges, 0), self.upper @ largest
 
     def best(self, fields, transition):
-        """The largest score of each chain's labellings."""
+        """Return the largest score of each chain's labellings."""
         value = fields[self.chains[:-1]]
         for t in range(1, self.lengths.max()):
             on = np.flatnonzero(self.lengths > t)
@@ -63,7 +64,7 @@ class Chains:
 
 
 def linear(problem, proof):
-    """What check_training.check needs: f_s(x) = w_s·x, duals α of labellings y of x, Σ_y α_x(y) ≤ C_x."""
+    """Return both values: f_s(x) = w_s·x, duals α of labellings y of x, Σ_y α_x(y) ≤ C_x."""
     data = Chains(problem, proof)
     rows = Rows(problem, data.positions)
     features = array(proof["feature_weights"], "float64", rows.size, data.states)
@@ -108,7 +109,7 @@ def linear(problem, proof):
 
 
 def kernel(problem, proof):
-    """What check_training.check needs: f_s(x) = Σ_t k(x, x_t) c_ts with c = C (truth − μ).
+    """Return both values: f_s(x) = Σ_t k(x, x_t) c_ts with c = C (truth − μ).
 
     Duals are marginals μ of nodes and edges of a distribution over each chain's labellings (Taskar, Guestrin
     and Koller, "Max-margin Markov networks", NIPS 2003). The kernel is the one nearby that ``factored`` has.
@@ -149,7 +150,7 @@ def kernel(problem, proof):
 
 
 def distribution(data, nodes, edges):
-    """The marginals, of nodes and edges, of the chains that begin as nodes do and go on as edges do."""
+    """Return node and edge marginals of the Markov chains given by the first nodes and by the edges."""
     first, onward = data.chains[:-1], np.full_like(edges, 1 / data.states)
     total = edges.sum(2, keepdims=True)
     np.divide(edges, total, out=onward, where=total > 0)
@@ -165,7 +166,7 @@ def distribution(data, nodes, edges):
 
 
 def factored(gram):
-    """By how much a matrix F Fᵀ, which is some kernel's, misses the values at most; rounding included."""
+    """Return bounds on |gram − F Fᵀ|, where F Fᵀ is positive semidefinite, rounding included."""
     values, vectors = np.linalg.eigh((gram + gram.T) / 2)
     factor = vectors * np.sqrt(np.maximum(values, 0))
     terms = abs(gram) + abs(factor) @ abs(factor).T

@@ -1,73 +1,23 @@
-"""Check certificates without the library: ``python scripts/check_certificate.py FILE``.
+"""Check decodings: no label set does better than an instance's answers.
 
-No labelling does better than an instance's answers, by a search tree whose leaves are all of those that agree
-with what is known, each with a right bound. docs/certificates.md tells the format; check_semidefinite.py and
-check_training.py beside this file know leaves and claims of those kinds. Sums are floating-point ones with a
-bound on rounding errors, and where that does not decide, fractions or 60 digits; exp and log are our own.
-A proof is worth as much as the problem that it is about: --energy and --digest tie it to the reader's own.
-Whatever stands in a file is another's: it is printed escaped, and it gets memory by how much of it there is.
+The proof is a search tree whose leaves cover all label sets that agree with the known labels, each leaf with
+a right bound. Sums are floating-point sums with a bound on rounding errors. Where the bound does not decide,
+sums are computed again in fractions or with 60 digits; exp and log are computed here.
 """
 
 from __future__ import annotations
 
-import argparse
-import base64
-import hashlib
-import importlib
-import json
-import sys
 from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 
+from certificate_checker import semidefinite
+from certificate_checker.fields import CHUNK, afford, array, excess, held, require, table
+
 RULE, ANSWER, SEMIDEFINITE = -2, -3, -4  # leaves; -1 are closed by their bounds, others branch on a label
 # Answers that another labelling beats by no more than this share of all weights are taken for the best.
 ROUND_OFF = 1e-12
-CHUNK = 2**8  # leaves that are looked at together
-# Bytes of arrays that are larger than what they are made of: for any file, and for each byte of its own.
-SPARE, GROWTH = 2**28, 256
-MOST_SAID = 300  # characters of a refusal
-# What the reader's own file may name, and how many axes one example's have; of rules, all examples' together.
-OWN = {"unary": 1, "pair": 2, "weight": 1, "constant": 0, "known": 1}
-OWN_ALONE = {"ordering", "cliques", "margin", "matrix", "bounds"}
-
-
-class Rejected(ValueError):
-    """The certificate does not prove what it says."""
-
-
-def require(condition, message):
-    if not np.all(condition):
-        raise Rejected(message)
-
-
-def held(part):
-    """How many bytes of text a part of a file has, a number counted as 8."""
-    if isinstance(part, dict | list):
-        return sum(map(held, part.values() if isinstance(part, dict) else part))
-    return len(part) if isinstance(part, str) else 8
-
-
-def afford(numbers, size):
-    """Require that so many bytes of a file are enough for so many numbers, before memory is asked for."""
-    require(8 * numbers <= SPARE + GROWTH * size, "a file of this size gets less memory than it asks for")
-
-
-def array(field, dtype, *shape, finite=True):
-    """The array of a field {"dtype", "shape", "base64"}; a None in ``shape`` stands for any size."""
-    require(field["dtype"] == dtype, f"expected {dtype}, got {field['dtype']}")
-    raw = base64.b64decode(field["base64"], validate=True)
-    values = np.frombuffer(raw, np.dtype(dtype).newbyteorder("<")).reshape(field["shape"])
-    fits = len(shape) == values.ndim and all(n in (None, m) for n, m in zip(shape, values.shape, strict=True))
-    require(fits and (not finite or np.isfinite(values).all()), f"expected finite numbers, {shape}")
-    return values
-
-
-def table(field, batch, *shape):
-    """Weights of one instance each, (batch, *shape), or (1, *shape) where all share them."""
-    shared = len(field["shape"]) == len(shape)
-    return array(field, "float64", *shape)[None] if shared else array(field, "float64", batch, *shape)
 
 
 class Problem:
@@ -129,7 +79,7 @@ class Problem:
             self.error, self.share = np.zeros(batch), 0
 
     def exactly(self, row):
-        """A copy of one instance, its numbers as fractions."""
+        """Return a copy of one instance with fractions as numbers."""
         one = object.__new__(Problem)
 
         def of(values):
@@ -144,7 +94,7 @@ class Problem:
         return one
 
     def losses(self, rows, spins):
-        """Lower and upper end of what no labelling of each leaf falls below; spins are 0 where it is free."""
+        """Bound the least loss of each leaf's labellings from both sides; spins of free labels are 0."""
         together = len(self.pair) == 1 and self.messages is None
         order = np.arange(len(rows)) if together else np.argsort(rows, kind="stable")
         edges = np.arange(CHUNK, len(rows), CHUNK)
@@ -179,7 +129,7 @@ class Problem:
         return least - error, least + error
 
     def score_losses(self, rows, spins, free, pair):
-        """A pair gives field m_ij to label i; what is left of it is the largest of its four values."""
+        """Bound scores: a pair gives the field m_ij to label i and keeps the largest of its four values."""
         assert self.messages is not None
         given, settled, own = self.messages[rows[0]], spins @ pair.T, self.unary[rows]
         most = np.maximum(pair + abs(given + given.T), abs(given - given.T) - pair)
@@ -189,7 +139,7 @@ class Problem:
 
 
 def softplus(x):
-    """log(1 + exp(−x)), off by at most 10^-10 and that share of it; that is counted, not measured."""
+    """Return log(1 + exp(−x)) with an absolute and a relative error of at most 10^-10, by counting."""
     step, power = np.minimum(np.abs(x), 40) / 64, 1.0
     for n in range(12, 0, -1):  # exp(step) by its series, whose terms are all positive
         power = 1 + power * step / n
@@ -203,14 +153,14 @@ def softplus(x):
 
 @np.vectorize
 def exact_softplus(x):
-    """The same of a fraction, with 60 digits."""
+    """Return log(1 + exp(−x)) of a fraction, with 60 digits."""
     with localcontext(prec=60):
         size = Decimal(abs(x).numerator) / Decimal(abs(x).denominator)
         return max(-x, Fraction(0)) + Fraction((1 + (-size).exp()).ln())
 
 
 def leaves_of(tree, known):
-    """Row, kind and spins of each leaf of all instances' trees, whose nodes come level by level.
+    """Return row, kind and spins of each leaf of all instances' trees, whose nodes come level by level.
 
     A node that branches on a label has two children on the next level, where it is 0 and where it is 1, so
     that leaves are all of the labellings, whatever the tree.
@@ -230,22 +180,8 @@ def leaves_of(tree, known):
     return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
-def excess(rules, spins):
-    """By how much some rule's least sum exceeds its bound, less and plus rounding errors, (2, leaves)."""
-    matrix = array(rules["matrix"], "float64", None, spins.shape[1])
-    bounds = array(rules["bounds"], "float64", len(matrix))
-    error = (np.abs(matrix).sum(1) + np.abs(bounds)) * (spins.shape[1] + 2) * 2.0**-50
-    ends = np.empty((2, len(spins)))
-    for start in range(0, len(spins), CHUNK):
-        part = spins[start : start + CHUNK]
-        over = (part > 0) @ matrix.T + (part == 0) @ np.minimum(matrix, 0).T - bounds
-        both = over - error, over + error
-        ends[:, start : start + CHUNK] = [each.max(1, initial=-np.inf) for each in both]
-    return ends
-
-
-def check_decoding(given, proof):
-    """The number of instances whose answers are proven best, the largest gap, and how many have one."""
+def check(given, proof):
+    """Return the number of instances with proven answers, the largest gap, and the number of gaps."""
     problem = Problem(given, proof.get("messages"))
     (batch, width), size = problem.known.shape, problem.held + held(proof)
     answers = array(proof["labels"], "int8", batch, None, width)
@@ -275,9 +211,10 @@ def check_decoding(given, proof):
     low, high = problem.losses(rows, spins)
     require((low <= bounds) & (bounds <= high), "a leaf's bound is wrong")
     if is_dual.any():
-        leading = importlib.import_module("check_semidefinite").leading
         multipliers = proof["semidefinite"], best, given.get("rules")
-        spins[is_dual], is_forbidden = leading(problem, rows[is_dual], spins[is_dual], *multipliers)
+        spins[is_dual], is_forbidden = semidefinite.leading(
+            problem, rows[is_dual], spins[is_dual], *multipliers
+        )
         low[is_dual] = problem.losses(rows[is_dual], spins[is_dual])[0]
         is_answer[is_dual] = (spins[is_dual, None] == answers[rows[is_dual]]).all(2).any(1) | is_forbidden
     gaps, doubtful = np.zeros(batch), ~is_answer & (low < best[rows])
@@ -287,97 +224,3 @@ def check_decoding(given, proof):
         gaps[row] = gap = max(best_exactly - one.losses(np.zeros(len(parts), int), parts)[0].min(), 0)
         require(gap <= ROUND_OFF * problem.mass[row], f"row {row}: a leaf is not closed, by {float(gap):.1e}")
     return batch, gaps.max(initial=0), int((gaps > 0).sum())
-
-
-def require_own(problems, own):
-    """Require that a file's problems are the reader's, in which what is not named is nothing.
-
-    Without ``unary`` and ``pair`` it is an energy of cliques, with ``ordering``, or couplings that are not
-    symmetric, a network. Without ``margin`` the most probable labelling is asked for. ``cliques`` are rows
-    of labels, short ones filled with -1; ``known`` is 0, 1, or -1 or not a number where a label is free.
-    """
-    strange = sorted({*own} - {*OWN} - OWN_ALONE)
-    named = ", ".join([*OWN, *sorted(OWN_ALONE)])
-    require(not strange, f"--energy: expected {named}, got {', '.join(strange)}")
-    own = own | ({"known": np.nan_to_num(own["known"], nan=-1)} if "known" in own else {})
-    pair = own.get("pair", np.zeros((1, 1)))
-    is_network = "ordering" in own or not np.array_equal(pair, pair.swapaxes(-1, -2))
-    kind = "clique" if not {"unary", "pair"} & {*own} else "directed" if is_network else "pairwise"
-    cliques = [
-        [label for label in row if label >= 0] for row in own.get("cliques", np.zeros((0, 0))).tolist()
-    ]
-    require(
-        not cliques or "ordering" in own or kind == "clique", "--energy: expected ordering beside cliques"
-    )
-    ends = np.cumsum([0, *(problem["known"]["shape"][0] for problem in problems)])
-    for problem, start, end in zip(problems, ends, ends[1:], strict=False):
-        energy, rules = problem["energy"], problem.get("rules", {})
-        require(energy["kind"] == kind, f"the certificate is of another kind of energy than {kind}")
-        same = {"margin": np.array_equal(own.get("margin"), problem.get("margin"))}
-        same["objective"] = ("margin" in own) == (problem["objective"] == "hinge")
-        same["ordering"] = "ordering" not in own or np.array_equal(own["ordering"], energy["ordering"])
-        same["cliques"] = cliques == energy.get("cliques", []) or not (cliques or "weight" in own)
-        for name, axes in OWN.items():
-            mine, its = own.get(name), (problem if name == "known" else energy).get(name)
-            if mine is not None and mine.ndim > axes:
-                require(
-                    len(mine) == ends[-1], f"the certificate is not about {len(mine)} examples, as {name} is"
-                )
-                mine = mine[start:end]
-            same[name] = equal(mine, its, axes, -1 if name == "known" else 0)
-        same |= {name: equal(own.get(name), rules.get(name), None, None) for name in ("matrix", "bounds")}
-        for name, is_same in same.items():
-            require(is_same, f"the certificate has another {name}")
-
-
-def equal(mine, field, axes, neutral):
-    """Whether two tables are the same, of all examples or of each; None is one that is neutral, or empty."""
-    its = None if field is None else array(field, field["dtype"], *[None] * len(field["shape"]))
-    if mine is None or its is None:
-        return all(table is None or (table == neutral).all() for table in (mine, its))
-    if axes is None:
-        return np.array_equal(mine, its)
-    mine, its = (table if table.ndim > axes else table[None] for table in (mine, its))
-    return mine.shape[1:] == its.shape[1:] and (mine == its).all()
-
-
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Check a certificate; exits with 0 if it holds.")
-    parser.add_argument("file")
-    parser.add_argument("--digest", help="of the problem that the certificate must be about")
-    parser.add_argument("--energy", help="a .npz file with all of the problem, such as unary, pair and known")
-    options = parser.parse_args(arguments)
-    records, found, names = [], {"decoding": [], "training": []}, []
-    try:
-        with open(options.file, encoding="utf-8") as lines:
-            for line in lines:
-                record = json.loads(line)
-                require(record["format"] == "lmbm certificate 1", "another format")
-                text = json.dumps(record["problem"], sort_keys=True, separators=(",", ":"))
-                names.append(hashlib.sha256(text.encode()).hexdigest())
-                of_training = record["claim"] == "training"
-                check = importlib.import_module("check_training").check if of_training else check_decoding
-                found[record["claim"]].append(check(record["problem"], record["proof"]))
-                records.append(record["problem"])
-        require(len(names) > 0, "nothing is proven")
-        name = hashlib.sha256("".join(names).encode()).hexdigest()
-        require(options.digest in (None, name), f"the certificate is about another problem, {name}")
-        if options.energy:
-            require(not found["training"], "a training has no energy to be compared")
-            with np.load(options.energy) as own:
-                require_own(records, dict(own))
-    except Exception as error:  # whatever goes wrong, nothing has been proven
-        # Escaped, lest text of the file moves the cursor, wipes a line, or cannot be printed.
-        said = str(error) or type(error).__name__
-        print("rejected:", said.encode("unicode_escape").decode()[:MOST_SAID])
-        return 1
-    for batch, largest, almost in found["decoding"]:
-        print(f"{batch} decodings proven" + f", {almost} to within {float(largest):.1e}" * (almost > 0))
-    for batch, gap in found["training"]:
-        print(f"training on {batch} instances proven to within {gap:.1e} of its optimum")
-    print(f"digest {name}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Leaves that semidefinite bounds close: what check_certificate.py, the script to be called, knows of them.
+"""Check leaves that semidefinite bounds close.
 
 Of a leaf's spins x, the first of which is 1 and carries the fields, the score is constant + xᵀ C x. An odd
 number of signs never adds up to zero, (b_t·x)² ≥ 1, so that for all y and all z ≥ 0
@@ -15,13 +15,14 @@ Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² �
 from __future__ import annotations
 
 import numpy as np
-from check_certificate import afford, array, excess, held, require
+
+from certificate_checker.fields import afford, array, excess, held, require
 
 ROUNDING = 2.0**-52  # twice that of one operation
 
 
 def leading(problem, rows, spins, leaves, best, rules):
-    """The spins that each leaf's bound leaves, all others being closed, and whether they break a rule."""
+    """Return the one labelling that each leaf's bound does not close, and whether that breaks a rule."""
     require(problem.objective != "log_prob" and not problem.cliques, "leaves of another problem")
     require(len(leaves) == len(rows), "expected multipliers for each semidefinite leaf")
     found = np.empty_like(spins)
@@ -40,7 +41,7 @@ def leading(problem, rows, spins, leaves, best, rules):
 
 
 def others(problem, row, spins, leaf, rules=None):
-    """What no loss of the leaf's labellings but one falls below, and that one."""
+    """Return a lower bound on the losses of all labellings of a leaf but one, and the exception."""
     free, known = np.flatnonzero(spins == 0), spins.astype(float)
     size = len(free) + 1
     diagonal, prices = array(leaf["diagonal"], "float64", size), array(leaf["prices"], "float64", None)
@@ -84,7 +85,7 @@ def others(problem, row, spins, leaf, rules=None):
 
 
 def scores(problem, row, leaf):
-    """Weights of a score that no labelling's loss is below minus of, and their rounding errors."""
+    """Return weights of a score whose negative bounds every loss from below, and the rounding errors."""
     unary, pair = problem.unary[row], problem.pair[row % len(problem.pair)]
     if problem.objective == "score":
         return unary, pair, problem.constant[row], 0.0
@@ -96,7 +97,7 @@ def scores(problem, row, leaf):
 
 
 def slacks(leaf, rules, size):
-    """Weights of a score that is not below 0 where the rules are obeyed, and their rounding errors."""
+    """Return weights of a score that is not negative where rules hold, and the rounding errors."""
     if rules is None:
         return 0.0, 0.0, 0.0, 0.0
     matrix = array(rules["matrix"], "float64", None, size)
@@ -120,7 +121,7 @@ def slacks(leaf, rules, size):
 
 
 def signs_of(members, size):
-    """The signs b_t of each inequality, (inequalities, spins)."""
+    """Read the signs b_t of each inequality, (inequalities, spins)."""
     require(abs(members) <= size, "an inequality of strange spins")
     signs, counts = np.zeros((len(members), size)), (members != 0).sum(1)
     rows, columns = np.nonzero(members)

@@ -1,70 +1,30 @@
-"""Check certificates of trainings: what check_certificate.py, the script to be called, knows of them.
+"""Check certificates of trainings.
 
-Any feasible duals bound the least objective from below. So their values, the weights that they make and the
-objective of these are computed anew from the data, with a bound on all rounding errors. Of chains
-check_chains.py knows more.
+Feasible duals bound the least objective from below. The dual value, the weights that the duals make and the
+objective of the weights are computed anew from the data, with a bound on all rounding errors.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import NamedTuple
-
 import numpy as np
-from check_certificate import afford, array, held, require, table
+
+from certificate_checker import chains
+from certificate_checker.fields import afford, array, held, require, table
+from certificate_checker.rows import Rows, Values, same
 
 MOST_LABELS = 18  # of structural SVMs, whose labellings are enumerated
 CHUNK = 2**22
 
 
 def check(problem, proof):
-    """The number of instances, and an upper end of the duality gap as a share of the primal value."""
-    proofs = {"local hinges": local_hinges, "structural": structural}
-    if problem["kind"].startswith("chains"):
-        proofs = importlib.import_module("check_chains").PROOFS
-    found = proofs[problem["kind"]](problem, proof)
+    """Return the number of instances, and an upper bound on the relative duality gap."""
+    found = PROOFS[problem["kind"]](problem, proof)
     require(found.mass < 1e100, "enormous weights")
     # Nothing takes more than a quarter as many roundings, one after another.
     error = found.mass * (found.roundings + 2**12) * 2.0**-50
     for name, value in (("primal", found.primal), ("dual", found.dual)):
         require(abs(proof[name] - value) <= error + 1e-12 * abs(value), f"the {name} value is wrong")
     return found.instances, (found.primal - found.dual + error + found.slack) / max(found.primal, 1e-300)
-
-
-class Values(NamedTuple):
-    """Both values, the size of all of their terms, and what the gap may be larger, rounding aside."""
-
-    instances: int
-    roundings: int
-    primal: float
-    dual: float
-    mass: float
-    slack: float = 0.0
-
-
-class Rows:
-    """Rows of features, as those of CSR, and what weights of some outputs make of them."""
-
-    def __init__(self, problem, count):
-        self.count, self.size = count, int(problem["features"])
-        starts = array(problem["starts"], "int64", count + 1)
-        require((np.diff(starts) >= 0).all() and starts[0] == 0, "strange rows")
-        self.columns = array(problem["columns"], "int64", starts[-1])
-        self.x = array(problem["values"], "float64", starts[-1])
-        self.rows = np.arange(count).repeat(np.diff(starts))
-        require((self.columns >= 0) & (self.columns < self.size), "a feature that there is not")
-        places = self.rows * self.size + self.columns
-        require(len(np.unique(places)) == len(places), "a feature comes twice")
-
-    def sums(self, signed, x):
-        """Σ_l x_l signed_l, (features, outputs)."""
-        each = [np.bincount(self.columns, x * own[self.rows], self.size) for own in signed.T]
-        return np.stack(each, 1)
-
-    def fields(self, features, x):
-        """(rows, outputs)."""
-        each = [np.bincount(self.rows, x * own[self.columns], self.count) for own in features.T]
-        return np.stack(each, 1)
 
 
 class Data(Rows):
@@ -91,12 +51,6 @@ class Data(Rows):
 
     def square(self, features, cliques):
         return ((features**2).sum() + (self.penalty * cliques**2).sum()) / 2
-
-
-def same(weights, made, sizes):
-    """Require weights that the duals make, of terms that add up to sizes without their signs."""
-    for own, exactly, size in zip(weights, made, sizes, strict=True):
-        require(np.abs(own - exactly) <= 1e-9 * size, "weights that the duals do not make")
 
 
 def local_hinges(problem, proof) -> Values:
@@ -167,3 +121,6 @@ def structural(problem, proof) -> Values:
     mass = data.square(*weights) + upper @ largest + 2 * duals @ wrong + 2 * data.square(*sizes)
     roundings = data.batch + data.size + len(data.cliques) + len(duals)
     return Values(data.batch, roundings, primal, dual, mass)
+
+
+PROOFS = {"local hinges": local_hinges, "structural": structural, **chains.PROOFS}

@@ -1,0 +1,84 @@
+"""Docstrings are written in plain words, room by room; the limits only shrink."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import plain_words
+
+# By scripts/plain_words.py, rounded up a little: pronouns per 100 words, hidden first words, verbs in front.
+# The aim of every room is 3.0, 0 and .75.
+LIMITS = {
+    "lmbm_torch/__init__.py": (12.6, 0.00, 1.00),
+    "lmbm_torch/calibration": (12.0, 0.39, 0.06),
+    "lmbm_torch/certificates": (10.7, 0.14, 0.02),
+    "lmbm_torch/checks.py": (6.7, 0.13, 0.72),
+    "lmbm_torch/cli": (10.6, 0.14, 0.36),
+    "lmbm_torch/compare": (10.2, 0.17, 0.13),
+    "lmbm_torch/constraints": (10.1, 0.22, 0.05),
+    "lmbm_torch/data": (8.8, 0.17, 0.17),
+    "lmbm_torch/energies": (3.0, 0.00, 0.75),
+    "lmbm_torch/estimators": (9.4, 0.21, 0.15),
+    "lmbm_torch/extras.py": (8.3, 0.00, 0.00),
+    "lmbm_torch/files.py": (13.8, 0.17, 0.45),
+    "lmbm_torch/fitting": (9.9, 0.27, 0.07),
+    "lmbm_torch/inference": (9.0, 0.19, 0.11),
+    "lmbm_torch/kernels": (9.0, 0.14, 0.16),
+    "lmbm_torch/losses": (7.2, 0.08, 0.18),
+    "lmbm_torch/memory.py": (15.0, 0.20, 0.00),
+    "lmbm_torch/metrics": (6.8, 0.05, 0.07),
+    "lmbm_torch/models": (3.2, 0.00, 0.75),
+    "lmbm_torch/persistence": (14.4, 0.31, 0.60),
+    "lmbm_torch/prediction": (10.0, 0.23, 0.11),
+    "lmbm_torch/shapes.py": (11.5, 0.00, 1.00),
+    "lmbm_torch/solvers": (8.0, 0.16, 0.03),
+    "lmbm_torch/torch_internals.py": (12.8, 0.34, 0.50),
+    "lmbm_torch/training": (8.6, 0.12, 0.25),
+    "lmbm_torch/verdicts.py": (11.9, 0.16, 0.18),
+    "lmbm_torch/viz": (8.9, 0.17, 0.07),
+    "scripts": (7.7, 0.16, 0.16),
+}
+FOUND = plain_words.rooms()
+PLAIN = '''
+"""Toys for tests."""
+class Toy:
+    """A toy."""
+    def score(self):
+        """Return the score of ``it`` (that, this)."""
+        def inner():
+            "Raise ValueError."
+'''
+RIDDLE = '''
+def first():
+    """Of those that it is made of."""
+def second():
+    """The values."""
+'''
+
+
+@pytest.mark.parametrize("room", LIMITS)
+def test_docstrings_of_a_room_keep_its_limits(room):
+    most_pronouns, most_hidden, least_verbs = LIMITS[room]
+    found = plain_words.plainness(FOUND[room])
+    assert found.pronouns <= most_pronouns
+    assert found.hidden <= most_hidden
+    assert found.verbs >= least_verbs
+
+
+def test_every_room_has_limits():
+    assert FOUND.keys() == LIMITS.keys()
+
+
+def test_plainness_of_a_plain_text_and_of_a_riddle():
+    assert plain_words.plainness(plain_words.docstrings(PLAIN)) == (4, 11, 0, 0, 1)
+    assert plain_words.plainness(plain_words.docstrings(RIDDLE)) == (2, 9, 100 * 3 / 9, 0.5, 0)
+
+
+def test_words_leave_out_code_and_doctests():
+    text = "Return one.\n\nExamples:\n    >>> it = this(that)\n    ... so\n    1\n"
+    assert plain_words.words(text) == ["Return", "one", "Examples"]
