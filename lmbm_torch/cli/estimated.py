@@ -149,8 +149,6 @@ def _chosen(estimator: Any) -> dict[str, float]:
     scores = estimator.scores_.mean(0)
     every = ", ".join(f"{C:.3g}: {score:.3f}" for C, score in zip(estimator.Cs_, scores, strict=True))
     print_line(f"C = {estimator.C_:.3g} has the best mean score of {len(estimator.scores_)} folds ({every})")
-    if estimator.C_edge_ is not None:
-        print_line(f"it is the {estimator.C_edge_} that was searched: estimator.Cs=[…] takes others, too")
     return {"fit/C": estimator.C_, "fit/cv_score": float(scores.max())}
 
 
