@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from lmbm_torch.checks import check_count
     from lmbm_torch.cli.showing import Certificates, print_rows
-    from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import answers, chains, reading, tables
 
     certificates = Certificates()
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         data = reading.read_unlabelled(options.file, saved, options.delimiter)
         rows = reading.rows_of(data, options.part)
-        features = features_at(data, rows)
+        features = data.features_at(rows)
         written = reading.ids(options.file, saved, options.delimiter)
         ids = {name: [values[row] for row in rows] for name, values in written.items()}
         if (bound := binding(options, saved, features)) is not None:

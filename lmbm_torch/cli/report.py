@@ -29,7 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from rich.console import Console
 
     from lmbm_torch.cli.showing import print_measured
-    from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import chains, pages, reading
     from lmbm_torch.prediction.findings import findings
 
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # The rows of a file say nothing of what the model was trained on.
         trained_on = data.labels[data.train] if options.file is None and len(data.train) else None
         found = findings(saved, data, rows, decoder, trained_on)
-        bound = binding(options, saved, features_at(data, rows))
+        bound = binding(options, saved, data.features_at(rows))
         page = pages.report(title(options, data, len(rows)), saved, found, bound or ())
         page = pages.card(page, data.name) if options.card else page
         write(page, options.output, "w" if options.force else "x")

@@ -10,8 +10,7 @@ import numpy as np
 
 from lmbm_torch.cli.showing import print_line, print_metrics, print_rows
 from lmbm_torch.data import SequenceData
-from lmbm_torch.data.sequences.columns import Tokens, read_columns, write_columns
-from lmbm_torch.data.sequences.conll import TEST, TRAIN
+from lmbm_torch.data.sequences.conll import TEST, TRAIN, Tokens, read_columns, write_columns
 from lmbm_torch.files import CONFIG
 from lmbm_torch.persistence.trusted import SavedConfiguration
 from lmbm_torch.prediction import chain_reports, chain_tables, chains

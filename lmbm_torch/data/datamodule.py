@@ -1,4 +1,4 @@
-"""A multi-label data set in batches, for Lightning."""
+"""Multi-label data sets in batches, for Lightning."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, DeviceDataset, InstanceDataset, in_order, shuffled
-from lmbm_torch.data.dataset import MultilabelData, join
+from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.svmlight import read_svmlight
+from lmbm_torch.data.formats.table import groups_of, open_table, read_table
+from lmbm_torch.data.mapped import MappedData
 from lmbm_torch.data.scaling import Scaling, unscaled
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.reading import groups_of, read_table
 from lmbm_torch.data.tables.schema import Schema
-from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
@@ -226,7 +226,7 @@ def serve_svmlight(
     data = read_svmlight(train, labels, **of_reading)
     if test is not None:
         of_reading["num_features"] = data.num_features
-        data = join(data, read_svmlight(test, [int(name) for name in data.label_names], **of_reading))
+        data = data.with_test(read_svmlight(test, [int(name) for name in data.label_names], **of_reading))
     elif test_fraction:
         data = data.with_split(*stratified_split(data.labels, test_fraction, seed))
     return MultilabelDataModule(data, seed=seed, **options)
@@ -241,12 +241,12 @@ def serve_table(
     seed: int = 0,
     **options: Any,
 ) -> MultilabelDataModule:
-    """The user's own table, read by :func:`~lmbm_torch.data.tables.reading.read_table` and served.
+    """The user's own table, read by :func:`~lmbm_torch.data.formats.table.read_table` and served.
 
     Args:
         test_fraction: ignored where there is a ``test`` table.
         seed: of the rows held out for testing and for validation, and of the order of the training batches.
-        options: other arguments of :func:`~lmbm_torch.data.tables.reading.read_table` and of
+        options: other arguments of :func:`~lmbm_torch.data.formats.table.read_table` and of
             :class:`MultilabelDataModule`. With ``groups`` the validation part has whole groups as well,
             whatever the ``splitter``.
 
@@ -261,3 +261,67 @@ def serve_table(
         together = groups_of(open_table(train, of_reading.get("delimiter")), groups)[data.train]
         options["groups"] = together
     return MultilabelDataModule(data, seed=seed, **options)
+
+
+class MappedDataset(InstanceDataset):
+    """One part of a data set on the disk; a batch is read, and scaled, when it is asked for.
+
+    Args:
+        data: whose rows these are.
+        rows: of the part.
+        scaling: of the features.
+        dtype: of features and labels.
+    """
+
+    def __init__(
+        self, data: MappedData, rows: Int[np.ndarray, " part"], scaling: Scaling, dtype: torch.dtype
+    ) -> None:
+        self.data = data
+        self.rows = rows
+        self.scaling = scaling
+        self.dtype = dtype
+        self.features = data.features
+
+    @property
+    def labels(self) -> Float[Tensor, "instances labels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """All of the part's: read, and not kept."""
+        return torch.from_numpy(self.data.labels[self.rows]).to(self.dtype)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, rows: Sequence[int]) -> Batch:
+        places = self.rows[rows]
+        features = self.scaling.transform(to_tensor(self.data.features[places]))
+        labels = torch.from_numpy(self.data.labels[places])
+        return Batch(features.to(self.dtype), labels.to(self.dtype), torch.tensor(rows))
+
+
+class MappedDataModule(MultilabelDataModule):
+    """Serves a data set that is larger than memory, for training by gradients.
+
+    Batches are those of :class:`~lmbm_torch.data.datamodule.MultilabelDataModule` on the same rows; an
+    ordering that needs all features at once refuses them.
+
+    Args:
+        data: such as :func:`~lmbm_torch.data.mapped.open_mapped` gives.
+        scaling_rows: the scaling is fitted to at most so many training rows, drawn by the seed.
+        serving: of :class:`~lmbm_torch.data.datamodule.MultilabelDataModule`.
+
+    Raises:
+        ValueError: the errors of that class, or no row to fit the scaling to.
+    """
+
+    data: MappedData
+
+    def __init__(self, data: MappedData, *, scaling_rows: int = 10_000, **serving: Any) -> None:
+        check_count("scaling_rows", scaling_rows)
+        self.scaling_rows = scaling_rows
+        super().__init__(data, **serving)
+
+    def _rows_to_fit(self) -> Features:
+        drawn = np.random.default_rng(self.seed).permutation(len(self.train_rows))[: self.scaling_rows]
+        return self.data.features[np.sort(self.train_rows[drawn])]
+
+    def _part(self, rows: Int[np.ndarray, " rows"]) -> MappedDataset:
+        return MappedDataset(self.data, rows, self.scaling, self.dtype)

@@ -95,6 +95,35 @@ class MultilabelData:
         names = self.label_names, self.feature_names
         return MultilabelData(self.name, self.features, self.labels, *names, train, test, schema=self.schema)
 
+    def with_test(self, test: MultilabelData) -> MultilabelData:
+        """Return one data set: all rows of this one for training, and all rows of another one for testing.
+
+        The schema is kept where both have the same.
+
+        Raises:
+            ValueError: the two differ in label names, in feature names, or in being sparse.
+        """
+        for names in ("label_names", "feature_names"):
+            if getattr(self, names) != getattr(test, names):
+                raise ValueError(
+                    f"test: expected the {names} of train ({self.name}), got others ({test.name})"
+                )
+        if issparse(self.features) != issparse(test.features):
+            raise ValueError(
+                "test: expected features stored like those of train, got one dense and one sparse"
+            )
+        stack = vstack if issparse(self.features) else np.vstack
+        schema = self.schema if self.schema == test.schema else None
+        features, labels = stack([self.features, test.features]), np.vstack([self.labels, test.labels])
+        rows = np.split(np.arange(len(labels)), [self.num_instances])
+        return MultilabelData(
+            self.name, features, labels, self.label_names, self.feature_names, *rows, schema=schema
+        )
+
+    def features_at(self, rows: Int[np.ndarray, " rows"]) -> Features:
+        """Return the features of some rows, in memory or, of a data set on the disk, read slice by slice."""
+        return self.features[rows]
+
     def sha256(self) -> str:
         """Hexadecimal digest of the names, shapes, values and split, independent of the file they came from.
 
@@ -124,27 +153,6 @@ def without_split(
     """A data set that is all training part."""
     names, rows = (tuple(label_names), tuple(feature_names)), np.arange(len(labels))
     return MultilabelData(name, features, labels, *names, rows, rows[:0], schema=schema)
-
-
-def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
-    """One data set whose training part is all of ``train`` and whose test part all of ``test``.
-
-    A schema is kept where it is that of both.
-
-    Raises:
-        ValueError: the two differ in their label names, their feature names, or in being sparse.
-    """
-    for names in ("label_names", "feature_names"):
-        if getattr(train, names) != getattr(test, names):
-            raise ValueError(f"test: expected the {names} of train ({train.name}), got others ({test.name})")
-    if issparse(train.features) != issparse(test.features):
-        raise ValueError("test: expected features stored like those of train, got one dense and one sparse")
-    stack = vstack if issparse(train.features) else np.vstack
-    names = train.label_names, train.feature_names
-    schema = train.schema if train.schema == test.schema else None
-    features, labels = stack([train.features, test.features]), np.vstack([train.labels, test.labels])
-    rows = np.split(np.arange(len(labels)), [train.num_instances])
-    return MultilabelData(train.name, features, labels, *names, *rows, schema=schema)
 
 
 def check_names(data: MultilabelData) -> None:

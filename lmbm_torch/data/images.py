@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+import math
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.formats.idx import read_idx
+from lmbm_torch.data.formats.limits import open_compressed
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
-from lmbm_torch.data.seven_segment import SEGMENTS, bundled_digits, digit_codes
+from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, bundled_digits
+from lmbm_torch.files import reading
 from lmbm_torch.shapes import Float, Int, Shaped
+
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_AT_ONCE = 2**24
+
+
+def read_idx(path: str | PathLike) -> np.ndarray:
+    """Read one array, gzipped or not, in the machine's own byte order.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: not an idx file, or truncated, or longer than its header says. The message names the file.
+    """
+    with reading(path, OSError, EOFError, struct.error, zlib.error) as file:
+        with file.open("rb") as stream:
+            is_zipped = stream.read(2) == b"\x1f\x8b"
+        with open_compressed(file, ".gz" if is_zipped else ".idx") as stream:
+            start = stream.read(4)
+            zeros, code, rank = struct.unpack(">HBB", start)
+            if zeros or code not in _TYPES:
+                raise ValueError(f"expected an idx file, got one that starts with {start!r}")
+            shape = struct.unpack(f">{rank}I", stream.read(4 * rank))
+            kind = np.dtype(_TYPES[code])
+            size = kind.itemsize * math.prod(shape)
+            numbers = _read(stream, size + 1)
+        if len(numbers) != size:
+            more = " at least" if len(numbers) > size else ""
+            raise ValueError(f"expected numbers of shape {shape}, got {len(numbers)} bytes of them{more}")
+        return np.frombuffer(numbers, kind).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def _read(stream: Any, most: int) -> bytes:
+    """Up to so many bytes: a small file may decompress to anything, and a damaged one ask for anything."""
+    parts = []
+    while most > 0 and (part := stream.read(min(most, _AT_ONCE))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
 
 Corruption = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(images, their rows in the data set) → corrupted images, as in :mod:`lmbm_torch.data.corruptions`."""
@@ -127,7 +170,7 @@ def seven_segments(images: BinaryImages) -> MultilabelData:
     if images.digits is None:
         raise ValueError(f"images: expected some whose digits are known, got {images.name} without them")
     rows = _rows_in_parts(images)
-    labels = digit_codes()[images.digits[rows]]
+    labels = SevenSegment.codes()[images.digits[rows]]
     return _problem(images, "seven segments", images.pixels[rows], labels, SEGMENTS)
 
 

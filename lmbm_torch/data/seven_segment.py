@@ -46,7 +46,7 @@ class SevenSegment(MultilabelData):
         super().__init__(
             name="seven_segment",
             features=(images / 16).astype(np.float32),
-            labels=digit_codes()[digits],
+            labels=self.codes()[digits],
             label_names=SEGMENTS,
             feature_names=numbered("pixel", images.shape[1]),
             train=train,
@@ -54,10 +54,10 @@ class SevenSegment(MultilabelData):
         )
         object.__setattr__(self, "digits", digits)
 
-
-def digit_codes() -> Float[np.ndarray, "digits segments"]:
-    """Row d holds the segments a … g that show the digit d, float32."""
-    return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)
+    @staticmethod
+    def codes() -> Float[np.ndarray, "digits segments"]:
+        """Return the segments a … g that show each digit, float32."""
+        return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)
 
 
 def _train_rows() -> Int[np.ndarray, " train"]:

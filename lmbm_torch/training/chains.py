@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.data.sequences.batches import SequenceBatch
+from lmbm_torch.data.batches import SequenceBatch
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.trees import chain_dp

@@ -73,15 +73,9 @@ ROOMS = {
     "kernels.dual": FOR_LOOPS,
     "kernels.numba_internals": {"kernels.uncollected"},
     "kernels.sampling": FOR_LOOPS,
-    "data.formats": {"data.dataset", "data.features", "data.tables.table"},
-    "data.mapped": {
-        *("data.batches", "data.datamodule", "data.dataset", "data.features", "data.formats"),
-        *("data.scaling", "data.tensors"),
-    },
-    "data.sequences": {
-        *("data.features", "data.formats", "data.named", "data.seven_segment", "data.tensors"),
-    },
-    "data.tables": {"data.dataset", "data.features", "data.formats", "data.splits"},
+    "data.formats": {"data.dataset", "data.features", "data.splits", "data.tables"},
+    "data.sequences": {"data.features", "data.formats", "data.seven_segment"},
+    "data.tables": {"data.features"},
     "estimators.automatic": OF_LABEL_VECTORS | {"estimators.label_chains"},
     "estimators.chains": {"estimators.baselines", "estimators.common"},
     "estimators.classes": {"estimators.chains", "estimators.common"},

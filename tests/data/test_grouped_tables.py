@@ -9,8 +9,8 @@ from hydra.utils import instantiate
 
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.datamodule import serve_table
+from lmbm_torch.data.formats.table import read_table
 from lmbm_torch.data.splits import stratified_split
-from lmbm_torch.data.tables.reading import read_table
 
 
 @pytest.fixture

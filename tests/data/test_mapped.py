@@ -14,10 +14,9 @@ import torch
 from scipy.sparse import csr_array, random_array
 
 from lmbm_torch.data import open_mapped, write_mapped
-from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.datamodule import MappedDataModule, MultilabelDataModule
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.mapped.datamodule import MappedDataModule
 from lmbm_torch.data.scaling import standardise, unit_norm, unscaled
 
 NAMES = ("sun", "sea")

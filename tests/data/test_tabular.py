@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from lmbm_torch.data import Schema, new_rows, read_table
+from lmbm_torch.data import Schema, read_table
+from lmbm_torch.data.formats.table import new_rows, open_table
 from lmbm_torch.data.tables.columns import Column
-from lmbm_torch.data.tables.sources import open_table
 
 
 def people(**changes) -> pd.DataFrame:

@@ -243,7 +243,7 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
     [
         "lmbm_torch.files.write_text",
         "lmbm_torch.data.write_mapped",
-        "lmbm_torch.data.mapped.arrays.write_text",
+        "lmbm_torch.data.mapped.write_text",
         "lmbm_torch.data.images.Path",
         "lmbm_torch.data.batches.DataLoader",
         "lmbm_torch.models.save",

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.data.dataset import MultilabelData, join, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.compressed import check_archive
-from lmbm_torch.data.formats.npy import read_header
+from lmbm_torch.data.formats.limits import check_archive, read_header
 from lmbm_torch.files import reading
 
 _DAMAGE = (
@@ -46,7 +45,7 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
     stem = Path(path).stem
     with open_archive(path) as archive:
         if any(name.startswith("x_train") for name in archive):
-            return join(_part(stem, archive, "_train"), _part(stem, archive, "_test"))
+            return _part(stem, archive, "_train").with_test(_part(stem, archive, "_test"))
         is_labelled = num_labels is None or any(name.startswith("y") for name in archive)
         return _part(stem, archive, "", None if is_labelled else num_labels)
 

@@ -11,8 +11,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.compressed import open_compressed
-from lmbm_torch.data.formats.lines import LimitedLines
+from lmbm_torch.data.formats.limits import LimitedLines, open_compressed
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 

@@ -134,29 +134,6 @@ class Windows:
             yield np.asarray(np.ravel_multi_index(around, (outside + 2,) * len(template)))
 
 
-def window_features(
-    words: Int[np.ndarray, " tokens"],
-    tags: Int[np.ndarray, " tokens"],
-    start: Int[np.ndarray, " sentences_and_one"],
-    word_names: np.ndarray,
-    tag_names: np.ndarray,
-    num_train: int,
-) -> tuple[Float[csr_array, "tokens features"], tuple[str, ...]]:
-    """The features of words and part-of-speech tags for text chunking, and their names.
-
-    Args:
-        words: indices into ``word_names``; tags: into ``tag_names``.
-        start: where each sentence's tokens begin, and the number of tokens.
-        num_train: the first so many sentences are the training part.
-    """
-    values, templates = (word_names.tolist(), tag_names.tolist()), (WORD_TEMPLATES, TAG_TEMPLATES)
-    first = slice(start[num_train])
-    windows = Windows.of(
-        ("word", "tag"), values, templates, (words[first], tags[first]), start[: num_train + 1]
-    )
-    return windows.features((words, tags), start), windows.names
-
-
 def _shifted(
     codes: np.ndarray, offset: int, position: np.ndarray, length: np.ndarray, outside: int
 ) -> np.ndarray:

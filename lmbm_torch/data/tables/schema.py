@@ -12,8 +12,7 @@ import numpy as np
 from scipy.sparse import hstack
 
 from lmbm_torch.data.features import Features, check_dense
-from lmbm_torch.data.tables.columns import Column, Missing, Unknown, fit_column
-from lmbm_torch.data.tables.table import TRUTH, Table, naming
+from lmbm_torch.data.tables.columns import TRUTH, Column, Missing, Table, Unknown, fit_column, naming
 from lmbm_torch.data.tables.texts import TextColumn, fit_text_column
 from lmbm_torch.shapes import Bool, Float
 

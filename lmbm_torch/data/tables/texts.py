@@ -10,8 +10,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.columns import Unknown
-from lmbm_torch.data.tables.table import as_texts
+from lmbm_torch.data.tables.columns import Unknown, as_texts
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Bool
 

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData, check_names
 from lmbm_torch.data.features import Features, check_features, numbered
-from lmbm_torch.data.formats.npy import read_header
+from lmbm_torch.data.formats.limits import read_header
 from lmbm_torch.files import reading, write_text
 from lmbm_torch.shapes import Float, Int
 
@@ -191,6 +191,10 @@ class MappedData(MultilabelData):
         """The same instances with other training and test parts."""
         return replace(self, train=train, test=test)
 
+    def features_at(self, rows: Int[np.ndarray, " rows"]) -> SomeRows:
+        """Return features of which slices are read when they are asked for."""
+        return SomeRows(self.features, rows)
+
 
 def open_mapped(path: str | PathLike) -> MappedData:
     """The data set of a folder that :func:`write_mapped` has filled.
@@ -232,11 +236,6 @@ class SomeRows:
 
     def __getitem__(self, some: slice) -> Features:
         return self._features[self._rows[some]]
-
-
-def features_at(data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> Features:
-    """The features of some rows; of a mapped data set they are read by slices."""
-    return SomeRows(data.features, rows) if isinstance(data, MappedData) else data.features[rows]
 
 
 def write_mapped(
