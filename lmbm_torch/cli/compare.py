@@ -9,18 +9,22 @@ copies to results/compare_scene.*. Trials of an earlier call with the same setti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.refusals import check_given, in_a_sentence
+from lmbm_torch.cli.configuration import CONFIGURATION, check_given, in_a_sentence
+from lmbm_torch.extras import naming_extras
 
 if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
 
+# Seconds that a scheduler has to answer.
+PATIENCE = 10
 # Data that are a file of one's own.
 OF_FILES = ("table", "svmlight", "arff", "npz")
 
@@ -39,7 +43,6 @@ def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
-    from lmbm_torch.cli.clusters import on_cluster
     from lmbm_torch.cli.typed import Comparison, check_types
     from lmbm_torch.compare import trials
     from lmbm_torch.compare.comparing import compare
@@ -91,6 +94,32 @@ def _data(config: DictConfig) -> MultilabelData:
         return instantiate(config.data)
     unscaled = {"_target_": "lmbm_torch.data.scaling.unscaled", "_partial_": True}
     return instantiate(config, scaling=unscaled).data
+
+
+@contextmanager
+def on_cluster(address: str | None) -> Iterator[None]:
+    """Have a Dask cluster's workers do what is spread inside; None for here.
+
+    Args:
+        address: of its scheduler, such as ``tcp://localhost:8786``.
+
+    Raises:
+        ValueError: no scheduler answers there.
+        ModuleNotFoundError: Dask is not installed.
+    """
+    if address is None:
+        yield
+        return
+    with naming_extras():
+        import joblib
+        from distributed import Client
+    try:
+        client = Client(address, timeout=PATIENCE)
+    except (OSError, ValueError) as error:
+        expected = "the address of a Dask scheduler, such as tcp://localhost:8786"
+        raise ValueError(f"cluster: expected {expected}, got {address}: {error}") from error
+    with client, joblib.parallel_config(backend="dask"):
+        yield
 
 
 if __name__ == "__main__":

@@ -21,8 +21,7 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 from lmbm_torch.training import runs
-from lmbm_torch.training.configured import build, left_out
-from lmbm_torch.training.processes import is_follower, starts_others
+from lmbm_torch.training.configured import build, is_follower, left_out, starts_others
 from lmbm_torch.training.structured import StructuredModule
 
 

@@ -17,8 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.refusals import check_callbacks, check_given, in_a_sentence
+from lmbm_torch.cli.configuration import CONFIGURATION, check_callbacks, check_given, in_a_sentence
 from lmbm_torch.cli.typed import Estimation
 
 

@@ -1,4 +1,4 @@
-"""Data sets and labelled sequences of the literature, by name, in a folder that the user keeps."""
+"""Data sets and labelled sequences of the literature, by name, in a folder of the user."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NAMED_SETS = ("mediamill_subset", "rcv1_subset1", "scene", "yeast")
 
 
 def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
-    """Read ``<folder>/<name>/<name>.npz`` with the split it comes with.
+    """Read ``<folder>/<name>/<name>.npz`` with the published split.
 
-    Labels of RCV1's test documents are moved to where the training part has them: in the joint file that is
-    in circulation each stands one column early, and the first stands behind the last feature. With that,
-    frequencies of labels in the two parts correlate at 0.997 instead of 0.02.
+    Labels of RCV1's test documents are moved: in the joint file in circulation each test label stands one
+    column early, and the first label stands behind the last feature. After the move, frequencies of labels in
+    the two parts correlate at 0.997 instead of 0.02.
 
     Args:
         name: one of ``NAMED_SETS``.
         folder: by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the set is not in it.
-        ValueError: an unknown name, no folder given at all, or a file that cannot be read.
+        FileNotFoundError: no such folder, or the data set is not in the folder.
+        ValueError: an unknown name, no folder given, or a file that cannot be read.
     """
     if name not in NAMED_SETS:
         raise ValueError(f"name: expected one of {list(NAMED_SETS)}, got {name!r}")
@@ -41,10 +41,10 @@ def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
 
 
 def data_folder(folder: str | PathLike | None = None) -> Path:
-    """The folder given, or the one that the environment variable LMBM_DATA names.
+    """Return the given folder, or the folder in the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: it is not a folder.
+        FileNotFoundError: not a folder.
         ValueError: neither is given.
     """
     given = folder if folder is not None else os.environ.get("LMBM_DATA")
@@ -60,7 +60,7 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
 
 
 def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
-    """With the test part's labels one column later, where the file tells whose first label was a feature."""
+    """Move the test labels one column later if the file says which rows have the first label as a feature."""
     with open_archive(path) as archive:
         if "test_rows_with_removed_artefact" not in archive:
             return data
@@ -73,17 +73,17 @@ def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
 
 
 def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
-    """Handwritten words (Kassel; Taskar, Guestrin and Koller 2003): 16 × 8 binary pixels a letter, float64.
+    """Read handwritten words (Kassel; Taskar, Guestrin and Koller 2003): 16 × 8 binary pixels a letter, float64.
 
-    There are 6,877 words of 26 letters in ten folds; the protocol is to train on one and to test on the
+    There are 6,877 words of 26 letters in ten folds; the protocol is to train on one fold and to test on the
     other nine. Pixels are in row-major order.
 
     Args:
         folder: has ``ocr_letters/ocr_letters.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the set is not in it.
-        ValueError: no folder given at all, or a file that cannot be read.
+        FileNotFoundError: no such folder, or the data set is not in the folder.
+        ValueError: no folder given, or a file that cannot be read.
     """
     path = data_folder(folder) / "ocr_letters" / "ocr_letters.npz"
     with open_archive(path) as archive:
@@ -100,19 +100,18 @@ def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
 
 
 def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
-    """Text chunking (Tjong Kim Sang and Buchholz 2000) with windows of words and tags as features, CSR.
+    """Read text chunking (Tjong Kim Sang and Buchholz 2000) with windows of words and tags as features, CSR.
 
     Fold 0 is the training part, fold 1 the test part; labels are chunk tags such as ``B-NP``. The features
     are indicators of the words and part-of-speech tags around each token
-    (:class:`~lmbm_torch.data.sequences.windows.Windows`); only those that occur in the training part
-    are features.
+    (:class:`~lmbm_torch.data.sequences.windows.Windows`), of values that occur in the training part.
 
     Args:
         folder: has ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the set is not in it.
-        ValueError: no folder given at all, or a file that cannot be read.
+        FileNotFoundError: no such folder, or the data set is not in the folder.
+        ValueError: no folder given, or a file that cannot be read.
     """
     path = data_folder(folder) / "conll2000" / "conll2000.npz"
     with open_archive(path) as archive:

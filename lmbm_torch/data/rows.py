@@ -1,4 +1,4 @@
-"""Instances, weights and labels in the forms that users hand over."""
+"""Instances, weights and labels in the forms that users pass."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
 
 
 def two_valued(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Labels of any two values as {0, 1, NaN}, (instances, labels), and the values, (labels, 2), 0's first.
+    """Return labels of any two values as {0, 1, NaN}, (instances, labels), and the values, (labels, 2), 0's first.
 
-    Numbers are 0 and 1, or two others that all labels share, such as −1 and 1; each label has texts of its
-    own. What is neither is left as it is.
+    Numbers are 0 and 1, or two other numbers that all labels share, such as −1 and 1. Each label may have two
+    texts of its own. Labels that are neither are returned unchanged.
 
     Raises:
         ValueError: a label with other than two texts.

@@ -19,7 +19,7 @@ _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abc
 
 
 def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 1797"]]:
-    """Grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit that each image shows."""
+    """Return grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit that each image shows."""
     with naming_extras():
         from sklearn.datasets import load_digits
 
@@ -29,10 +29,10 @@ def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 17
 
 
 class SevenSegment(MultilabelData):
-    """scikit-learn's 1,797 bundled images of digits, seven labels each, and 10 of 128 labellings that occur.
+    """scikit-learn's 1,797 bundled images of digits with seven labels each; 10 of 128 label sets occur.
 
     Features are the 8 × 8 pixels in [0, 1], float32. Half of the images are for training, half for testing:
-    the split was drawn once, stratified by digit, and its rows are a file of this package.
+    the split was drawn once, stratified by digit, and stands in a file of this package.
 
     Attributes:
         digits: ``(instances,)``, the digit that each image shows.

@@ -1,8 +1,9 @@
-"""Iterative stratification: parts of the data in which every label has its share.
+"""Splits of instances into parts, by scikit-learn's seeded splitters or by iterative stratification.
 
-Source: Sechidis, Tsoumakas and Vlahavas 2011, "On the stratification of multi-label data", Algorithm 1. The
-rarest label is dealt out first, each of its instances to the part that lacks most of it; so that labels of a
-handful of instances are in all parts, where a random split leaves parts without them.
+Source of iterative stratification, in which every label has its share in every part: Sechidis, Tsoumakas and
+Vlahavas 2011, "On the stratification of multi-label data", Algorithm 1. The rarest label is distributed
+first, each instance to the part that lacks most of the label. So labels with a handful of instances occur in
+all parts, which a random split does not ensure.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Splitter = Callable[[np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
 
 
 def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
-    """Rows to keep and rows to hold out, both ascending.
+    """Return rows to keep and rows to hold out, both ascending.
 
     Raises:
         ValueError: ``fraction`` is not between 0 and 1, or leaves one of the two without an instance.
@@ -34,9 +35,9 @@ def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
-    """Rows to keep and rows to hold out, each set of labels in both parts in the same proportion.
+    """Return rows to keep and rows to hold out, each label set in both parts in the same proportion.
 
-    Sets too rare to expect one instance in each part are pooled, and stratified as one; a missing label
+    Label sets too rare to expect one instance in each part are pooled and stratified as one; a missing label
     counts as a third value.
     """
     _check_fraction(fraction)
@@ -52,9 +53,9 @@ def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def iterative_split(labels: Labels, fraction: float, seed: int, groups: np.ndarray | None = None) -> Rows:
-    """Rows to keep and rows to hold out, each label in both parts in the same proportion.
+    """Return rows to keep and rows to hold out, each label in both parts in the same proportion.
 
-    For labels of which some are rare: see :mod:`lmbm_torch.data.splits`.
+    For data with rare labels: see :func:`parts`.
 
     Args:
         groups: (instances,), of any type: instances of one group, such as a patient's, stay together.
@@ -73,19 +74,19 @@ def held_out(
     *,
     argument: str = "fraction",
 ) -> Rows:
-    """Rows to keep and rows to hold out, which are drawn from those whose labels are all known.
+    """Return rows to keep and rows to hold out, drawn from the completely labelled rows.
 
-    Metrics need all labels, training does not: whatever lacks labels is kept.
+    Metrics need all labels, training does not: rows with missing labels are kept.
 
     Args:
-        fraction: of the rows that have all labels.
-        groups: (instances,), of any type: instances of one group stay together, and one whose labels lack
-            keeps its whole group. They are split by :func:`iterative_split`, whatever the ``splitter``.
-        argument: the fraction's name, for messages.
+        fraction: of the completely labelled rows.
+        groups: (instances,), of any type: instances of one group stay together, and a row with missing labels
+            keeps the whole group. Groups are split by :func:`iterative_split`, whatever the ``splitter``.
+        argument: name of the fraction, for messages.
 
     Raises:
-        ValueError: fewer than two such rows; a split that leaves nothing to keep or to hold out; what the
-            splitter refuses.
+        ValueError: fewer than two such rows; a split that leaves nothing to keep or to hold out; errors of
+            the splitter.
     """
     lacking = np.isnan(labels).any(1)
     if groups is not None:
@@ -128,8 +129,8 @@ class IterativeStratifiedKFold:
     ``StratifiedKFold`` refuses label matrices, and random folds lack rare labels.
 
     Args:
-        n_splits: folds, 2 or more.
-        random_state: the seed of the order among equals: the same folds at every call.
+        n_splits: number of folds, 2 or more.
+        random_state: seed of the order among equals; every call returns the same folds.
     """
 
     def __init__(self, n_splits: int = 5, *, random_state: int = 0) -> None:
@@ -140,19 +141,19 @@ class IterativeStratifiedKFold:
         self.random_state = random_state
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
-        """How many folds there are, whatever the data."""
+        """Return the number of folds, whatever the data."""
         return self.n_splits
 
     def split(self, X: Any, y: Any, groups: Any = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Training and test rows of each fold, ascending.
+        """Yield training and test rows of each fold, ascending.
 
         Args:
-            X: not looked at.
-            y: (instances, labels), see :func:`parts`, or of other two values, such as −1 and 1.
+            X: ignored.
+            y: (instances, labels), see :func:`parts`, or labels of two other values, such as −1 and 1.
             groups: see :func:`parts`.
 
         Raises:
-            ValueError: see :func:`parts`; one class for each instance in place of labels, or labels of other
+            ValueError: see :func:`parts`; one class for each instance instead of labels, or labels of other
                 values.
         """
         if not sparse.issparse(y):
@@ -173,17 +174,17 @@ class IterativeStratifiedKFold:
 def parts(
     labels: Any, shares: np.ndarray, seed: int, groups: np.ndarray | None = None
 ) -> Int[np.ndarray, " instances"]:
-    """The part of every instance, 0 to len(shares) − 1.
+    """Return the part of every instance, 0 to len(shares) − 1.
 
     Args:
         labels: (instances, labels) in {0, 1}, dense or sparse; NaN, a missing label, counts as 0.
-        shares: of the instances for each part; positive, their sum 1.
+        shares: of the instances in each part; positive, with sum 1.
         seed: of the order among equals.
-        groups: (instances,), of any type: instances of one group are dealt out together.
+        groups: (instances,), of any type: instances of one group get the same part.
 
     Raises:
-        ValueError: labels of other values; fewer groups (without them: instances) than parts, groups of
-            another number.
+        ValueError: labels of other values; fewer groups, or without groups fewer instances, than parts;
+            another number of groups than of instances.
     """
     marks: Any = sparse.csr_array(labels if sparse.issparse(labels) else np.nan_to_num(labels))
     check_labels("labels", marks.data)
@@ -204,7 +205,7 @@ def parts(
 def _dealt(
     marks: sparse.csr_array, sizes: np.ndarray, shares: np.ndarray, random: np.random.Generator
 ) -> np.ndarray:
-    """The part of every unit, (units,), of so many instances, of which each label marks so many."""
+    """Return the part of every unit, (units,), given sizes of units and counts of labels in units."""
     part = np.full(len(sizes), -1)
     room = shares * sizes.sum()
     left = np.asarray(marks.sum(0), np.float64).ravel()
@@ -212,7 +213,7 @@ def _dealt(
     by_label: Any = sparse.csc_array(marks)
 
     def deal(unit: int, wishes: np.ndarray) -> None:
-        """To the part that wishes for it most, of equals to the one with most room."""
+        """Move a unit to the part that needs it most; among equal parts, to the part with most room."""
         best = np.lexsort((random.random(len(shares)), room, wishes))[-1]
         part[unit] = best
         room[best] -= sizes[unit]

@@ -8,5 +8,5 @@ Imported by their modules, since only some of them do without Lightning:
 * ``callbacks.display``, ``callbacks.latent``, ``callbacks.overviews``: figures, charts, schedules and seeds
   of a run; of machines with hidden units ``callbacks.centring``, better conditioned steps, and of those
   without input ``callbacks.likelihood``, log-likelihoods and samples;
-* ``durable``, ``runs``: checkpoints and run directories; ``configured``, ``processes``: a run's parts.
+* ``runs``: checkpoints and run directories; ``configured``: a run's parts and processes.
 """

@@ -1,9 +1,10 @@
-"""The parts of a run, as its configuration describes them."""
+"""The parts of a run, as its configuration describes them, and its processes."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,32 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
+    from lightning.pytorch import Trainer
+
+with naming_extras():
     from hydra.utils import get_object, instantiate
     from lightning.pytorch import Trainer, seed_everything
     from omegaconf import DictConfig
+
+
+RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+"""The variables by which starters number processes; the first one of a run has 0 in each that is set."""
+
+
+def is_follower(trainer: Mapping[str, Any]) -> bool:
+    """Whether this process is another than the first of its run; known before there is a trainer.
+
+    Args:
+        trainer: its arguments, by name. Numbers of processes mean nothing to a run of a single one.
+    """
+    is_alone = trainer.get("devices", 1) == 1 and trainer.get("num_nodes", 1) == 1
+    return not is_alone and any(os.environ.get(name, "0") != "0" for name in RANKS)
+
+
+def starts_others(trainer: Trainer) -> bool:
+    """Whether this process will start others by its own command line."""
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    return trainer.world_size > 1 and environment is not None and not environment.creates_processes_externally
 
 
 def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelDataModule]:

@@ -8,22 +8,29 @@ A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the las
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, write_text
+from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, reading, replacing, write_text
 from lmbm_torch.prediction.decoders import with_settings
 from lmbm_torch.prediction.reports import write_metrics
-from lmbm_torch.prediction.saved import MODEL, save_model
+from lmbm_torch.prediction.saved import MODEL, check_whole, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
     from lightning.pytorch import Trainer
+
+with naming_extras():
+    from lightning.fabric.plugins import TorchCheckpointIO
 
 
 def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:
@@ -154,3 +161,37 @@ def fit_and_measure(
         save_model(module.trained(), directory / MODEL, "w")
         write_metrics(directory / METRICS, metrics)
     return metrics
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Lightning's checkpoints, written by :func:`replacing` and checked before they are read.
+
+    Lightning writes to the system's temporary folder and moves the file: on another file system that is a
+    copy, which a kill cuts off.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | PathLike, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            OSError: as :func:`replacing`.
+            TypeError: storage options, of which there are none.
+        """
+        if storage_options is not None:
+            raise TypeError(f"storage_options: expected None, got {storage_options!r}")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            torch.save(checkpoint, stream)
+
+    def load_checkpoint(self, path: str | PathLike, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file is truncated or corrupted; the message names it.
+        """
+        with reading(path, zipfile.BadZipFile, argument="checkpoint") as file:
+            check_whole(file)
+            return super().load_checkpoint(file, *args, **kwargs)

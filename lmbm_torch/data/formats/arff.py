@@ -1,4 +1,4 @@
-"""ARFF files in the conventions of Mulan and MEKA, and data sets of OpenML, which are stored as such."""
+"""ARFF files in the conventions of Mulan and MEKA, and data sets of OpenML, which are stored as ARFF."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ def read_arff(
 ) -> MultilabelData:
     """Read a dense or sparse ARFF file, all rows as training part; ``with_test`` adds a test part.
 
-    Numeric attributes and nominal ones that stand for numbers are taken; sparse files give CSR features.
-    ``?`` means NaN, and is allowed for labels alone.
+    Numeric attributes are taken, and nominal attributes whose values stand for numbers. Sparse files give CSR
+    features. ``?`` means NaN and is allowed for labels only.
 
     Args:
-        labels: names of the attributes that are labels; or how many, the first ones, of a negative number the
-            last ones; or the path of Mulan's XML file, which names them, in the order of the ARFF file. By
-            default the number that MEKA's option in the relation's name gives (``-C 6`` or ``-C -6``).
+        labels: names of the attributes that are labels; or a number, of the first attributes or, if negative,
+            of the last attributes; or the path of Mulan's XML file with the names of the labels, which are
+            taken in the order of the ARFF file. By default the number in MEKA's option in the relation's name
+            (``-C 6`` or ``-C -6``).
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -83,7 +84,7 @@ def _at_an_end(count: int, num_attributes: int) -> list[int]:
 
 
 def is_sparse(file: Path) -> bool:
-    """Whether the first data row is written in braces."""
+    """Return whether the first data row is written in braces."""
     with file.open(encoding="utf-8") as stream:
         lines = iter(LimitedLines(stream))
         for line in lines:
@@ -97,7 +98,7 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
     """Parse a file by liac-arff: relation, attributes, and the data by row.
 
     Args:
-        encode_nominal: give nominal values by their positions among the declared ones, else as texts.
+        encode_nominal: give nominal values by their positions among the declared values, else as texts.
 
     Raises:
         ValueError: no valid ARFF.
@@ -117,7 +118,7 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
 
 
 def _as_liac_expects(lines: Iterable[str]) -> Iterator[str]:
-    """Header lines with spaces for tabs, integers declared as the reals they are to us, and no empty value.
+    """Yield header lines with spaces for tabs and with integers declared as reals; refuse empty values.
 
     liac-arff does not split a header line at a tab, truncates 1.5 in an INTEGER attribute to 1, and takes the
     end of a truncated row for a missing value.
@@ -152,7 +153,7 @@ def _sparse_codes(rows: Sequence[dict[int, int | float | None]], num_attributes:
 
 
 def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
-    """The columns of the attributes with these names.
+    """Return the columns of the attributes with these names.
 
     Raises:
         ValueError: names of no attribute, or a name more than once.
@@ -172,12 +173,14 @@ def labels_apart(
     categories: Mapping[str, Sequence[str]],
     columns: Sequence[int],
 ) -> MultilabelData:
-    """A data set, all of it training part: the columns given are its labels, the others its features.
+    """Return a data set, all rows as training part, from a table of attributes, of which some are labels.
 
     Args:
-        codes: ``(instances, attributes)``, float64; a nominal value is its position among the declared ones.
+        codes: ``(instances, attributes)``, float64; a nominal value is its position among the declared
+            values.
         attributes: the names of all columns.
-        categories: the declared values of the nominal ones.
+        categories: the declared values of the nominal attributes.
+        columns: the columns of the labels; all other columns are features.
 
     Raises:
         ValueError: no column is left for labels or for features; a nominal attribute does not stand for
@@ -201,9 +204,9 @@ def labels_apart(
 
 
 def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " values"]:
-    """The number each declared value stands for: itself, or 0 and 1 for false/no and true/yes.
+    """Return the number of each declared value: the text itself, or 0 and 1 for false/no and true/yes.
 
-    Other values have no number: their positions would invent an order of the categories.
+    Other values have no number: positions would invent an order of the categories.
     """
     try:
         return np.array([TRUTH[text] if text in TRUTH else float(text) for text in map(str.lower, values)])
@@ -214,7 +217,7 @@ def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " value
 
 
 def _decoded(codes: Features, tables: Mapping[int, np.ndarray]) -> Features:
-    """The number that each position stands for, by the table of its column.
+    """Return the number that each position stands for, by the table of the column.
 
     An entry that a sparse matrix leaves out means the first declared value, which must be 0 for the column to
     stay sparse.
@@ -239,18 +242,18 @@ def fetch_openml(
     sha256: str | None = None,
     cache_folder: str | PathLike | None = None,
 ) -> MultilabelData:
-    """Download a data set once through scikit-learn, which verifies the publisher's checksum.
+    """Download a data set of OpenML once, through scikit-learn, which verifies the publisher's checksum.
 
     Args:
-        data_id: OpenML's number of the data set, which fixes its version.
+        data_id: OpenML's number of the data set, which determines the version.
         labels: names of the attributes that are labels, by default the publisher's targets.
-        sha256: of the content, as :meth:`MultilabelData.sha256` gives it; nothing else is ever returned.
-        cache_folder: by default scikit-learn's own.
+        sha256: of the content, as :meth:`MultilabelData.sha256` returns it; other content is refused.
+        cache_folder: by default scikit-learn's own folder.
 
     Raises:
         ConnectionError: OpenML could not be reached.
         ValueError: no such data set; a checksum, the publisher's or ``sha256``, that does not match; labels
-            that are not there, or not binary; an attribute of strings or named categories.
+            that do not exist or are not binary; an attribute of strings or categories.
     """
     with naming_extras():
         import sklearn.datasets

@@ -19,10 +19,10 @@ LONGEST_LINE = 2**25
 
 
 class LimitedLines(Generic[AnyStr]):
-    """A stream's lines, of which none is read that is longer than any table's.
+    """The lines of a stream, none of which may be longer than ``LONGEST_LINE``.
 
     Raises:
-        ValueError: a longer line; the message has its number.
+        ValueError: a longer line; the message has the line number.
     """
 
     def __init__(self, stream: IO[AnyStr]) -> None:
@@ -48,14 +48,14 @@ ALWAYS_ALLOWED = 2**28
 
 
 def open_compressed(file: Path, kind: str | None = None) -> IO[bytes]:
-    """Open a file, plain or compressed; reading ends with an error where it has grown beyond all measure.
+    """Open a file, plain or compressed, for reading up to a limit of decompressed bytes.
 
     Args:
-        kind: ``".gz"``, ``".bz2"`` or another ending for a plain file; by default the file's own.
+        kind: ``".gz"``, ``".bz2"`` or another ending for a plain file; by default the ending of the file.
 
     Raises:
-        OSError: it cannot be opened.
-        ValueError: on reading, more than 256 MiB and 200 times the file's size.
+        OSError: the file cannot be opened.
+        ValueError: on reading, more than 256 MiB and more than 200 times the size of the file.
     """
     opened = {".gz": gzip.open, ".bz2": bz2.open}.get((kind or file.suffix).lower())
     if opened is None:
@@ -64,7 +64,7 @@ def open_compressed(file: Path, kind: str | None = None) -> IO[bytes]:
 
 
 def check_archive(file: Path, archive: zipfile.ZipFile) -> None:
-    """Raise ValueError if the entries of a zip archive are together too large for its file."""
+    """Raise ValueError if the entries of a zip archive are together too large for the size of the file."""
     size, most = sum(entry.file_size for entry in archive.infolist()), _most(file)
     if size > most:
         raise ValueError(_refusal(file, most))
@@ -82,7 +82,7 @@ def _refusal(file: Path, most: int) -> str:
 
 
 class _Limited(io.RawIOBase):
-    """A compressed file's stream, of which no more bytes are read than the file may grow to."""
+    """The stream of a compressed file, which ends with an error at the limit of decompressed bytes."""
 
     def __init__(self, stream: Any, file: Path) -> None:
         self._stream, self._file, self._left = stream, file, _most(file)
@@ -112,14 +112,16 @@ _DAMAGE = (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenEr
 
 
 def read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether in Fortran's order, and dtype; the stream is left at the first number.
+    """Read the header of an npy file: shape, whether in Fortran order, and dtype.
+
+    The stream is left at the first number.
 
     Args:
-        size: of the whole file, in bytes, which must be what the header announces: memory for an array is
-            taken before any of it is read.
+        size: of the whole file in bytes. The header must announce this size, because memory for an array is
+            taken before the numbers are read.
 
     Raises:
-        ValueError: no npy file, one of another version, or one of another size.
+        ValueError: no npy file, another version, or another size.
     """
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:

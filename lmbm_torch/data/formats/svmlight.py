@@ -1,4 +1,4 @@
-"""svmlight files with several labels a line, as in the LIBSVM collection."""
+"""svmlight files with several labels on a line, as in the LIBSVM collection."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def read_svmlight(
     num_features: int | None = None,
     zero_based: bool = False,
 ) -> MultilabelData:
-    """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all of it as training part.
+    """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all rows as training part.
 
     Args:
-        labels: the numbers that stand for labels, in the order of the columns; by default those that occur,
-            ascending. Give it, and ``num_features``, when a test file is to be joined.
+        labels: the numbers that stand for labels, in the order of the columns; by default all numbers that
+            occur, ascending. Give ``labels`` and ``num_features`` when a test file is to be added.
         num_features: by default the largest index that occurs.
-        zero_based: whether features count from 0; the LIBSVM collection counts them from 1.
+        zero_based: whether features count from 0; the LIBSVM collection counts from 1.
 
     Raises:
         FileNotFoundError: there is no such file.

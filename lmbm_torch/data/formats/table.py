@@ -32,23 +32,22 @@ ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
 
 
 def is_table(path: str | PathLike) -> bool:
-    """Whether the file's ending is one of :data:`ENDINGS`."""
+    """Return whether the ending of a file is in :data:`ENDINGS`."""
     return str(path).lower().endswith(ENDINGS)
 
 
 def open_table(source: Any, delimiter: str | None = None, expected: str | None = None) -> Table:
-    """A table from a file, .csv or .tsv (also .gz) or dense .arff, or from a data frame.
+    """Open a table from a file, .csv or .tsv (also .gz) or dense .arff, or from a data frame.
 
-    A CSV file starts with a line of names and is UTF-8. A column is numbers if every value that is not
-    missing is one, else texts; where no comma stands between values, one may stand in numbers (``1,5``). In
-    an ARFF file nominal values that are all numbers count as numbers. Data frames are taken by what they can
-    do, ``frame.columns`` and ``frame[name].to_numpy()``, as those of pandas
-    and polars can.
+    A CSV file starts with a line of names and is UTF-8. A column is numeric if every value that is not
+    missing is a number, else a column of texts. If values are separated by another character than a comma, a
+    comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are all numbers count as
+    numbers. Data frames need ``frame.columns`` and ``frame[name].to_numpy()``, as in pandas and polars.
 
     Args:
-        delimiter: between the values of a CSV file; by default the one of :data:`DELIMITERS` that gives its
-            first rows the same number of values, more than one, else a comma, or a tab in .tsv files.
-        expected: the one to look for first.
+        delimiter: between the values of a CSV file; by default the entry of :data:`DELIMITERS` by which the
+            first rows have the same number of values, more than one; else a comma, or a tab in .tsv files.
+        expected: the delimiter to try first.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -74,10 +73,11 @@ def open_table(source: Any, delimiter: str | None = None, expected: str | None =
 
 
 def cells(path: str | PathLike, names: Sequence[str], delimiter: str | None = None) -> dict[str, list[str]]:
-    """Those of the named columns that a CSV file has, as it is written: ``007`` stays ``007``.
+    """Return the cells of named columns of a CSV file as written: ``007`` stays ``007``.
 
     Args:
-        delimiter: as :func:`open_table` has found it.
+        names: columns; names that the file does not have are left out.
+        delimiter: as :func:`open_table` has found it; None for sources without cells, which give no column.
     """
     if delimiter is None:
         return {}
@@ -93,7 +93,10 @@ def _opened(file: Path) -> IO[str]:
 
 
 def _sniffed(file: Path, expected: str | None, usual: str) -> str:
-    """The delimiter that the first rows agree on, or else most of them, so that the others are named."""
+    """Return the delimiter on which the first rows agree, or else most of the first rows.
+
+    With the delimiter of most rows, an error names the rows that differ.
+    """
     with _opened(file) as stream:
         head = list(islice(LimitedLines(stream), ROWS_TO_SNIFF))
     of_most: dict[str, int] = {usual: 0}
@@ -142,7 +145,7 @@ def _check_delimiter(delimiter: Any) -> None:
 
 
 def _read(rows: Any) -> Iterator[list[str]]:
-    """The rows of a reader, whose own limit of a cell is said in words that name the line."""
+    """Yield the rows of a reader; word the reader's own limit of a cell with the number of the line."""
     try:
         yield from rows
     except csv.Error as error:
@@ -237,35 +240,36 @@ def read_table(
     delimiter: str | None = None,
     test_splitter: Splitter = stratified_split,
 ) -> MultilabelData:
-    """Read a table, .csv, .tsv, dense .arff or a data frame, and another one to test where there is one.
+    """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
 
-    Every column but labels and ignored ones is a feature; columns of texts become one feature for each text
-    that occurs. ``data.schema`` keeps how, so that new rows can be read in the same way.
+    Every column that is neither a label nor ignored is a feature; a column of texts becomes one feature for
+    each distinct text. ``data.schema`` records how, so that new rows can be read in the same way.
 
     Args:
-        train: of the training part, as :func:`~lmbm_torch.data.formats.table.open_table` takes it.
+        train: the table of the training part, as :func:`open_table` takes it.
         labels: names of columns, or patterns such as ``tag_*``, in the order that the labels are to have;
-            their values are 0, 1, true, false, yes, no, or missing.
-        test: with the same columns; all of it is test part.
-        test_fraction: of the rows of ``train`` whose labels are complete, to hold out for testing; without
-            ``test`` alone.
+            values are 0, 1, true, false, yes, no, or missing.
+        test: a table with the same columns, for testing only.
+        test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
+            without ``test``.
         seed: of the rows to hold out.
-        groups: a column that says which rows belong together, such as a patient's; it is no feature. All rows
-            of a group are held out or none, and none where a row lacks labels; each label in its proportion.
+        groups: a column that says which rows belong together, such as a patient's number; not a feature. All
+            rows of a group are held out or none. Groups with missing labels are not held out. Each label
+            keeps its proportion.
         ignore, categorical, text, id_columns, missing, unknown, sparse: see
             :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
             training part.
-        missing_labels: ``"unknown"`` for NaN, which models learn around; ``"negative"`` for 0, of tables that
-            mark what is there and leave the rest empty. Positives that nobody marked are then errors, for
-            which the negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
-        delimiter: between the values of CSV files; by default what the file looks like.
-        test_splitter: holds out rows without ``groups``: ``stratified_split``, ``iterative_split``, by which
-            rare labels have their share, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+        missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
+            that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
+            negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
+        delimiter: between the values of CSV files; by default detected.
+        test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
+            which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
 
     Raises:
         FileNotFoundError: there is no such file.
         TypeError: neither a path nor a data frame.
-        ValueError: as the functions named above; ``test`` beside a ``test_fraction``; another word for
+        ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
             ``missing_labels``.
     """
     if missing_labels not in ("unknown", "negative"):
@@ -298,16 +302,15 @@ def read_table(
 def new_rows(
     source: str | PathLike | Any, schema: Schema, delimiter: str | None = None, *, labelled: bool = True
 ) -> MultilabelData:
-    """Rows of another table, read by a schema, all of them as training part.
+    """Read rows of another table by a schema, all as training part.
 
-    Labels whose columns are not there are NaN.
+    Labels without a column are NaN.
 
     Args:
-        labelled: read the labels; otherwise all are NaN, whatever the table says.
+        labelled: read the labels; otherwise all labels are NaN, whatever the table has.
 
     Raises:
-        The errors of :func:`~lmbm_torch.data.formats.table.open_table` and of
-        :class:`~lmbm_torch.data.tables.schema.Schema`.
+        The errors of :func:`open_table` and of :class:`~lmbm_torch.data.tables.schema.Schema`.
     """
     table = open_table(source, delimiter, schema.delimiter)
     if not labelled:
@@ -317,22 +320,22 @@ def new_rows(
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:
-    """The table, 0 where a label is missing."""
+    """Return the table with 0 for every missing label."""
     labels = np.nan_to_num(label_matrix(table, label_names))
     return replace(table, columns={**table.columns, **dict(zip(label_names, labels.T, strict=True))})
 
 
 def _as_described(table: Table, schema: Schema) -> MultilabelData:
-    """All rows as training part."""
+    """Return all rows as training part."""
     features, labels = schema.features(table), schema.labels(table)
     return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
 
 
 def groups_of(table: Table, column: str) -> np.ndarray:
-    """The group of each row, (rows,), as texts.
+    """Return the group of each row, (rows,), as texts.
 
     Raises:
-        ValueError: there is no such column, or a row of no group.
+        ValueError: no such column, or a row without a group.
     """
     if column not in table.columns:
         raise ValueError(f"groups: expected a column, found none named {column!r}")
@@ -350,7 +353,7 @@ def _held_out(
     splitter: Splitter,
     groups: np.ndarray | None,
 ) -> np.ndarray:
-    """Which rows are for testing."""
+    """Return a mask of the rows for testing."""
     rows = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)

@@ -1,4 +1,7 @@
-"""Sequences from files of columns (CoNLL): tags to learn, and features of the other columns."""
+"""Sequences from files of columns (CoNLL): tags to learn, and features of the other columns.
+
+A file has one token a line and a blank line between sequences.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """The content of a file.
+    """The tokens of a file.
 
     Args:
-        rows: of each token, its values, as many for all.
-        start: where each sequence's tokens begin, and the number of tokens.
-        lines: of each token, from 1, for messages.
+        rows: the values of each token, the same number for all tokens.
+        start: where the tokens of each sequence begin, and the number of tokens.
+        lines: line number of each token, from 1, for messages.
         separator: between values, a tab or a space.
     """
 
@@ -41,19 +44,19 @@ class Tokens:
         return len(self.rows[0])
 
     def column(self, number: int) -> list[str]:
-        """The values of all tokens in one column."""
+        """Return the values of all tokens in one column."""
         return [row[number] for row in self.rows]
 
 
 def read_columns(path: str | PathLike) -> Tokens:
-    """Read a file in UTF-8: a token's values stand between tabs, or where the first has none between blanks.
+    """Read a file in UTF-8, with values separated by tabs or, if the first line has no tab, by blanks.
 
     Lines that begin with ``-DOCSTART-`` end a sequence and are left out.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file without tokens, or one with another number of values in some line than in the
-            first; the message names the file and the line.
+        ValueError: a file without tokens, or a line with another number of values than the first line; the
+            message names the file and the line.
     """
     with reading(path) as file, file.open(encoding="utf-8-sig") as stream:
         rows, lines, start, separator = [], [], [0], " "
@@ -80,10 +83,10 @@ def read_columns(path: str | PathLike) -> Tokens:
 def write_columns(
     path: str | PathLike, tokens: Tokens, added: Sequence[Sequence[str]], mode: Mode = "x"
 ) -> None:
-    """Write a file of columns with more of them; the file appears complete or not at all.
+    """Write a file of columns with further columns; the file appears complete or not at all.
 
     Args:
-        added: of each token, what stands behind its values.
+        added: for each token, the values to add behind the values of the token.
         mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
@@ -107,10 +110,10 @@ TRAIN, TEST = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class ColumnSchema:
-    """How a file's columns become sequences, as learned from a training part.
+    """How the columns of a file become sequences, as learned from a training part.
 
     Args:
-        num_columns: with that of the tags.
+        num_columns: including the column of tags.
         tag: the number of the column of tags, from 0.
         label_names: the tags.
         windows: the features of the other columns.
@@ -122,7 +125,7 @@ class ColumnSchema:
     windows: Windows
 
     def has_tags(self, tokens: Tokens) -> bool:
-        """Whether a file has all columns; one without that of the tags may be predicted.
+        """Return whether a file has all columns; a file to predict may lack the column of tags.
 
         Raises:
             ValueError: a file with another number of columns.
@@ -135,16 +138,16 @@ class ColumnSchema:
         return tokens.num_columns == self.num_columns
 
     def codes(self, tokens: Tokens) -> list[Int[np.ndarray, " positions"]]:
-        """Of each column of features, the codes of its values."""
+        """Return the codes of the values in each column of features."""
         numbers = [number for number in range(tokens.num_columns) if number != self.tag]
         if not self.has_tags(tokens):
             numbers = list(range(tokens.num_columns))
         return [self.windows.encode(place, tokens.column(number)) for place, number in enumerate(numbers)]
 
     def data(self, tokens: Tokens, name: str) -> SequenceData:
-        """The sequences of a file, all in fold 0; without its tags they are all the first one.
+        """Return the sequences of a file, all in fold 0; if the file has no tags, every label is the first tag.
 
-        Tags that training has not seen are appended to ``label_names``: no answer has them.
+        Tags that training has not seen are appended to ``label_names``; no model predicts such a tag.
         """
         names, labels = self.label_names, np.zeros(len(tokens.rows), np.int64)
         if self.has_tags(tokens):
@@ -164,12 +167,12 @@ class ColumnSchema:
         )
 
     def unknown(self, tokens: Tokens) -> dict[str, int]:
-        """Of each column of features, how many tokens have a value there that training has not seen."""
+        """Count, for each column of features, the tokens whose value training has not seen."""
         pairs = zip(self.windows.columns, self.codes(tokens), self.windows.values, strict=True)
         return {name: int((codes > len(values)).sum()) for name, codes, values in pairs}
 
     def unknown_tags(self, tokens: Tokens) -> dict[str, list[int]]:
-        """The lines of each tag that training has not seen."""
+        """Return the lines of each tag that training has not seen."""
         found: dict[str, list[int]] = {}
         for tag, line in zip(tokens.column(self.tag), tokens.lines, strict=True):
             if tag not in self.label_names:
@@ -177,7 +180,7 @@ class ColumnSchema:
         return found
 
     def state(self) -> dict[str, Any]:
-        """The fields in plain values, for :meth:`from_state`."""
+        """Return the fields in plain values, for :meth:`from_state`."""
         names = list(self.label_names)
         return {
             "num_columns": self.num_columns,
@@ -188,7 +191,7 @@ class ColumnSchema:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> ColumnSchema:
-        """The inverse of :meth:`state`."""
+        """Return the schema of a :meth:`state`."""
         windows = Windows.from_state(state["windows"])
         return cls(state["num_columns"], state["tag"], tuple(state["label_names"]), windows)
 
@@ -203,28 +206,30 @@ def read_conll(
     templates: Sequence[Sequence[Sequence[int]]] | None = None,
     seed: int = 0,
 ) -> SequenceData:
-    """Sequences of a file of columns, see :func:`~lmbm_torch.data.sequences.conll.read_columns`.
+    """Read sequences from a file of columns, see :func:`read_columns`.
 
-    Features are indicators of what stands around a token in the other columns
-    (:class:`~lmbm_torch.data.sequences.windows.Windows`), of values that the training part has.
+    Features are indicators of the values around a token in the other columns
+    (:class:`~lmbm_torch.data.sequences.windows.Windows`), for values in the training part.
 
     Args:
-        test: a file with the same columns; its sequences are fold 1.
-        test_fraction: without one, the share of the sequences that is held out as fold 1.
-        tag: the column of the tags, from 0, or from −1 backwards.
-        columns: names of the others; by default word, tag, column_3, …
-        templates: of each of the others, the neighbours that a feature looks at together; by default those
-            of text chunking, for the first one of a word, for others of a tag.
-        seed: of the sequences that are held out.
+        test: a file with the same columns, whose sequences become fold 1.
+        test_fraction: without ``test``, the share of the sequences to hold out as fold 1.
+        tag: the column of the tags, from 0, or counted from the end if negative.
+        columns: names of the other columns; by default word, tag, column_3, …
+        templates: for each of the other columns, the neighbours that one feature looks at together; by
+            default the templates usual for text chunking, of a word in the first column, of a tag in the
+            others.
+        seed: of the sequences to hold out.
 
     Returns:
-        The training part as fold 0; ``label_names`` are its tags, then those that only fold 1 has.
+        The training part as fold 0; ``label_names`` are the tags of the training part, then tags that occur
+        in fold 1 only.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: what ``read_columns`` refuses; a single column, a column of tags that is not there, other
-            columns in the test file, names or templates for another number of columns; a share outside
-            [0, 1), or one that leaves nothing to train on.
+        ValueError: errors of :func:`read_columns`; a single column; no such column of tags; other columns in
+            the test file; names or templates for another number of columns; a share outside [0, 1), or a
+            share that leaves nothing to train on.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction: expected 0 or more and less than 1, got {test_fraction}")
@@ -251,7 +256,7 @@ def read_conll(
 
 
 def _learned(tokens: Tokens, tag: int, columns: Any, templates: Any) -> ColumnSchema:
-    """The schema of a training part."""
+    """Return the schema of a training part."""
     others = [number for number in range(tokens.num_columns) if number != tag]
     names = [*("word", "tag")[: len(others)], *(f"column_{place + 1}" for place in range(2, len(others)))]
     usual = [WORD_TEMPLATES, *[TAG_TEMPLATES] * (len(others) - 1)]
@@ -274,7 +279,7 @@ def _joined(first: Tokens, second: Tokens) -> Tokens:
 
 
 def _chosen(tokens: Tokens, chosen: np.ndarray) -> Tokens:
-    """Some of the sequences."""
+    """Return some of the sequences."""
     spans = [slice(*tokens.start[each : each + 2]) for each in np.flatnonzero(chosen)]
     rows = [row for span in spans for row in tokens.rows[span]]
     lines = [line for span in spans for line in tokens.lines[span]]

@@ -21,12 +21,12 @@ TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Columns of one length.
+    """A table of named columns of one length.
 
     Args:
         name: for messages and reports.
-        columns: by name; numbers as float64 with NaN for a missing one, texts as objects with None.
-        delimiter: between the values of the CSV file that it was read from.
+        columns: by name; numbers as float64 with NaN for a missing value, texts as objects with None.
+        delimiter: between the values of the CSV file that the table was read from.
     """
 
     name: str
@@ -48,9 +48,9 @@ def naming(table: Table) -> Iterator[None]:
 
 
 def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.ndarray:
-    """Numbers if all texts are numbers, with NaN for None; else the texts, as objects.
+    """Convert texts to numbers, NaN for None, if all texts are numbers; else return the texts, as objects.
 
-    ``1_2``, which is a number in Python's own code, is a text.
+    ``1_2``, which is a number in Python code, is a text.
 
     Args:
         decimal_comma: take ``1,5`` for a number, too, in a column without a point.
@@ -65,9 +65,10 @@ def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.n
 
 
 def grouped_number(texts: Sequence[str]) -> str | None:
-    """The first with signs between its thousands, of texts that are all numbers; None of others.
+    """Return the first number with separators of thousands if all texts are numbers; else None.
 
-    ``1.234,5`` and ``1,234.5`` are such, beside ``7`` and what has the same sign in front of its decimals.
+    ``1.234,5`` and ``1,234.5`` have such separators. ``7`` may stand with either, and so may numbers with the
+    same decimal sign.
     """
     for thousands, decimal in ((".", ","), (",", ".")):
         grouped = rf"\d{{1,3}}(?:\{thousands}\d{{3}})+"
@@ -77,14 +78,14 @@ def grouped_number(texts: Sequence[str]) -> str | None:
 
 
 def as_texts(values: np.ndarray) -> list[str | None]:
-    """A column's values as texts, numbers in their shortest form; None where missing."""
+    """Return the values of a column as texts, numbers in the shortest form; None where missing."""
     if values.dtype == object:
         return values.tolist()
     return [None if np.isnan(value) else f"{value:.15g}" for value in values.tolist()]
 
 
 def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
-    """Which of a column's values are missing."""
+    """Return a mask of the missing values of a column."""
     if values.dtype == object:
         return np.array([value is None for value in values.tolist()])
     return np.isnan(values)
@@ -99,13 +100,13 @@ FEW_CATEGORIES = 20
 
 @dataclass(frozen=True)
 class Column:
-    """One column that features are made of.
+    """A column of numbers or categories from which features are made.
 
     Args:
         name: of the column.
-        categories: its texts, one feature each that is 1 where the row has it; None for a column of numbers,
-            which are the feature.
-        fill: the value that replaces a missing one; None to refuse missing values.
+        categories: texts with one feature each, which is 1 in rows of that text; None for a column of
+            numbers, which is itself a feature.
+        fill: replacement of missing values; None to refuse missing values.
     """
 
     name: str
@@ -123,11 +124,11 @@ class Column:
             raise ValueError(f"fill: expected one of {list(self.categories)}, got {self.fill!r}")
 
     def features(self, values: np.ndarray, unknown: Unknown, sparse: bool) -> Features:
-        """The features of a column of values, ``(rows, features)``, float64, dense or CSC.
+        """Return the features of a column of values, ``(rows, features)``, float64, dense or CSC.
 
         Raises:
-            ValueError: texts instead of numbers, infinite numbers, missing values without ``fill``, or texts
-                that are no category, where these are refused.
+            ValueError: texts instead of numbers; infinite numbers; missing values without ``fill``; texts
+                that are no category, if such texts are refused.
         """
         if self.categories is not None:
             indicators = self._indicators(values, unknown)
@@ -136,7 +137,7 @@ class Column:
         return csc_array(numbers) if sparse else numbers
 
     def check_missing(self, absent: Bool[np.ndarray, " rows"]) -> None:
-        """Raise ValueError if values are missing and there is nothing to fill in."""
+        """Raise ValueError if values are missing and there is no ``fill``."""
         if self.fill is None and absent.any():
             raise ValueError(
                 f"column {self.name!r}: expected no missing values, got {absent.sum()} in {len(absent)} "
@@ -179,17 +180,17 @@ class Column:
 def fit_column(
     name: str, values: np.ndarray, used: Bool[np.ndarray, " rows"], missing: Missing, is_categorical: bool
 ) -> Column:
-    """The column whose ``fill`` is the median, or the commonest category, of the rows ``used``.
+    """Return the column whose ``fill`` is the median, or the most frequent category, of the rows ``used``.
 
-    Categories are those that occur in any row, in alphabetical order.
+    Categories are all texts that occur in any row, in alphabetical order.
 
     Args:
         missing: ``"impute"`` keeps ``fill``, ``"refuse"`` raises an error at a missing value.
-        is_categorical: take numbers, too, as categories, and as many as there are.
+        is_categorical: take numbers, too, as categories, and any number of categories.
 
     Raises:
-        ValueError: no value, missing values where they are refused, texts that name the rows, or numbers with
-            signs between their thousands.
+        ValueError: no value; missing values if refused; texts that name the rows; numbers with separators of
+            thousands.
     """
     absent = is_missing(values)
     known = values[used & ~absent]

@@ -1,4 +1,4 @@
-"""How the columns of a table become features and labels: decided once, on training rows, and kept."""
+"""The schema of a table, by which columns become features and labels: learned from training rows and kept."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How the columns of a table are taken.
+    """Options for the columns of a table.
 
     Args:
         ignore: names or patterns (``id*``) of columns to leave out.
         categorical: names or patterns of columns of numbers that are categories, such as codes.
         missing: ``"refuse"``, or ``"impute"``, which replaces missing numbers by the median and missing texts
-            by the commonest category.
+            by the most frequent category.
         unknown, sparse: see :class:`Schema`.
-        text: names or patterns of columns of free text, whose words are features; these are always sparse.
+        text: names or patterns of columns of free text, whose words are features, always sparse.
         id_columns: see :class:`Schema`.
     """
 
@@ -44,19 +44,19 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns that a table must have, and the features and labels that they become.
+    """The columns that a table must have, and the features and labels made from these columns.
 
     Args:
-        columns: of the features, at least one; those of a table that are not named here are passed over.
-        label_names: names of the columns of labels, at least one, which new rows may lack.
-        unknown: a text that is none of a column's categories raises an error (``"refuse"``) or makes all
-            indicators of the column 0 in its row (``"zeros"``).
-        sparse: make CSR features, which many categories need, instead of dense ones.
-        id_columns: columns that name the rows, which predictions repeat; no features are made of them.
+        columns: of the features, at least one; other columns of a table are ignored.
+        label_names: names of the columns of labels, at least one; new rows may lack these columns.
+        unknown: what a text that is none of a column's categories does: ``"refuse"`` raises an error,
+            ``"zeros"`` makes all indicators of the column 0 in the row.
+        sparse: make CSR features, which many categories need, instead of dense features.
+        id_columns: columns that name the rows, repeated in predictions; not features.
         delimiter: between the values of the CSV file that training read; None for other sources.
 
     Raises:
-        ValueError: no column, no label, a name more than once, or ``unknown`` of another kind.
+        ValueError: no column, no label, a name more than once, or another value of ``unknown``.
     """
 
     columns: tuple[Column | TextColumn, ...]
@@ -99,20 +99,20 @@ class Schema:
         return hstack(blocks, format="csr") if self.sparse else np.hstack(blocks)
 
     def labels(self, table: Table) -> Float[np.ndarray, "rows labels"]:
-        """Labels by :func:`label_matrix`, all NaN where the table lacks a column."""
+        """Return labels by :func:`label_matrix`; all NaN where the table lacks a column."""
         with naming(table):
             return label_matrix(table, self.label_names)
 
     def state(self) -> dict[str, Any]:
-        """In plain types, for a checkpoint."""
+        """Return the fields in plain types, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Schema:
-        """The schema that :meth:`state` describes.
+        """Return the schema of a :meth:`state`.
 
         Raises:
-            KeyError, TypeError, ValueError: it describes none.
+            KeyError, TypeError, ValueError: no state of a schema.
         """
         # Files of earlier versions lack what comes last.
         return cls(
@@ -126,7 +126,7 @@ class Schema:
 
 
 def _column(state: dict[str, Any]) -> Column | TextColumn:
-    """The column of a state, of texts if it has terms."""
+    """Return the column of a state; a state with terms is a column of texts."""
     if "terms" in state:
         return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
     categories = state["categories"]
@@ -136,17 +136,17 @@ def _column(state: dict[str, Any]) -> Column | TextColumn:
 def fit_schema(
     table: Table, label_names: Sequence[str], options: TableOptions, rows: Bool[np.ndarray, " rows"]
 ) -> Schema:
-    """The schema of a training table: all columns but labels and ignored ones are features.
+    """Return the schema of a training table: all columns but labels and ignored columns are features.
 
-    Columns of texts have the categories that occur, in alphabetical order.
+    The categories of a column of texts are all texts that occur, in alphabetical order.
 
     Args:
         label_names: columns of labels.
-        rows: which rows the medians and commonest categories are taken from.
+        rows: mask of the rows from which medians and most frequent categories are taken.
 
     Raises:
-        ValueError: names or patterns of no column, missing values where they are refused, a column without
-            any value, or one of texts that names the rows.
+        ValueError: names or patterns of no column; missing values if refused; a column without any value; a
+            column of texts that names the rows.
     """
     if options.missing not in ("refuse", "impute"):
         raise ValueError(f"missing: expected 'refuse' or 'impute', got {options.missing!r}")
@@ -167,10 +167,10 @@ def fit_schema(
 
 
 def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names that are, or match, any of ``patterns`` (``tag_*``), in the order of the patterns.
+    """Return the names that match any of ``patterns`` (``tag_*``), in the order of the patterns.
 
     Raises:
-        ValueError: a pattern without a match; the message suggests names that are close.
+        ValueError: a pattern without a match; the message suggests similar names.
     """
     found: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
@@ -186,10 +186,10 @@ def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str])
 
 
 def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows labels"]:
-    """Columns as labels, float64: 0, 1, or NaN where missing; all NaN for a column that is not there.
+    """Return columns as labels, float64: 0, 1, or NaN where missing; all NaN for a column that does not exist.
 
     Raises:
-        ValueError: other values than 0, 1, true, false, yes and no.
+        ValueError: values other than 0, 1, true, false, yes and no.
     """
     absent = np.full(table.num_rows, np.nan)
     return np.column_stack([_truths(name, table.columns.get(name, absent)) for name in names])

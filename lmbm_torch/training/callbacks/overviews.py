@@ -1,7 +1,8 @@
-"""Overviews in TensorBoard: charts of one run, and settings beside measures of several."""
+"""Loggers, and overviews in TensorBoard: charts of one run, and settings beside measures of several."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from lmbm_torch.training.callbacks.display import writers
 with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
+
+with naming_extras():
+    from lightning.pytorch import loggers
+
 
 MEASURES = ("test/exact_match", "test/hamming_loss", "test/sample_f1", "test/macro_f1", "fit/objective")
 CHARTS = {
@@ -70,3 +75,19 @@ class Hyperparameters(Callback):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None
                 writer.file_writer.add_summary(record)
+
+
+def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
+    """Lightning's logger for MLflow, to a folder where ``MLFLOW_TRACKING_URI`` names no server.
+
+    Args:
+        options: of the logger.
+
+    Raises:
+        ModuleNotFoundError: mlflow is not installed.
+    """
+    with naming_extras():
+        import mlflow  # noqa: F401  # pyright: ignore[reportMissingImports]
+    # MLflow 3 refuses folders unless asked; its databases need what mlflow-skinny comes without.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return loggers.MLFlowLogger(**options)
