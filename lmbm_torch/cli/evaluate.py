@@ -1,6 +1,6 @@
 """Metrics of a trained model on labelled rows.
 
-A run decodes as it did in its training, so that its test metrics are those of its metrics.json.
+A run decodes as it did in its training, so its test metrics are those of its metrics.json.
 
 lmbm evaluate runs/…/                 # on the test part of the run's own data
 lmbm evaluate runs/…/ data.csv        # on other labelled rows

@@ -134,7 +134,7 @@ def _all_rules(file: Path, saved: Predictor) -> Constraints:
     """The model's own rules and those of a file, each once.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: lines that are no rules, rules over other labels, or that contradict each other.
     """
     from lmbm_torch.constraints import Constraints, read

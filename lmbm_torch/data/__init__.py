@@ -1,6 +1,6 @@
 """Data sets: an immutable record of features and {0, 1} labels, read from files, services or the package.
 
-The readers need scipy. scikit-learn and liac-arff are imported by the readers that use them. Batches for
+The readers need scipy. scikit-learn and liac-arff are imported at use. Batches for
 training stand in :mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
 ``read_uai`` and ``write_uai`` exchange energies with other solvers.
 """

@@ -19,7 +19,7 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Batch(NamedTuple):
-    """A batch of instances of one part of a data set.
+    """A batch of instances of a part of a data set.
 
     Args:
         features: dense, or in CSR layout where the data set is sparse.
@@ -100,7 +100,7 @@ def shuffled(
     process: int = 0,
     **loading: Any,
 ) -> DataLoader:
-    """Return batches in an order that seed and epoch determine, so that a resumed run sees the same batches.
+    """Return batches in an order by seed and epoch; a resumed run sees the same batches.
 
     Lightning sets the epoch; in your own loop call ``loader.sampler.set_epoch(epoch)``. With several
     processes, each process gets every n-th row of the order. Shares are padded to equal lengths by rows from
@@ -119,7 +119,7 @@ def _as_fetched(batch: Any) -> Any:
 
 
 class SequenceBatch(NamedTuple):
-    """A batch of sequences of one part of a data set.
+    """A batch of sequences of a part of a data set.
 
     Args:
         features: the positions of all sequences, one sequence after another, dense or in CSR layout.

@@ -19,7 +19,7 @@ Images = Shaped[np.ndarray, "images height width"]
 
 
 class _Corruption(ABC):
-    """A corruption, which changes one image in place by a random generator of that image."""
+    """A corruption, a change of an image in place by a random generator of the image."""
 
     seed: int
 

@@ -48,7 +48,7 @@ class MultilabelDataModule(LightningDataModule):
             the data set has a validation part, which is then served.
         splitter: ``stratified_split``, ``iterative_split`` or ``random_split`` of
             :mod:`lmbm_torch.data.splits`.
-        groups: (training rows,), of rows that are held out together: see
+        groups: (training rows,), rows to hold out together: see
             :func:`~lmbm_torch.data.splits.held_out`.
         evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
@@ -167,7 +167,7 @@ class MultilabelDataModule(LightningDataModule):
         return {"scaling": self.scaling.state(), "schema": None if schema is None else schema.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Compare scaling and schema of a checkpoint with those of this data module.
+        """Compare scaling and schema with a checkpoint.
 
         Raises:
             ValueError: scaling or schema differ: the weights belong to other data, another split or another
@@ -216,12 +216,12 @@ def serve_svmlight(
     """Read svmlight files by :func:`~lmbm_torch.data.formats.svmlight.read_svmlight`, to serve batches.
 
     Args:
-        labels: the numbers of the labels; by default all that occur in ``train``.
+        labels: the numbers of the labels; by default the numbers in ``train``.
         test: a file with the same labels and features.
         test_fraction, seed, options: as in :func:`serve_table`.
 
     Raises:
-        TypeError: an option that neither the reader nor the data module has.
+        TypeError: an option of neither the reader nor the data module.
         ValueError: errors of the reader and of the data module.
     """
     of_reading = {name: options.pop(name) for name in ("num_features", "zero_based") if name in options}
@@ -253,7 +253,7 @@ def serve_table(
             whatever the ``splitter``.
 
     Raises:
-        TypeError: an option that neither the reader nor the data module has.
+        TypeError: an option of neither the reader nor the data module.
         ValueError: errors of the reader and of the data module.
     """
     of_reading = {name: options.pop(name) for name in signature(read_table).parameters if name in options}

@@ -26,15 +26,15 @@ class MultilabelData:
         features: ``(instances, features)``, float32 or float64, a dense array or a CSR array in canonical
             format (column indices sorted, without duplicates).
         labels: ``(instances, labels)``, float; 0, 1, or NaN where the label is not known.
-        label_names: one per label, distinct.
-        feature_names: one per feature.
+        label_names: a name per label, distinct.
+        feature_names: a name per feature.
         train: rows of the training part, at least one.
         test: rows of the test part, disjoint from the training part; may be empty.
-        validation: rows of the validation part if the data set has one; disjoint from the other parts.
+        validation: rows of the validation part of the data set, if any; disjoint from the other parts.
         schema: how the columns of a table became ``features`` and ``labels``; None for data sets of matrices.
 
     Raises:
-        ValueError: a field that does not fit this description; the message names the field.
+        ValueError: a field not as described here; the message names the field.
     """
 
     name: str
@@ -96,7 +96,7 @@ class MultilabelData:
         return MultilabelData(self.name, self.features, self.labels, *names, train, test, schema=self.schema)
 
     def with_test(self, test: MultilabelData) -> MultilabelData:
-        """Return one data set: all rows of this one for training, and all rows of ``test`` for testing.
+        """Return one data set: the rows of ``self`` for training, and the rows of ``test`` for testing.
 
         The schema is kept if both data sets have the same.
 
@@ -127,7 +127,7 @@ class MultilabelData:
     def sha256(self) -> str:
         """Return a hexadecimal digest of names, shapes, values and split, whatever the file format.
 
-        Values count as float64, so that the same numbers stored as float32 give the same digest.
+        Values count as float64, so the same numbers stored as float32 give the same digest.
         """
         digest = hashlib.sha256(repr((self.label_names, self.feature_names, self.features.shape)).encode())
         features = self.features

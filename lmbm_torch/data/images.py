@@ -1,4 +1,4 @@
-"""Clean binary images, and problems made of them: restoring what was corrupted, reading digits."""
+"""Clean binary images, and problems made of images: restoration of corrupted pixels, reading of digits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_idx(path: str | PathLike) -> np.ndarray:
     """Read one array of the idx format of MNIST, gzipped or not, in the byte order of the machine.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: not an idx file, or truncated, or longer than the header says. The message names the file.
     """
     with reading(path, OSError, EOFError, struct.error, zlib.error) as file:
@@ -77,7 +77,7 @@ class BinaryImages:
         name: for messages and reports.
         pixels: uint8.
         train, validation, test: rows.
-        digits: 0 … 9, the digit that each image shows; None for images of unknown digits or of no digits.
+        digits: 0 … 9, the digit in each image; None for images of unknown digits or of no digits.
 
     Raises:
         ValueError: pixels of another shape or dtype, or values other than 0 and 1; another number of digits
@@ -158,7 +158,7 @@ def alone(images: BinaryImages) -> MultilabelData:
 
 
 def seven_segments(images: BinaryImages) -> MultilabelData:
-    """Return the problem of lighting the segments of a display, as labels, for the digit that the pixels show.
+    """Return the problem of lighting the segments of a display, as labels, for the digit in the pixels.
 
     The images of the three parts only, in the order of :func:`restoration`; labels as in
     :class:`~lmbm_torch.data.SevenSegment`.
@@ -186,7 +186,7 @@ def mnist(folder: str | PathLike | None = None, seed: int = 0) -> BinaryImages:
 
     Raises:
         FileNotFoundError: no images, or labels of one part only.
-        ValueError: no folder given, or a file that cannot be read.
+        ValueError: no folder given, or an unreadable file.
     """
     grey, train, validation, test, shown = _grey_mnist(folder, seed)
     return BinaryImages("MNIST", (grey > _INK).astype(np.uint8), train, validation, test, shown)
@@ -221,8 +221,8 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
         folder: by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no folder given, or a file that cannot be read.
+        FileNotFoundError: the file does not exist.
+        ValueError: no folder given, or an unreadable file.
     """
     path = data_folder(folder) / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz"
     with open_archive(path, "folder") as archive:
@@ -234,7 +234,7 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
 
 
 def digits() -> BinaryImages:
-    """Return scikit-learn's bundled digits, a pixel 1 from half of the range: 1,000 / 297 / 500 images of 8 × 8."""
+    """Return digits of scikit-learn, a pixel 1 from half of the range: 1,000 / 297 / 500 images, 8 × 8."""
     grey, shown = bundled_digits()
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
     return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), digits=shown)

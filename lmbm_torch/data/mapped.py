@@ -48,13 +48,13 @@ class StoredArray:
 
     The file is not mapped into memory: with mapping, the system reads up to a mebibyte around each row, which
     counts as memory of this process (250 MiB for 256 rows of 4 kB), and a file cut short kills the process.
-    The file is opened for each reading, so that processes and threads share no file position.
+    The file is opened for each reading, so processes and threads share no file position.
 
     Args:
         path: of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: no npy file, or an array of objects, in Fortran order or truncated. The message names the
             file.
     """
@@ -70,7 +70,7 @@ class StoredArray:
         """Return some rows; consecutive rows are read at once.
 
         Raises:
-            IndexError: no such row.
+            IndexError: an unknown row.
             ValueError: the file has been cut short since opening. The message names the file.
         """
         numbers = _numbers(rows, self.shape[0])
@@ -193,7 +193,7 @@ class MappedData(MultilabelData):
         return replace(self, train=train, test=test)
 
     def features_at(self, rows: Int[np.ndarray, " rows"]) -> SomeRows:
-        """Return features of which slices are read when they are asked for."""
+        """Return features with slices read when asked for."""
         return SomeRows(self.features, rows)
 
 
@@ -201,8 +201,8 @@ def open_mapped(path: str | PathLike) -> MappedData:
     """Open the data set in a folder that :func:`write_mapped` has written.
 
     Raises:
-        FileNotFoundError: no such folder, or missing files.
-        ValueError: damaged files, or files that do not fit each other. The message names the file.
+        FileNotFoundError: a missing folder or missing files.
+        ValueError: damaged files, or files contradicting each other. The message names the file.
     """
     folder = Path(path)
     with reading(folder / DESCRIPTION, KeyError, TypeError, RecursionError) as file:

@@ -30,8 +30,8 @@ def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
         folder: by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the data set is not in the folder.
-        ValueError: an unknown name, no folder given, or a file that cannot be read.
+        FileNotFoundError: a missing folder, or a folder without the data set.
+        ValueError: an unknown name, no folder given, or an unreadable file.
     """
     if name not in NAMED_SETS:
         raise ValueError(f"name: expected one of {list(NAMED_SETS)}, got {name!r}")
@@ -60,7 +60,7 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
 
 
 def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
-    """Move the test labels one column later if the file says which rows have the first label as a feature."""
+    """Move the test labels a column later if the file marks rows with the first label as a feature."""
     with open_archive(path) as archive:
         if "test_rows_with_removed_artefact" not in archive:
             return data
@@ -73,7 +73,7 @@ def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
 
 
 def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
-    """Read handwritten words (Kassel; Taskar, Guestrin and Koller 2003): 16 × 8 binary pixels a letter, float64.
+    """Read handwritten words (Kassel; Taskar, Guestrin and Koller 2003), 16 × 8 binary pixels a letter.
 
     There are 6,877 words of 26 letters in ten folds; the protocol is to train on one fold and to test on the
     other nine. Pixels are in row-major order.
@@ -82,8 +82,8 @@ def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
         folder: has ``ocr_letters/ocr_letters.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the data set is not in the folder.
-        ValueError: no folder given, or a file that cannot be read.
+        FileNotFoundError: a missing folder, or a folder without the data set.
+        ValueError: no folder given, or an unreadable file.
     """
     path = data_folder(folder) / "ocr_letters" / "ocr_letters.npz"
     with open_archive(path) as archive:
@@ -110,8 +110,8 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
         folder: has ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the data set is not in the folder.
-        ValueError: no folder given, or a file that cannot be read.
+        FileNotFoundError: a missing folder, or a folder without the data set.
+        ValueError: no folder given, or an unreadable file.
     """
     path = data_folder(folder) / "conll2000" / "conll2000.npz"
     with open_archive(path) as archive:

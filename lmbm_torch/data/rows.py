@@ -44,7 +44,7 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
         sample_weight: (count,), or one number for all.
 
     Raises:
-        ValueError: another shape, weights that are negative or not finite, all of them 0.
+        ValueError: another shape, negative or infinite weights, all of them 0.
     """
     # At use: splits of data sets, which need labels of two values alone, do without scikit-learn.
     from sklearn.utils import check_array
@@ -64,10 +64,10 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
 
 
 def two_valued(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return labels of any two values as {0, 1, NaN}, (instances, labels), and the values, (labels, 2), 0's first.
+    """Return labels as {0, 1, NaN}, (instances, labels), and the values, (labels, 2), the value of 0 first.
 
-    Numbers are 0 and 1, or two other numbers that all labels share, such as −1 and 1. Each label may have two
-    texts of its own. Labels that are neither are returned unchanged.
+    Numbers are 0 and 1, or two different numbers shared by all labels, such as −1 and 1. Each label may have
+    two own texts. Different labels are returned unchanged.
 
     Raises:
         ValueError: a label with other than two texts.

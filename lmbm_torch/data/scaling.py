@@ -1,6 +1,6 @@
 """Scaling of features, fitted once to a training part and then applied to raw rows.
 
-scikit-learn fits the scaling; the result is a record of plain tensors, so that a checkpoint can hold the
+scikit-learn fits the scaling; the result is a record of plain tensors, so a checkpoint can hold the
 scaling and raw rows can be scaled without scikit-learn.
 """
 
@@ -30,7 +30,7 @@ class Scaling:
         unit_rows: divide rows by norms; a row of zeros stays unchanged.
 
     Raises:
-        ValueError: two shapes that differ, a mean that is not finite, or a scale that is not above zero.
+        ValueError: two different shapes, an infinite or NaN mean, or a scale not above zero.
     """
 
     mean: Float[Tensor, " features"]
@@ -56,7 +56,7 @@ class Scaling:
         copy.
 
         Raises:
-            ValueError: another number of features, or CSR rows and a mean other than zero, which would make
+            ValueError: another number of features, or CSR rows and a mean other than zero, making
                 every zero a value.
         """
         check_shape("rows", rows, rows.shape[0], len(self.mean))
@@ -129,7 +129,7 @@ def usual(features: Features) -> Scaling:
 
 
 def unit_norm(features: Features) -> Scaling:
-    """Return the scaling that divides every row by its Euclidean norm; CSR features stay sparse."""
+    """Return the scaling of every row by the Euclidean norm; CSR features stay sparse."""
     return _neutral(features, unit_rows=True)
 
 

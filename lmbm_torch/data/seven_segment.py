@@ -1,4 +1,4 @@
-"""Handwritten digits and the segments that a seven-segment display lights for them."""
+"""Handwritten digits and the lit segments of a seven-segment display."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abc
 
 
 def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 1797"]]:
-    """Return grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit that each image shows."""
+    """Return grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit in each image."""
     with naming_extras():
         from sklearn.datasets import load_digits
 
@@ -35,7 +35,7 @@ class SevenSegment(MultilabelData):
     the split was drawn once, stratified by digit, and stands in a file of this package.
 
     Attributes:
-        digits: ``(instances,)``, the digit that each image shows.
+        digits: ``(instances,)``, the digit in each image.
     """
 
     digits: Int[np.ndarray, " instances"]

@@ -1,9 +1,9 @@
 """Splits of instances into parts, by scikit-learn's seeded splitters or by iterative stratification.
 
-Source of iterative stratification, in which every label has its share in every part: Sechidis, Tsoumakas and
+Source of iterative stratification, with a share of every label in every part: Sechidis, Tsoumakas and
 Vlahavas 2011, "On the stratification of multi-label data", Algorithm 1. The rarest label is distributed
-first, each instance to the part that lacks most of the label. So labels with a handful of instances occur in
-all parts, which a random split does not ensure.
+first, each instance to the part with the largest lack of the label. Labels with a handful of instances occur
+in all parts, which a random split does not ensure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
 def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
     """Return rows to keep and rows to hold out, each label set in both parts in the same proportion.
 
-    Label sets too rare to expect one instance in each part are pooled and stratified as one; a missing label
+    Label sets too rare to expect an instance in each part are pooled and stratified together; a missing label
     counts as a third value.
     """
     _check_fraction(fraction)
@@ -58,7 +58,7 @@ def iterative_split(labels: Labels, fraction: float, seed: int, groups: np.ndarr
     For data with rare labels: see :func:`parts`.
 
     Args:
-        groups: (instances,), of any type: instances of one group, such as a patient's, stay together.
+        groups: (instances,), of any type: instances of a group, such as a patient's, stay together.
     """
     _check_fraction(fraction)
     part = parts(labels, np.array([1 - fraction, fraction]), seed, groups)
@@ -80,12 +80,12 @@ def held_out(
 
     Args:
         fraction: of the completely labelled rows.
-        groups: (instances,), of any type: instances of one group stay together, and a row with missing labels
+        groups: (instances,), of any type: instances of a group stay together, and a row with missing labels
             keeps the whole group. Groups are split by :func:`iterative_split`, whatever the ``splitter``.
         argument: name of the fraction, for messages.
 
     Raises:
-        ValueError: fewer than two such rows; a split that leaves nothing to keep or to hold out; errors of
+        ValueError: fewer than two such rows; a split with nothing to keep or to hold out; errors of
             the splitter.
     """
     lacking = np.isnan(labels).any(1)
@@ -124,7 +124,7 @@ def _check_fraction(fraction: float) -> None:
 
 
 class IterativeStratifiedKFold:
-    """Folds in which every label has its share and every group is whole, for scikit-learn's ``cv``.
+    """Folds with a share of every label and with whole groups, for scikit-learn's ``cv``.
 
     ``StratifiedKFold`` refuses label matrices, and random folds lack rare labels.
 
@@ -149,11 +149,11 @@ class IterativeStratifiedKFold:
 
         Args:
             X: ignored.
-            y: (instances, labels), see :func:`parts`, or labels of two other values, such as −1 and 1.
+            y: (instances, labels), see :func:`parts`, or two different values, such as −1 and 1.
             groups: see :func:`parts`.
 
         Raises:
-            ValueError: see :func:`parts`; one class for each instance instead of labels, or labels of other
+            ValueError: see :func:`parts`; classes instead of labels, or labels of other
                 values.
         """
         if not sparse.issparse(y):
@@ -180,7 +180,7 @@ def parts(
         labels: (instances, labels) in {0, 1}, dense or sparse; NaN, a missing label, counts as 0.
         shares: of the instances in each part; positive, with sum 1.
         seed: of the order among equals.
-        groups: (instances,), of any type: instances of one group get the same part.
+        groups: (instances,), of any type: instances of a group get the same part.
 
     Raises:
         ValueError: labels of other values; fewer groups, or without groups fewer instances, than parts;
@@ -213,7 +213,7 @@ def _dealt(
     by_label: Any = sparse.csc_array(marks)
 
     def deal(unit: int, wishes: np.ndarray) -> None:
-        """Move a unit to the part that needs it most; among equal parts, to the part with most room."""
+        """Move a unit to the part with the largest need; among equal parts, to the part with most room."""
         best = np.lexsort((random.random(len(shares)), room, wishes))[-1]
         part[unit] = best
         room[best] -= sizes[unit]

@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Float, Int
 
 
 def to_tensor(features: Features) -> Float[Tensor, "instances features"]:
-    """Return a tensor of the same numbers and dtype, in CSR layout for a CSR array; memory is shared if possible."""
+    """Return a tensor of the same numbers and dtype, CSR for a CSR array; memory is shared if possible."""
     if not issparse(features):
         return _from_numpy(features)
     parts = (features.indptr, features.indices, features.data)
@@ -38,7 +38,7 @@ def csr_tensor(
 ) -> Float[Tensor, "instances features"]:
     """Return a CSR tensor of valid parts, without torch's warnings.
 
-    The warnings say that the layout is in beta, and (torch 2.11) that nothing is checked.
+    The warnings: the layout is in beta, and (torch 2.11) nothing is checked.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")

@@ -46,7 +46,7 @@ class DualModule(StructuredModule):
     gradients; sparse features stay sparse. One epoch is then one round of the model's solver,
     :func:`~lmbm_torch.solvers.networks.dual_coordinate.update` for a belief network and
     :func:`~lmbm_torch.solvers.machines.proximal_newton.update` for a Boltzmann machine, made with the epoch's
-    first batch, so that a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
+    first batch, so a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
     ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap, on which
     ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Duals and the number of
     passes are in the checkpoint, from which training goes on exactly.
@@ -268,7 +268,7 @@ class _Part:
 
 
 class DualAscent(torch.optim.Optimizer):
-    """Rounds of a dual solver as an optimizer, so that Lightning counts and checkpoints them.
+    """Rounds of a dual solver as an optimizer, so Lightning counts and checkpoints them.
 
     Its state is that of the solver; after every step the model has the weights that the duals make.
 

@@ -37,7 +37,7 @@ def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constr
     """The rules of a file, of which a copy goes into a run's directory.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: lines that are no rules, rules over other labels, or that contradict each other.
     """
     rules = Constraints.of(read(path), label_names)
@@ -189,7 +189,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         """Read a checkpoint.
 
         Raises:
-            FileNotFoundError: there is no such file.
+            FileNotFoundError: the file does not exist.
             ValueError: the file is truncated or corrupted; the message names it.
         """
         with reading(path, zipfile.BadZipFile, argument="checkpoint") as file:

@@ -1,1 +1,1 @@
-"""Readers of files and services that return :class:`lmbm_torch.data.MultilabelData`, one module a format."""
+"""Readers of files and services into :class:`lmbm_torch.data.MultilabelData`, a module a format."""

@@ -32,14 +32,14 @@ def read_arff(
     features. ``?`` means NaN and is allowed for labels only.
 
     Args:
-        labels: names of the attributes that are labels; or a number, of the first attributes or, if negative,
+        labels: names of the label attributes; or a number, of the first attributes or, if negative,
             of the last attributes; or the path of Mulan's XML file with the names of the labels, which are
             taken in the order of the ARFF file. By default the number in MEKA's option in the relation's name
             (``-C 6`` or ``-C -6``).
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no valid ARFF or XML; a label that is not 0, 1 or missing; ``labels`` that are not in the
+        FileNotFoundError: the file does not exist.
+        ValueError: no valid ARFF or XML; a label other than 0, 1 or missing; ``labels`` not in the
             file or leave no feature; a relation without MEKA's option; attributes of strings, dates or
             categories. The message names the file.
     """
@@ -219,7 +219,7 @@ def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " value
 def _decoded(codes: Features, tables: Mapping[int, np.ndarray]) -> Features:
     """Return the number that each position stands for, by the table of the column.
 
-    An entry that a sparse matrix leaves out means the first declared value, which must be 0 for the column to
+    An entry left out by a sparse matrix means the first declared value, necessarily 0 for the column to
     stay sparse.
     """
     values, sparse = codes.copy(), isinstance(codes, csr_array)
@@ -246,14 +246,14 @@ def fetch_openml(
 
     Args:
         data_id: OpenML's number of the data set, which determines the version.
-        labels: names of the attributes that are labels, by default the publisher's targets.
-        sha256: of the content, as :meth:`MultilabelData.sha256` returns it; other content is refused.
+        labels: names of the label attributes, by default the publisher's targets.
+        sha256: of the content, by :meth:`MultilabelData.sha256`; different content is refused.
         cache_folder: by default scikit-learn's own folder.
 
     Raises:
         ConnectionError: OpenML could not be reached.
-        ValueError: no such data set; a checksum, the publisher's or ``sha256``, that does not match; labels
-            that do not exist or are not binary; an attribute of strings or categories.
+        ValueError: an unknown data set; a wrong checksum, the publisher's or ``sha256``; labels
+            missing or not binary; an attribute of strings or categories.
     """
     with naming_extras():
         import sklearn.datasets

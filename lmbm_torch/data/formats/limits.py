@@ -37,7 +37,7 @@ class LimitedLines(Generic[AnyStr]):
             yield line
 
     def read(self, size: int = -1) -> AnyStr:
-        """By which others' readers know a stream."""
+        """Return the stream's own ``read``, by which libraries recognise a stream."""
         return self._stream.read(size)
 
 

@@ -32,14 +32,14 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
 
     Each array is a matrix, or the CSR parts ``<name>_data``, ``<name>_indices``, ``<name>_indptr`` and
     ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are read if present.
-    Types that float32 holds exactly become float32, all others float64. Nothing is ever unpickled.
+    Types without loss in float32 become float32, the rest float64. Nothing is ever unpickled.
 
     Args:
         num_labels: number of labels of new rows without known labels: in an archive of ``x`` alone, all
             labels are then NaN.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: a truncated or corrupted archive; missing arrays; labels other than 0, 1 or NaN, such as
             class numbers. The message names the file.
     """
@@ -53,10 +53,10 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
 
 @contextmanager
 def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFile]:
-    """Open the arrays of a file after comparing checksums, so that no damaged header is ever interpreted.
+    """Open the arrays of a file after comparing checksums, so no damaged header is ever interpreted.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: a truncated or corrupted archive, or arrays of other names, shapes or types than expected.
             The message names argument and file.
     """
@@ -80,7 +80,7 @@ def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
 
 
 def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = None) -> MultilabelData:
-    """Return the arrays of one part; with ``num_unknown``, so many labels, all NaN."""
+    """Return the arrays of one part; with ``num_unknown``, this number of labels, all NaN."""
     features = _matrix(archive, "x" + suffix)
     if num_unknown is not None:
         labels = np.full((features.shape[0], num_unknown), np.nan)

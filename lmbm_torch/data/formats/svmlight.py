@@ -25,14 +25,14 @@ def read_svmlight(
     """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all rows as training part.
 
     Args:
-        labels: the numbers that stand for labels, in the order of the columns; by default all numbers that
-            occur, ascending. Give ``labels`` and ``num_features`` when a test file is to be added.
+        labels: the numbers that stand for labels, in the order of the columns; by default all occurring
+            numbers, ascending. Give ``labels`` and ``num_features`` when a test file is to be added.
         num_features: by default the largest index that occurs.
         zero_based: whether features count from 0; the LIBSVM collection counts from 1.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line that cannot be parsed; a label that is not in ``labels``; an index of
+        FileNotFoundError: the file does not exist.
+        ValueError: an unparsable line; a label outside ``labels``; an index of
             ``num_features`` or more. The message names the file.
     """
     with naming_extras():

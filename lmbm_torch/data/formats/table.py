@@ -50,10 +50,10 @@ def open_table(source: Any, delimiter: str | None = None, expected: str | None =
         expected: the delimiter to try first.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         TypeError: ``source`` is neither a path nor a data frame.
-        ValueError: another ending; a file that cannot be read; no row; columns without a name or of the same
-            name; a column of values that are neither numbers nor texts. The message names the source.
+        ValueError: another ending; an unreadable file; no row; columns without a name or of the same
+            name; a column of values neither numbers nor texts. The message names the source.
     """
     if hasattr(source, "columns") and hasattr(source, "__getitem__"):
         return _from_frame(source)
@@ -77,7 +77,7 @@ def cells(path: str | PathLike, names: Sequence[str], delimiter: str | None = No
 
     Args:
         names: columns; names that the file does not have are left out.
-        delimiter: as :func:`open_table` has found it; None for sources without cells, which give no column.
+        delimiter: found by :func:`open_table`; None for sources without cells, with an empty result.
     """
     if delimiter is None:
         return {}
@@ -243,18 +243,18 @@ def read_table(
     """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
 
     Every column that is neither a label nor ignored is a feature; a column of texts becomes one feature for
-    each distinct text. ``data.schema`` records how, so that new rows can be read in the same way.
+    each distinct text. ``data.schema`` records how, so new rows can be read in the same way.
 
     Args:
         train: the table of the training part, as :func:`open_table` takes it.
-        labels: names of columns, or patterns such as ``tag_*``, in the order that the labels are to have;
+        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels;
             values are 0, 1, true, false, yes, no, or missing.
         test: a table with the same columns, for testing only.
         test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
             without ``test``.
         seed: of the rows to hold out.
-        groups: a column that says which rows belong together, such as a patient's number; not a feature. All
-            rows of a group are held out or none. Groups with missing labels are not held out. Each label
+        groups: a column of group names, such as numbers of patients; not a feature. All
+            rows of a group are held out or none. Groups with missing labels stay. Each label
             keeps its proportion.
         ignore, categorical, text, id_columns, missing, unknown, sparse: see
             :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
@@ -267,7 +267,7 @@ def read_table(
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         TypeError: neither a path nor a data frame.
         ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
             ``missing_labels``.
@@ -335,7 +335,7 @@ def groups_of(table: Table, column: str) -> np.ndarray:
     """Return the group of each row, (rows,), as texts.
 
     Raises:
-        ValueError: no such column, or a row without a group.
+        ValueError: an unknown column, or a row without a group.
     """
     if column not in table.columns:
         raise ValueError(f"groups: expected a column, found none named {column!r}")

@@ -37,9 +37,9 @@ def read_uai(path: str | PathLike) -> CliqueEnergy:
     form if no table has more than two variables.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: no valid file; another kind of network than MARKOV; variables of other than two values;
-            zeros, which forbid labellings, or other values without a finite logarithm. The message names the
+            zeros (forbidden labellings) or values without a finite logarithm. The message names the
             file.
     """
     with reading(path) as file:
@@ -70,7 +70,7 @@ def read_uai(path: str | PathLike) -> CliqueEnergy:
 def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode: Mode = "x") -> None:
     """Write one example as a Markov network: a table for each label, and for each clique with a weight.
 
-    The constant goes into the table of the first label. The energy that is read back has the same scores, up
+    The constant goes into the table of the first label. The energy read back has the same scores, up
     to round-off of about 1e-16 times the number of tables.
 
     Args:
@@ -78,7 +78,7 @@ def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode:
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, whose exponentials no
+        ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, with exponentials no
             float64 holds; cliques whose tables have more than ten million entries.
     """
     energy.check_values()
@@ -106,12 +106,12 @@ def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode:
 def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "samples labels"]:
     """Read observed values as ``known`` of the inference routines: {0, 1}, NaN where unobserved.
 
-    Files of 2014 and later hold one set of observations, its size first; older files start with the number of
+    Files of 2014 and later hold a set of observations, the size first; older files start with the number of
     sets. A file that can be read as either is taken for a newer file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no valid file; a variable that does not exist or is observed twice; a value other than
+        FileNotFoundError: the file does not exist.
+        ValueError: no valid file; an unknown variable, or a variable observed twice; a value other than
             0 or 1. The message names the file.
     """
     with reading(path) as file:

@@ -54,7 +54,7 @@ def read_columns(path: str | PathLike) -> Tokens:
     Lines that begin with ``-DOCSTART-`` end a sequence and are left out.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: a file without tokens, or a line with another number of values than the first line; the
             message names the file and the line.
     """
@@ -110,7 +110,7 @@ TRAIN, TEST = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class ColumnSchema:
-    """How the columns of a file become sequences, as learned from a training part.
+    """The conversion of columns of a file to sequences, as learned from a training part.
 
     Args:
         num_columns: including the column of tags.
@@ -145,9 +145,9 @@ class ColumnSchema:
         return [self.windows.encode(place, tokens.column(number)) for place, number in enumerate(numbers)]
 
     def data(self, tokens: Tokens, name: str) -> SequenceData:
-        """Return the sequences of a file, all in fold 0; if the file has no tags, every label is the first tag.
+        """Return the sequences of a file, all in fold 0; without tags every label is the first tag.
 
-        Tags that training has not seen are appended to ``label_names``; no model predicts such a tag.
+        Tags unseen in training are appended to ``label_names``; no model predicts such a tag.
         """
         names, labels = self.label_names, np.zeros(len(tokens.rows), np.int64)
         if self.has_tags(tokens):
@@ -167,12 +167,12 @@ class ColumnSchema:
         )
 
     def unknown(self, tokens: Tokens) -> dict[str, int]:
-        """Count, for each column of features, the tokens whose value training has not seen."""
+        """Count, for each column of features, the tokens with values unseen in training."""
         pairs = zip(self.windows.columns, self.codes(tokens), self.windows.values, strict=True)
         return {name: int((codes > len(values)).sum()) for name, codes, values in pairs}
 
     def unknown_tags(self, tokens: Tokens) -> dict[str, list[int]]:
-        """Return the lines of each tag that training has not seen."""
+        """Return the lines of each tag unseen in training."""
         found: dict[str, list[int]] = {}
         for tag, line in zip(tokens.column(self.tag), tokens.lines, strict=True):
             if tag not in self.label_names:
@@ -216,7 +216,7 @@ def read_conll(
         test_fraction: without ``test``, the share of the sequences to hold out as fold 1.
         tag: the column of the tags, from 0, or counted from the end if negative.
         columns: names of the other columns; by default word, tag, column_3, …
-        templates: for each of the other columns, the neighbours that one feature looks at together; by
+        templates: for each of the other columns, the neighbours in a feature; by
             default the templates usual for text chunking, of a word in the first column, of a tag in the
             others.
         seed: of the sequences to hold out.
@@ -226,9 +226,9 @@ def read_conll(
         in fold 1 only.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: errors of :func:`read_columns`; a single column; no such column of tags; other columns in
-            the test file; names or templates for another number of columns; a share outside [0, 1), or a
+        FileNotFoundError: the file does not exist.
+        ValueError: errors of :func:`read_columns`; a single column; an unknown column of tags; other columns
+            in the test file; names or templates for another number of columns; a share outside [0, 1), or a
             share that leaves nothing to train on.
     """
     if not 0 <= test_fraction < 1:

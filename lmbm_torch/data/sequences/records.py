@@ -14,11 +14,11 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 
 class Sequences(NamedTuple):
-    """Sequences in the form that the estimators take.
+    """Sequences in the form for the estimators.
 
     Args:
-        features: one ``(length, features)`` array for each sequence, dense or CSR.
-        labels: one ``(length,)`` array of class indices for each sequence.
+        features: a ``(length, features)`` array for each sequence, dense or CSR.
+        labels: a ``(length,)`` array of class indices for each sequence.
     """
 
     features: list[Features]
@@ -34,13 +34,13 @@ class SequenceData:
         features: ``(positions, features)``, float32 or float64, dense or CSR in canonical format.
         labels: int64, 0 … the number of label names − 1.
         start: where the positions of each sequence begin, and the number of positions; no sequence is empty.
-        label_names: one per class.
-        feature_names: one per feature.
+        label_names: a name per class.
+        feature_names: a name per feature.
         fold: the fold of each sequence, from 0; each reader documents the use of the folds.
         schema: a ``ColumnSchema`` if the sequences come from a file of columns, else None.
 
     Raises:
-        ValueError: a field that does not fit this description; the message names the field.
+        ValueError: a field not as described here; the message names the field.
     """
 
     name: str
@@ -94,7 +94,7 @@ class SequenceData:
 
 
 def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0) -> SequenceData:
-    """Draw numbers written in scikit-learn's digits, with a Markov chain as grammar: a small problem to start with.
+    """Draw numbers written in scikit-learn's digits, with a Markov chain as grammar.
 
     A number has four to eight digits; each digit follows the previous digit by the transition probabilities
     of :func:`digit_transitions`. Every image is drawn from the images of the digit. An image belongs to one
@@ -135,6 +135,6 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
 
 
 def digit_transitions() -> Float[np.ndarray, "digits digits"]:
-    """Return P(next digit | digit): 0.6 for the successor, 0.3 for the digit after, else evenly; 0 follows 9."""
+    """Return P(next digit | digit): 0.6 for the successor, 0.3 for the digit after, else evenly."""
     towards = np.roll(np.eye(10), 1, axis=1)
     return 0.6 * towards + 0.3 * towards @ towards + 0.1 * np.full((10, 10), 0.1)

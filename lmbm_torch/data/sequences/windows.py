@@ -25,10 +25,10 @@ TAG_TEMPLATES: tuple[Template, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Indicators of the values around a position: one for each template of a column and each value seen in training.
+    """Indicators of the values around a position, for each template of a column and each value in training.
 
-    Positions beyond the ends of a sequence have a value of their own. A value that training has not seen has
-    no indicator, so that a position may have fewer features than there are templates.
+    Positions beyond the ends of a sequence have a value of their own. A value unseen in training has
+    no indicator, so a position may have fewer features than there are templates.
 
     Args:
         columns: names of the columns.
@@ -87,7 +87,7 @@ class Windows:
     def features(
         self, codes: Sequence[Int[np.ndarray, " positions"]], start: Int[np.ndarray, " sequences_and_one"]
     ) -> Float[csr_array, "positions features"]:
-        """Return the indicators of sequences, CSR float64; for arguments see :meth:`of` and :meth:`encode`."""
+        """Return the indicators of sequences, CSR float64; arguments as in :meth:`of` and :meth:`encode`."""
         places, width = [], 0
         for keys, seen in zip(self._keys(codes, start), self.seen, strict=True):
             place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)

@@ -1,4 +1,4 @@
-"""Named columns of a table, and the features that one column becomes."""
+"""Named columns of a table, and the features of a column."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.n
 def grouped_number(texts: Sequence[str]) -> str | None:
     """Return the first number with separators of thousands if all texts are numbers; else None.
 
-    ``1.234,5`` and ``1,234.5`` have such separators. ``7`` may stand with either, and so may numbers with the
-    same decimal sign.
+    ``1.234,5`` and ``1,234.5`` have separators of thousands. ``7`` may stand with either form, as may numbers
+    with the same decimal sign.
     """
     for thousands, decimal in ((".", ","), (",", ".")):
         grouped = rf"\d{{1,3}}(?:\{thousands}\d{{3}})+"
@@ -104,7 +104,7 @@ class Column:
 
     Args:
         name: of the column.
-        categories: texts with one feature each, which is 1 in rows of that text; None for a column of
+        categories: texts with a feature each, 1 in rows of the text; None for a column of
             numbers, which is itself a feature.
         fill: replacement of missing values; None to refuse missing values.
     """
@@ -182,7 +182,7 @@ def fit_column(
 ) -> Column:
     """Return the column whose ``fill`` is the median, or the most frequent category, of the rows ``used``.
 
-    Categories are all texts that occur in any row, in alphabetical order.
+    Categories are all occurring texts in any row, in alphabetical order.
 
     Args:
         missing: ``"impute"`` keeps ``fill``, ``"refuse"`` raises an error at a missing value.

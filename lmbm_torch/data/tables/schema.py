@@ -25,7 +25,7 @@ class TableOptions:
 
     Args:
         ignore: names or patterns (``id*``) of columns to leave out.
-        categorical: names or patterns of columns of numbers that are categories, such as codes.
+        categorical: names or patterns of columns of numeric categories, such as codes.
         missing: ``"refuse"``, or ``"impute"``, which replaces missing numbers by the median and missing texts
             by the most frequent category.
         unknown, sparse: see :class:`Schema`.
@@ -44,16 +44,16 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns that a table must have, and the features and labels made from these columns.
+    """The required columns of a table, and the features and labels made from these columns.
 
     Args:
-        columns: of the features, at least one; other columns of a table are ignored.
-        label_names: names of the columns of labels, at least one; new rows may lack these columns.
-        unknown: what a text that is none of a column's categories does: ``"refuse"`` raises an error,
+        columns: of the features, not empty; other columns of a table are ignored.
+        label_names: names of the columns of labels, not empty; new rows may lack these columns.
+        unknown: the effect of a text outside the categories of a column: ``"refuse"`` raises an error,
             ``"zeros"`` makes all indicators of the column 0 in the row.
         sparse: make CSR features, which many categories need, instead of dense features.
         id_columns: columns that name the rows, repeated in predictions; not features.
-        delimiter: between the values of the CSV file that training read; None for other sources.
+        delimiter: between the values of the CSV file of training; None for other sources.
 
     Raises:
         ValueError: no column, no label, a name more than once, or another value of ``unknown``.
@@ -84,7 +84,7 @@ class Schema:
 
         Raises:
             ValueError: a column that is not there, holds texts instead of numbers, infinite numbers, missing
-                values that the schema does not fill, or a text that is no category, where that is refused.
+                values without a replacement, or a text outside the categories, if refused.
         """
         with naming(table):
             if absent := [column.name for column in self.columns if column.name not in table.columns]:
@@ -138,7 +138,7 @@ def fit_schema(
 ) -> Schema:
     """Return the schema of a training table: all columns but labels and ignored columns are features.
 
-    The categories of a column of texts are all texts that occur, in alphabetical order.
+    The categories of a column of texts are all occurring texts, in alphabetical order.
 
     Args:
         label_names: columns of labels.
@@ -186,7 +186,7 @@ def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str])
 
 
 def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows labels"]:
-    """Return columns as labels, float64: 0, 1, or NaN where missing; all NaN for a column that does not exist.
+    """Return columns as labels, float64: 0, 1, or NaN where missing; all NaN for a missing column.
 
     Raises:
         ValueError: values other than 0, 1, true, false, yes and no.

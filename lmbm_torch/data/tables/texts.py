@@ -53,7 +53,7 @@ class TextColumn:
 
 
 def fit_text_column(name: str, values: np.ndarray, used: Bool[np.ndarray, " rows"]) -> TextColumn:
-    """Return the column of words that occur in at least two of the rows ``used``.
+    """Return the column of words occurring in at least two of the rows ``used``.
 
     Raises:
         ValueError: there is no such word.

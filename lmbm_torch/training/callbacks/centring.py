@@ -154,7 +154,7 @@ class CentredGradients(Callback):
 def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     """Centre the gradients of biases (units,) and of weights (units, inputs), given the inputs' means.
 
-    If either is held fixed, so that it has no gradient, that of the other stays.
+    If either is held fixed, so it has no gradient, that of the other stays.
     """
     traded = [
         (by_bias, by_weight, mean)
