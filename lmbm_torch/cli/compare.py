@@ -31,7 +31,7 @@ OF_FILES = ("table", "svmlight", "arff", "npz")
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="compare")
 def main(config: DictConfig) -> None:
-    """Compare on the data that the command line names."""
+    """Compare models on the data of the command line."""
     with in_a_sentence("compare"):
         _run(config)
 
@@ -62,7 +62,7 @@ def _run(config: DictConfig) -> None:
 
 
 def _title(config: DictConfig) -> str:
-    """The name of the data in the configuration, and of a file of one's own behind it."""
+    """Return the name of the data in the configuration, with the name of the user's own file, if any."""
     from hydra.core.hydra_config import HydraConfig
 
     chosen = HydraConfig.get().runtime.choices["data"]
@@ -73,7 +73,7 @@ def _title(config: DictConfig) -> str:
 
 
 def _data(config: DictConfig) -> MultilabelData:
-    """All that the configuration describes but the scaling, which each method chooses.
+    """Return the data set of the configuration, unscaled: each method chooses a scaling.
 
     Raises:
         ValueError: the data are sequences.
@@ -98,13 +98,13 @@ def _data(config: DictConfig) -> MultilabelData:
 
 @contextmanager
 def on_cluster(address: str | None) -> Iterator[None]:
-    """Have a Dask cluster's workers do what is spread inside; None for here.
+    """Run the body on a Dask cluster's workers, with ``address=None`` on this machine.
 
     Args:
-        address: of its scheduler, such as ``tcp://localhost:8786``.
+        address: of the scheduler, such as ``tcp://localhost:8786``.
 
     Raises:
-        ValueError: no scheduler answers there.
+        ValueError: no scheduler answers at the address.
         ModuleNotFoundError: Dask is not installed.
     """
     if address is None:

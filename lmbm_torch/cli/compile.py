@@ -19,7 +19,7 @@ from multiprocessing import get_context
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make every first call in a process that ends with it, so the next one finds the code."""
+    """Make every first call, each in a worker process, and keep the compiled code for later processes."""
     parser = argparse.ArgumentParser(
         prog="lmbm compile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

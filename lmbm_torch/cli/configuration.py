@@ -1,4 +1,4 @@
-"""The configuration that Hydra composes, and refusals in one sentence instead of a traceback."""
+"""The configuration for Hydra, and refusals in one sentence instead of a traceback."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WHOLE = {"default": ("default",), "images": ("default", "images"), "samples": ("
 
 @contextmanager
 def in_a_sentence(command: str) -> Iterator[None]:
-    """Say what was refused inside, and exit with status 1.
+    """Report a refusal in the body in one sentence, and exit with status 1.
 
-    ``HYDRA_FULL_ERROR=1`` shows the traceback. A job of a sweep whose end a
-    :class:`~lmbm_torch.cli.sweeps.Summary` tells is left so, whatever is raised, and the other jobs go on;
-    those of other sweeps raise their errors as they are.
+    ``HYDRA_FULL_ERROR=1`` shows the traceback. A failing job of a sweep with a
+    :class:`~lmbm_torch.cli.sweeps.Summary` ends without an exception, whatever is raised, and the next jobs
+    run; jobs of other sweeps raise errors unchanged.
     """
     try:
         yield
@@ -71,7 +71,7 @@ def check_given(config: DictConfig, groups: Collection[Any]) -> None:
 
 
 def check_callbacks(config: DictConfig) -> None:
-    """Raise ValueError if callbacks are given settings, but the chosen files of callbacks hold none such."""
+    """Raise ValueError for settings of callbacks missing from the chosen files of callbacks."""
     hydra = HydraConfig.get()
     asked = [each.partition("=")[2] for each in hydra.overrides.task if each.startswith("callbacks=")]
     # Hydra keeps no choice of several.

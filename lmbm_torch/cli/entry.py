@@ -1,4 +1,4 @@
-"""The command ``lmbm``: finds the command that its first argument names."""
+"""The command ``lmbm``, which runs the command in the first argument."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELP = "\n".join(
 
 
 def main() -> None:
-    """Run the command that the arguments of the process name, as its module would run by itself."""
+    """Run the command in the arguments of the process, as ``python -m`` would run the module."""
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
         print(HELP)

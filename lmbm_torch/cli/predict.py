@@ -29,7 +29,7 @@ SHOWN = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, write or show."""
+    """Read a model and new rows, decode, and write or print predictions."""
     parser = file_parser("predict", __doc__)
     parser.add_argument(
         "--output",
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _write_parts(
     options: Namespace, saved: Predictor, decoder: Decoder | None, certificates: Certificates
 ) -> None:
-    """Read, decode and write Parquet files, some rows at a time."""
+    """Read, decode and write Parquet files, a batch of rows at a time."""
     from lmbm_torch.prediction import answers, parquet
 
     if options.output is None:
@@ -104,7 +104,7 @@ def _write_parts(
 
 
 def _job(options: Namespace) -> str:
-    """The model and what is asked of it, as a hash: who asks for the same again goes on with it."""
+    """Return a hash of the model and the settings, by which a repeated call resumes the job."""
     from lmbm_torch.files import CONFIG
     from lmbm_torch.prediction.saved import MODEL
 

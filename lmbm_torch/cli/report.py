@@ -16,7 +16,7 @@ ENDINGS = (".html", ".md")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, compare, write."""
+    """Read a model and labelled rows, decode, compare, and write a page."""
     parser = file_parser("report", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, required=True, help="the .html or .md file to write")
     parser.add_argument("--card", action="store_true", help="write a model card; to a .md file")

@@ -23,7 +23,7 @@ from lmbm_torch.cli.typed import Estimation
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="train")
 def main(config: DictConfig) -> None:
-    """Run what the command line composes, or go on with what it names."""
+    """Run the configuration of the command line, or resume a run."""
     with in_a_sentence("train"):
         _run(config)
 

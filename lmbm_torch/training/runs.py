@@ -1,7 +1,7 @@
-"""Run directories: the files of a run, never overwritten, and how an interrupted run goes on.
+"""Run directories: files of a run, never overwritten, and the resuming of an interrupted run.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
-``best.ckpt``, the TensorBoard log, ``rules.txt`` where answers obey rules, and when the run is complete
+``best.ckpt``, the TensorBoard log, ``rules.txt`` if answers obey rules, and when the run is complete
 ``model.safetensors`` and ``metrics.json``.
 """
 
@@ -34,11 +34,11 @@ with naming_extras():
 
 
 def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:
-    """The rules of a file, of which a copy goes into a run's directory.
+    """Read the rules of a file, and copy the file into the directory of the run.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: lines that are no rules, rules over other labels, or that contradict each other.
+        ValueError: lines that are no rules, rules over other labels, or contradictory rules.
     """
     rules = Constraints.of(read(path), label_names)
     write_text(directory / RULES, Path(path).read_text(encoding="utf-8"), "x")
@@ -47,10 +47,10 @@ def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constr
 
 @contextmanager
 def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
-    """A module whose answers obey the rules of its run's directory, where there are some.
+    """Apply the rules in the directory of a run, if any, to the module's decoder within the body.
 
     Raises:
-        ValueError: a decoder that takes none.
+        ValueError: a decoder without rules.
     """
     decoder = module.decoder
     if (directory / RULES).is_file():
@@ -65,10 +65,10 @@ def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
 
 @contextmanager
 def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
-    """The directory of a new run, claimed by its ``config.yaml`` before anything else is made.
+    """Create the directory of a new run, claimed by ``config.yaml`` before any other file.
 
-    Of several processes that claim one directory exactly one gets it. If what is done inside fails, the claim
-    is given up and the directories that were made for it are removed.
+    Of several processes claiming a directory exactly one succeeds. If the body fails, the claim is given up
+    and new directories are removed.
 
     Args:
         config: the content of ``config.yaml``.
@@ -106,10 +106,10 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
 
 
 def interrupted_directory(path: str | PathLike) -> Path:
-    """A run directory to go on with.
+    """Return the directory of an interrupted run.
 
     Raises:
-        ValueError: it is none, or its run is complete.
+        ValueError: no run directory, or a complete run.
     """
     directory = Path(path)
     if not (directory / CONFIG).is_file():
@@ -120,7 +120,7 @@ def interrupted_directory(path: str | PathLike) -> Path:
 
 
 def check_measurable(data: MultilabelDataModule) -> None:
-    """Raise ValueError if labels are missing from a part that is measured on."""
+    """Raise ValueError if labels are missing in the validation or test part."""
     for part, instances in (("validation", data.validation_set), ("test", data.test_set)):
         missing = int(instances.labels.isnan().sum()) if len(instances) else 0
         if missing:
@@ -132,11 +132,11 @@ def check_measurable(data: MultilabelDataModule) -> None:
 def fit_and_measure(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Fit, from the directory's last checkpoint where there is one, save the model, and measure it.
+    """Train, from the last checkpoint in the directory if any, save the model, and compute metrics.
 
     Returns:
-        The content of ``metrics.json``: ``fit/…``, and for the parts that the data have ``val/…`` and
-        ``test/…``, by answers that obey the rules of the directory.
+        The content of ``metrics.json``: ``fit/…``, and for existing parts ``val/…`` and ``test/…``, by
+        answers under the rules in the directory.
 
     Raises:
         ValueError: see :func:`check_measurable`.
@@ -164,9 +164,9 @@ def fit_and_measure(
 
 
 class WholeCheckpoints(TorchCheckpointIO):
-    """Lightning's checkpoints, written by :func:`replacing` and checked before they are read.
+    """Lightning's checkpoints, written by :func:`replacing` and checked before reading.
 
-    Lightning writes to the system's temporary folder and moves the file: on another file system that is a
+    Lightning writes to the system's temporary folder and moves the file: between file systems a move is a
     copy, which a kill cuts off.
     """
 
@@ -190,7 +190,7 @@ class WholeCheckpoints(TorchCheckpointIO):
 
         Raises:
             FileNotFoundError: the file does not exist.
-            ValueError: the file is truncated or corrupted; the message names it.
+            ValueError: the file is truncated or corrupted; the message names the file.
         """
         with reading(path, zipfile.BadZipFile, argument="checkpoint") as file:
             check_whole(file)

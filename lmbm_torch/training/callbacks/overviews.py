@@ -38,14 +38,14 @@ CHARTS = {
 
 
 class GroupedScalars(TensorBoardLogger):
-    """Lightning's TensorBoard logger without the chart of the epoch's number."""
+    """Lightning's TensorBoard logger without the chart of epoch numbers."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
 
 class Charts(Callback):
-    """Charts of several scalars each, in the tab "Custom Scalars"."""
+    """A callback for charts of several scalars each, in the tab "Custom Scalars"."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for writer in writers(trainer):
@@ -53,12 +53,12 @@ class Charts(Callback):
 
 
 class Hyperparameters(Callback):
-    """A row of the tab "HParams": settings beside the metrics of the test, to compare runs of a sweep.
+    """A callback for a row of the tab "HParams": settings and test metrics, to compare runs of a sweep.
 
     Args:
-        values: settings by name. Those that are None are left out; a path such as
-            ``lmbm_torch.losses.local_hinge`` is shown by its last name.
-        measures: tags of scalars that the run logs.
+        values: settings by name. None is left out; a path such as ``lmbm_torch.losses.local_hinge`` is shown
+            by the last name.
+        measures: tags of logged scalars.
     """
 
     def __init__(self, values: Mapping[str, Any], measures: tuple[str, ...] = MEASURES) -> None:
@@ -78,7 +78,7 @@ class Hyperparameters(Callback):
 
 
 def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
-    """Lightning's logger for MLflow, to a folder where ``MLFLOW_TRACKING_URI`` names no server.
+    """Make Lightning's logger for MLflow, to a folder unless ``MLFLOW_TRACKING_URI`` names a server.
 
     Args:
         options: of the logger.
