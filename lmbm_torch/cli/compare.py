@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Seconds that a scheduler has to answer.
 PATIENCE = 10
-# Data that are a file of one's own.
+# Data sets read from files of the user.
 OF_FILES = ("table", "svmlight", "arff", "npz")
 
 
@@ -37,10 +37,10 @@ def main(config: DictConfig) -> None:
 
 
 def _run(config: DictConfig) -> None:
-    # What is wrong with sequences is not that they have no path.
+    # Sequences are refused below, for a better reason than a missing path.
     if config.data._target_ != "lmbm_torch.data.read_conll":
         check_given(config, config.keys())
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from rich.console import Console
 
     from lmbm_torch.cli.typed import Comparison, check_types

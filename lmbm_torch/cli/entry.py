@@ -41,7 +41,7 @@ def main() -> None:
     else:
         del sys.argv[1]
         try:
-            # As a module of its own, by which Lightning starts further processes.
+            # As a main module, from which Lightning can start further processes.
             with naming_extras():
                 runpy.run_module(f"{__package__}.{command}", run_name="__main__", alter_sys=True)
         except ModuleNotFoundError as error:

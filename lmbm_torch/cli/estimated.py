@@ -24,9 +24,9 @@ from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL
 from lmbm_torch.training import runs
 
-# What an estimator does without.
+# Keys without effect on an estimator.
 OF_EPOCHS = ("model", "ordering", "inference", "loss", "training", "trainer", "callbacks", "logger")
-# Keys of their own that not every estimator takes.
+# Keys that only some estimators take.
 SETTINGS = ("C", "margin", "coupling_penalty")
 # Fitted attributes, and their names in metrics.json.
 REPORTED = {
@@ -155,5 +155,5 @@ def _chosen(estimator: Any) -> dict[str, float]:
 def reported(estimator: Any) -> dict[str, float]:
     """Return numbers of the training from fitted attributes of an estimator."""
     found = {name: getattr(estimator, attribute, None) for attribute, name in REPORTED.items()}
-    # The objective of a conditional RBM is a name.
+    # The objective of a conditional RBM is a text.
     return {name: float(value) for name, value in found.items() if not isinstance(value, str | None)}

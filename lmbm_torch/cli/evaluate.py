@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = file_parser("evaluate", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli.showing import print_measured, print_metrics
     from lmbm_torch.prediction import answers, chains, reading
     from lmbm_torch.prediction.reports import write_metrics

@@ -36,18 +36,18 @@ def start(config: DictConfig) -> dict[str, float]:
     assert isinstance(resolved, dict)
     check_types(resolved, Training)
     if is_follower(config.trainer):
-        # The run is one, and so is its directory, which the first process has.
+        # The first process has claimed the directory of the run.
         return _complete(Path(config.paths.run), *build(config))
     with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
         parts = build(config)
         runs.check_measurable(parts[2])
         if isinstance(parts[2].data, MultilabelData):
-            # Those on the disk are not read through for it.
+            # Data on disk are not read for this check.
             parts[1].check_labels(parts[2].train_set)
         _check_sweep(parts[0])
         if config.rules is not None:
             runs.keep_rules(directory, config.rules, parts[2].label_names)
-            # Refused now, where the decoder takes none, and not after the training.
+            # A decoder without rules is refused now, not after the training.
             with runs.obeying(directory, parts[1]):
                 pass
     if isinstance(parts[2].data, MultilabelData):

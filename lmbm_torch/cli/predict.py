@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
     options = parse(parser, arguments)
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from lmbm_torch.checks import check_count
     from lmbm_torch.cli.showing import Certificates, print_rows
     from lmbm_torch.prediction import answers, chains, reading, tables

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
     if options.card and options.output.suffix != ".md":
         parser.error(f"--card: expected --output to end in .md, got {options.output}")
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from rich.console import Console
 
     from lmbm_torch.cli.showing import print_measured
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
-        # The rows of a file say nothing of what the model was trained on.
+        # A file does not have the training rows of the model.
         trained_on = data.labels[data.train] if options.file is None and len(data.train) else None
         found = findings(saved, data, rows, decoder, trained_on)
         bound = binding(options, saved, data.features_at(rows))

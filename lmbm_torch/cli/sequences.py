@@ -20,7 +20,7 @@ from lmbm_torch.prediction.reports import write_metrics
 SHOWN = 20
 SHOWN_LINES = 5
 FOLDS = {"train": TRAIN, "test": TEST}
-# Options that are those of label vectors, as they are typed.
+# Options for label vectors only, as typed.
 OF_LABELS = {
     "rule": "--most-probable, --least-hinge",
     "limit": "--node-limit",

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
 
-# In log-probabilities, beyond what rounding makes.
 SHOWN_NAMES = 10
+# Of log-probabilities; smaller differences may be rounding.
 LEAST_DIFFERENCE = 1e-4
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 

@@ -61,11 +61,11 @@ def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], wi
     numbered = [["job", *map(str, range(len(jobs)))]]
     told = [[key, *(job.get(key, "") for job in jobs)] for key in varied]
     values = [[name, *(f"{each[name]:.4g}" if name in each else "–" for each in found)] for name in measured]
-    # A group and what is in it stand one above the other.
+    # The group above the name within the group.
     columns = [[each[0].replace("/", "/\n"), *each[1:]] for each in values]
     fixed = numbered + [[each[0].replace(".", ".\n"), *each[1:]] for each in told]
     while True:
-        # Two blanks and a line beside every column.
+        # Every column has two blanks and a line.
         room, count = width - 1 - sum(map(_width, fixed)), 0
         while count < len(columns) and (room := room - _width(columns[count])) >= 0:
             count += 1

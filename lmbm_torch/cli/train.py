@@ -46,7 +46,7 @@ def _run(config: DictConfig) -> None:
         check_given(config, Estimation.__annotations__ if is_estimator else config.keys())
         if not is_estimator:
             check_callbacks(config)
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli import estimated, jobs
 
     if config.resume is not None:

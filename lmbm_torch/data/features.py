@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, issparse
 from lmbm_torch.checks import check_finite, check_shape
 
 if TYPE_CHECKING:
-    # scipy ships no types, and what a checker guesses from its source is wrong about shapes.
+    # scipy ships no types, and type checkers guess wrong shapes from the source.
     Features = Any
 else:
     Features = np.ndarray | csr_array

@@ -117,7 +117,9 @@ class MappedFeatures(_Matrix):
         return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TypeError("features: expected ones in memory, since all are needed at once, got mapped ones")
+        raise TypeError(
+            "features: expected features in memory, since all rows are needed at once, got features on disk"
+        )
 
 
 class MappedSparseFeatures(MappedFeatures):
@@ -344,5 +346,5 @@ def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
         return np.arange(*rows.indices(count))
     numbers = np.asarray(rows, np.int64)
     if len(numbers) and not -count <= numbers.min() <= numbers.max() < count:
-        raise IndexError(f"rows: expected ones of {count}, got {numbers.min()} to {numbers.max()}")
+        raise IndexError(f"rows: expected numbers below {count}, got {numbers.min()} to {numbers.max()}")
     return np.where(numbers < 0, numbers + count, numbers)

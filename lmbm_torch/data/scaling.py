@@ -106,7 +106,9 @@ def standardise(features: Features) -> Scaling:
         from sklearn.preprocessing import StandardScaler
 
     if issparse(features):
-        raise ValueError("features: expected dense ones to standardise, got CSR; unit_norm keeps them sparse")
+        raise ValueError(
+            "features: expected dense features to standardise, got CSR; unit_norm keeps them sparse"
+        )
     scaler = StandardScaler().fit(features)
     mean, scale = (torch.tensor(fitted, dtype=torch.float64) for fitted in (scaler.mean_, scaler.scale_))
     return Scaling(mean, scale, unit_rows=False)

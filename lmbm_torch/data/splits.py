@@ -92,7 +92,7 @@ def held_out(
     if groups is not None:
         lacking = np.isin(groups, groups[lacking])
     complete = np.flatnonzero(~lacking)
-    together = "" if groups is None else ", in groups of such,"
+    together = "" if groups is None else ", in groups of such rows,"
     refusal = (
         f"{argument}: expected rows that have all labels{together} to hold some of them out, "
         f"found {len(complete)} in {len(labels)} rows: label more of them in full, or give 0"

@@ -47,5 +47,5 @@ def csr_tensor(
 
 
 def _from_numpy(array: np.ndarray) -> Tensor:
-    # torch cannot protect a read-only array from writing, so such a one is copied.
+    # torch cannot protect a read-only array from writing: copy the array.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))

@@ -107,7 +107,7 @@ class DualModule(StructuredModule):
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
-        # As it was given; what it amounts to is C.
+        # As given; ``self.C`` is the number.
         self.penalty_of_losses = C
         self.coupling_penalty = coupling_penalty
         self.tol = tol
@@ -222,7 +222,7 @@ class _Part:
         return self.units.scaled(self.features)
 
     def problem(self, labels: np.ndarray) -> DualProblem:
-        """Return the problem for labels, complete for a Boltzmann machine; the model gets unscaled weights."""
+        """Return the problem of labels, complete for a Boltzmann machine; the model gets raw weights."""
         module, count = self.module, len(labels)
         weights = observed_weights(None, self.labels) if isinstance(self.model, BoltzmannMachine) else None
         dual = dual_problem(
@@ -324,8 +324,7 @@ class DualAscent(torch.optim.Optimizer):
             ValueError: dual variables of a wrong shape or outside the box.
         """
         self._take(state_dict["dual_coef"].numpy(), state_dict["num_iters"])
-        # Checkpoints of earlier versions have none.
-        for _ in range(state_dict.get("stages_done", 0)):
+        for _ in range(state_dict["stages_done"]):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:

@@ -65,8 +65,8 @@ class GradientSteps(TrainingModule):
         The mean over several processes is the estimate from all rows, each counted once.
         """
         own, divisor = self.share(len(losses), batch_idx)
-        # Not the mean, whose gradient would be written out for each example, and then read by
-        # matrix_bp.marginals to see that it is one number.
+        # Not the mean: the gradient of a mean is a number for each example, which matrix_bp.marginals would
+        # have to compare.
         total = (losses if own == len(losses) else losses[:own]).sum()
         penalty = self.penalty(self.model) / self.num_instances
         objective, mean = penalty + self.C * (total / divisor), total.detach() / max(own, 1)

@@ -28,7 +28,7 @@ LatentLoss = Callable[..., Any]
 
 
 class LatentModule(GradientModule):
-    """A training module for penalty + C Σ_l loss_l of a restricted Boltzmann machine, with a single inference.
+    """A training module for penalty + C Σ_l loss_l of a restricted Boltzmann machine, with one inference.
 
     Every loss is called as ``loss(energy, labels, inference=…)``, and predictions use the same inference. The
     share of training instances with converged inference in the loss is logged as ``train/converged``.

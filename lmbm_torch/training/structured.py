@@ -83,11 +83,11 @@ class StructuredModule(TrainingModule):
         self._had_stopped = False
         # Of probabilities, noted by a training that fits one.
         self.calibration: Calibration | None = None
-        # Refuses now what the first checkpoint would refuse.
+        # Refuse now, not at the first checkpoint.
         record(self.trained())
 
     def check_processes(self, count: int) -> None:
-        """Raise ValueError for more processes than can share the training; the base class accepts any number."""
+        """Raise ValueError for more processes than can share the training; by default never."""
 
     def check_labels(self, part: InstanceDataset) -> None:
         """Raise ValueError if the training cannot take the missing labels of a part."""

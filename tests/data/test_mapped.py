@@ -92,7 +92,7 @@ def test_few_rows_fit_the_scaling(stored):
 
 
 def test_all_features_at_once_are_refused(stored):
-    with pytest.raises(TypeError, match="features: expected ones in memory"):
+    with pytest.raises(TypeError, match="features: expected features in memory"):
         np.asarray(open_mapped(stored[0]).features)
 
 
@@ -144,7 +144,7 @@ def test_rows_that_are_not_there_are_refused(stored):
     data = open_mapped(stored[0])
     np.testing.assert_array_equal(data.labels[[-1, 0]], data.labels[[49, 0]])
     for row in (50, -51):
-        with pytest.raises(IndexError, match="rows: expected ones of 50"):
+        with pytest.raises(IndexError, match="rows: expected numbers below 50"):
             data.labels[[row]]
 
 

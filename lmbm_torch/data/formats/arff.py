@@ -48,7 +48,7 @@ def read_arff(
         sparse = is_sparse(file)
         content = parse(file, encode_nominal=True)
         if strings := [name for name, values in content["attributes"] if values == "STRING"]:
-            raise ValueError(f"attributes: expected numeric or nominal ones, got strings in {strings}")
+            raise ValueError(f"attributes: expected numeric or nominal attributes, got strings in {strings}")
         attributes = [name for name, _ in content["attributes"]]
         codes = (_sparse_codes if sparse else _dense_codes)(content["data"], len(attributes))
         categories = {name: values for name, values in content["attributes"] if isinstance(values, list)}
@@ -160,7 +160,7 @@ def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
     """
     column = {name: place for place, name in enumerate(attributes)}
     if unknown := [name for name in names if name not in column]:
-        raise ValueError(f"labels: expected names of attributes, found none named {unknown}")
+        raise ValueError(f"labels: expected names of attributes, got unknown names {unknown}")
     if len(set(names)) < len(names):
         raise ValueError(f"labels: expected each name once, got {list(names)}")
     return [column[name] for name in names]
@@ -194,7 +194,7 @@ def labels_apart(
         for column, attribute in enumerate(attributes)
         if attribute in categories
     }
-    # Values that are their own positions, such as 0 and 1, need no table.
+    # Values equal to positions, as 0 and 1, need no table.
     tables = {column: table for column, table in tables.items() if (table != np.arange(len(table))).any()}
     values = _decoded(codes, tables)
     labels: Features = values[:, columns]
@@ -260,7 +260,7 @@ def fetch_openml(
 
     home = None if cache_folder is None else str(cache_folder)
     try:
-        # All columns as data: scikit-learn's own separation leaves what a sparse target omits undefined.
+        # All columns as data: scikit-learn leaves omitted entries of a sparse target undefined.
         bunch = sklearn.datasets.fetch_openml(
             data_id=data_id, target_column=None, as_frame=False, parser="liac-arff", data_home=home
         )

@@ -107,7 +107,7 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# Errors of numpy's parser of a header, beside ValueError.
+# Errors of numpy's parser of a header, besides ValueError.
 _DAMAGE = (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError)
 
 

@@ -49,7 +49,7 @@ def read_svmlight(
         occurring = {label for labels_of_row in label_sets for label in labels_of_row}
         columns = sorted(occurring) if labels is None else list(labels)
         if unknown := sorted(occurring - set(columns)):
-            raise ValueError(f"labels: expected all that occur, found others: {unknown[:5]}")
+            raise ValueError(f"labels: expected every label of the file, got none for {unknown[:5]}")
         check_dense("labels", len(label_sets), len(columns), "are these numbers to be predicted, not labels?")
         column = {label: index for index, label in enumerate(columns)}
         indicator = np.zeros((len(label_sets), len(columns)), dtype=np.float32)

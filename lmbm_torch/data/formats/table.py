@@ -211,8 +211,8 @@ def _check_names(names: Sequence[str]) -> None:
         raise ValueError("expected a first line of column names, got none")
     if nameless := [place for place, name in enumerate(names) if not name]:
         raise ValueError(
-            f"expected a name for every column, got none for {nameless} (0 is the first), such as that of "
-            "an index that was written along"
+            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
+            "an index column"
         )
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise ValueError(f"expected each column name once, got {twice} more than once")
@@ -292,7 +292,7 @@ def read_table(
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
     test_table = open_table(test, delimiter, schema.delimiter)
     if absent := [name for name in label_names if name not in test_table.columns]:
-        raise ValueError(f"test: expected a column for each label, found none named {absent}")
+        raise ValueError(f"test: expected a column for each label, got none named {absent}")
     if missing_labels == "negative":
         with naming(test_table):
             test_table = _without_missing(test_table, label_names)
@@ -338,7 +338,7 @@ def groups_of(table: Table, column: str) -> np.ndarray:
         ValueError: an unknown column, or a row without a group.
     """
     if column not in table.columns:
-        raise ValueError(f"groups: expected a column, found none named {column!r}")
+        raise ValueError(f"groups: expected the name of a column, got {column!r}")
     values = table.columns[column]
     if absent := int(is_missing(values).sum()):
         raise ValueError(f"groups: expected a group for every row, got none for {absent} in {column!r}")

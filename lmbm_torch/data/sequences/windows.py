@@ -131,7 +131,7 @@ class Windows:
         for column, template in self._each():
             outside, own = len(self.values[column]), codes[column]
             around = [_shifted(own, offset, position, length, outside) for offset in template]
-            # Two more than are known: beyond the ends, and what training has not seen.
+            # Two further codes: beyond the ends, and unseen in training.
             yield np.asarray(np.ravel_multi_index(around, (outside + 2,) * len(template)))
 
 

@@ -195,7 +195,7 @@ def fit_column(
     absent = is_missing(values)
     known = values[used & ~absent]
     if not len(known):
-        raise ValueError(f"column {name!r}: expected values, found none; leave it out with ignore")
+        raise ValueError(f"column {name!r}: expected values, got none; ignore={name!r} leaves the column out")
     if values.dtype != object and not is_categorical:
         column = Column(name, None, float(np.median(known)))
     else:

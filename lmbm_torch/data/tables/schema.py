@@ -88,7 +88,7 @@ class Schema:
         """
         with naming(table):
             if absent := [column.name for column in self.columns if column.name not in table.columns]:
-                raise ValueError(f"expected a column for each feature, found none named {absent}")
+                raise ValueError(f"expected a column for each feature, got none named {absent}")
             if not self.sparse:
                 remedy = "sparse=True keeps categories sparse"
                 check_dense("features", table.num_rows, len(self.feature_names), remedy)
@@ -114,14 +114,13 @@ class Schema:
         Raises:
             KeyError, TypeError, ValueError: no state of a schema.
         """
-        # Files of earlier versions lack what comes last.
         return cls(
             tuple(_column(each) for each in state["columns"]),
             tuple(state["label_names"]),
             state["unknown"],
             state["sparse"],
-            tuple(state.get("id_columns", ())),
-            state.get("delimiter"),
+            tuple(state["id_columns"]),
+            state["delimiter"],
         )
 
 
@@ -174,12 +173,13 @@ def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str])
     """
     found: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        # A name may itself hold what would be a wildcard.
+        # A name may contain wildcard characters.
         matches = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
             close = difflib.get_close_matches(pattern, names) or list(names[:10])
             raise ValueError(
-                f"{argument}: expected names of columns, found none for {pattern!r}; there are {close}"
+                f"{argument}: expected names of columns, got {pattern!r} without a match; "
+                f"the table has {close}"
             )
         found += [name for name in matches if name not in found]
     return found

@@ -25,7 +25,7 @@ with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-# Of the training part, whose features are summed together.
+# Instances of the training part whose features are summed at once.
 INSTANCES_AT_ONCE = 1000
 
 

@@ -129,7 +129,7 @@ class SeededEpochs(Callback):
     ) -> None:
         # After the epoch's start, where the data loader draws a number unless the run has just been resumed.
         if batch_idx == 0:
-            # Each process draws its own; the first one's are those of a single one.
+            # Processes draw different numbers; the first process draws as a single process would.
             torch.manual_seed(
                 self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
             )
@@ -154,7 +154,7 @@ def _dependencies(module: StructuredModule) -> Any:
     """Return the figure, or None."""
     if module.model.num_features is None:
         return None
-    # Shown is what does not depend on the input.
+    # At zero features: couplings that depend on the input have another shape and no figure.
     features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
     energy = module.model.energy(features)
     if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:

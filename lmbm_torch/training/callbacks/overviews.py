@@ -88,6 +88,6 @@ def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
     """
     with naming_extras():
         import mlflow  # noqa: F401  # pyright: ignore[reportMissingImports]
-    # MLflow 3 refuses folders unless asked; its databases need what mlflow-skinny comes without.
+    # MLflow 3 refuses folders by default; databases need packages that mlflow-skinny lacks.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     return loggers.MLFlowLogger(**options)

@@ -156,7 +156,7 @@ def test_corrupted_files_never_fail_otherwise(tmp_path_factory, position, byte, 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["is red", "is blue"], r"labels: .* none named \['is blue'\]"),
+        (["is red", "is blue"], r"labels: .* unknown names \['is blue'\]"),
         (["is red", "is red"], "labels: expected each name once"),
         ([], "labels: expected to leave labels and features"),
         (["is red", "size"], "labels: expected 0, 1 or NaN"),
