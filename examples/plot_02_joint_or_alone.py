@@ -11,7 +11,7 @@ all labels at once.
 import matplotlib.pyplot as plt
 import numpy as np
 
-from lmbm_torch.data import SevenSegment, digit_codes
+from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import classifier_chain, independent_svm
 from lmbm_torch.viz import segment_displays
@@ -29,7 +29,7 @@ answers = {name: model.fit(X, Y).predict(X_test).astype(int) for name, model in 
 
 # %%
 # Every label right, and whether the answer is a digit at all.
-codes = digit_codes().astype(int)
+codes = SevenSegment.codes().astype(int)
 right = [(answer == Y_test).all(1).mean() for answer in answers.values()]
 shown = [(answer[:, None] == codes).all(2).any(1).mean() for answer in answers.values()]
 

@@ -13,10 +13,10 @@ from collections import Counter
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from lmbm_torch.data import SevenSegment, digit_codes
+from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import ConstrainedClassifier, LMSBNClassifier
 
-digits, codes = SevenSegment(), digit_codes()
+digits, codes = SevenSegment(), SevenSegment.codes()
 labels = pd.DataFrame(digits.labels, columns=list("abcdefg"))
 
 

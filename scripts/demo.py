@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import hamming_loss
 from sklearn.model_selection import GridSearchCV, KFold
 
-from lmbm_torch.data import SevenSegment, digit_codes
+from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.baselines import classifier_chain, independent_svm
 from lmbm_torch.files import write_figure
@@ -46,7 +46,7 @@ def main() -> None:
     digits = SevenSegment()
     X, Y = digits.features[digits.train], digits.labels[digits.train].astype(int)
     X_test, Y_test = digits.features[digits.test], digits.labels[digits.test].astype(int)
-    codes = digit_codes().astype(int)
+    codes = SevenSegment.codes().astype(int)
 
     table = Table(title="Seven segments of handwritten digits: 7 labels, 10 of 128 labellings occur")
     table.add_column("model")

@@ -9,37 +9,40 @@ copies to results/compare_scene.*. Trials of an earlier call with the same setti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.refusals import check_given, in_a_sentence
+from lmbm_torch.cli.configuration import CONFIGURATION, check_given, in_a_sentence
+from lmbm_torch.extras import naming_extras
 
 if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
 
-# Data that are a file of one's own.
+# Seconds that a scheduler has to answer.
+PATIENCE = 10
+# Data sets read from files of the user.
 OF_FILES = ("table", "svmlight", "arff", "npz")
 
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="compare")
 def main(config: DictConfig) -> None:
-    """Compare on the data that the command line names."""
+    """Compare models on the data of the command line."""
     with in_a_sentence("compare"):
         _run(config)
 
 
 def _run(config: DictConfig) -> None:
-    # What is wrong with sequences is not that they have no path.
+    # Sequences are refused below, for a better reason than a missing path.
     if config.data._target_ != "lmbm_torch.data.read_conll":
         check_given(config, config.keys())
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from rich.console import Console
 
-    from lmbm_torch.cli.clusters import on_cluster
     from lmbm_torch.cli.typed import Comparison, check_types
     from lmbm_torch.compare import trials
     from lmbm_torch.compare.comparing import compare
@@ -59,7 +62,7 @@ def _run(config: DictConfig) -> None:
 
 
 def _title(config: DictConfig) -> str:
-    """The name of the data in the configuration, and of a file of one's own behind it."""
+    """Return the name of the data in the configuration, with the name of the user's own file, if any."""
     from hydra.core.hydra_config import HydraConfig
 
     chosen = HydraConfig.get().runtime.choices["data"]
@@ -70,7 +73,7 @@ def _title(config: DictConfig) -> str:
 
 
 def _data(config: DictConfig) -> MultilabelData:
-    """All that the configuration describes but the scaling, which each method chooses.
+    """Return the data set of the configuration, unscaled: each method chooses a scaling.
 
     Raises:
         ValueError: the data are sequences.
@@ -91,6 +94,32 @@ def _data(config: DictConfig) -> MultilabelData:
         return instantiate(config.data)
     unscaled = {"_target_": "lmbm_torch.data.scaling.unscaled", "_partial_": True}
     return instantiate(config, scaling=unscaled).data
+
+
+@contextmanager
+def on_cluster(address: str | None) -> Iterator[None]:
+    """Run the body on a Dask cluster's workers, with ``address=None`` on this machine.
+
+    Args:
+        address: of the scheduler, such as ``tcp://localhost:8786``.
+
+    Raises:
+        ValueError: no scheduler answers at the address.
+        ModuleNotFoundError: Dask is not installed.
+    """
+    if address is None:
+        yield
+        return
+    with naming_extras():
+        import joblib
+        from distributed import Client
+    try:
+        client = Client(address, timeout=PATIENCE)
+    except (OSError, ValueError) as error:
+        expected = "the address of a Dask scheduler, such as tcp://localhost:8786"
+        raise ValueError(f"cluster: expected {expected}, got {address}: {error}") from error
+    with client, joblib.parallel_config(backend="dask"):
+        yield
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Make every first call in a process that ends with it, so that the next one finds the code."""
+    """Make every first call, each in a worker process, and keep the compiled code for later processes."""
     parser = argparse.ArgumentParser(
         prog="lmbm compile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--jobs: expected a positive number, got {options.jobs}")
     if find_spec("numba") is None:
         parser.error('numba is not installed: pip install "lmbm-torch[fast]" brings it')
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from rich.progress import track
 
     from lmbm_torch.cli.first_calls import FIRST_CALLS, call

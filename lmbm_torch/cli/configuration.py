@@ -1,9 +1,91 @@
-"""The configuration that Hydra composes: YAML files in an installed package, or beside that of a clone."""
+"""The configuration for Hydra, and refusals in one sentence instead of a traceback."""
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from lmbm_torch.persistence.trusted import worded
 
 _PACKAGE = Path(__file__).parents[1]
 _FOLDER = _PACKAGE / "conf"
 CONFIGURATION = str(_FOLDER if _FOLDER.is_dir() else _PACKAGE.parent / "conf")
+
+REFUSED = ValueError, TypeError, OSError, ArithmeticError, ModuleNotFoundError
+# Files of callbacks that others are added to, and a part of each other.
+WHOLE = {"default": ("default",), "images": ("default", "images"), "samples": ("default", "samples")}
+
+
+@contextmanager
+def in_a_sentence(command: str) -> Iterator[None]:
+    """Report a refusal in the body in one sentence, and exit with status 1.
+
+    ``HYDRA_FULL_ERROR=1`` shows the traceback. A failing job of a sweep with a
+    :class:`~lmbm_torch.cli.sweeps.Summary` ends without an exception, whatever is raised, and the next jobs
+    run; jobs of other sweeps raise errors unchanged.
+    """
+    try:
+        yield
+    except REFUSED as error:
+        raised, is_refused = error, True
+    except InstantiationException as error:
+        raised, is_refused = error.__cause__ or ValueError(worded(error)), True
+    except Exception as error:
+        raised, is_refused = error, False
+    else:
+        return
+    hydra = HydraConfig.get()
+    is_job = hydra.mode == RunMode.MULTIRUN
+    is_whole = not is_refused or os.environ.get("HYDRA_FULL_ERROR") == "1"
+    if not (is_job and "summary" in hydra.callbacks):
+        if is_whole or is_job:
+            raise raised
+        print(
+            f"lmbm {command}: {raised}\nHYDRA_FULL_ERROR=1 before the command shows where.", file=sys.stderr
+        )
+        sys.exit(1)
+    if is_whole:
+        traceback.print_exception(raised)
+    print(f"lmbm {command}, job {hydra.job.num}: {raised}", file=sys.stderr)
+    # Hydra makes it before the job begins.
+    with suppress(OSError):
+        Path(hydra.runtime.output_dir).rmdir()
+
+
+def check_given(config: DictConfig, groups: Collection[Any]) -> None:
+    """Raise ValueError if a key of these groups has no value yet (``???``)."""
+    missing = sorted(key for key in OmegaConf.missing_keys(config) if key.split(".")[0] in groups)
+    if missing:
+        words = " ".join(f"{key}=…" for key in missing)
+        raise ValueError(f"{', '.join(missing)}: expected a value, got none: add {words}")
+
+
+def check_callbacks(config: DictConfig) -> None:
+    """Raise ValueError for settings of callbacks missing from the chosen files of callbacks."""
+    hydra = HydraConfig.get()
+    asked = [each.partition("=")[2] for each in hydra.overrides.task if each.startswith("callbacks=")]
+    # Hydra keeps no choice of several.
+    chosen = asked[-1] if asked else hydra.runtime.choices.get("callbacks")
+    nodes = dict(config.get("callbacks") or {})
+    absent = [name for name, node in nodes.items() if isinstance(node, DictConfig) and "_target_" not in node]
+    added = [name for name in str(chosen).strip("[]").replace(" ", "").split(",") if name]
+    if not absent or not WHOLE.keys().isdisjoint(added):
+        return
+    folder = Path(CONFIGURATION, "callbacks")
+    for name, parts in WHOLE.items():
+        held = {key for part in parts for key in OmegaConf.load(folder / f"{part}.yaml")}
+        if held.issuperset(absent):
+            raise ValueError(
+                f"callbacks: expected those that have settings ({', '.join(absent)}), got {chosen} without "
+                f"them: write 'callbacks=[{','.join([name, *added])}]'"
+            )

@@ -1,4 +1,4 @@
-"""The command ``lmbm``: finds the command that its first argument names."""
+"""The command ``lmbm``, which runs the command in the first argument."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HELP = "\n".join(
 
 
 def main() -> None:
-    """Run the command that the arguments of the process name, as its module would run by itself."""
+    """Run the command in the arguments of the process, as ``python -m`` would run the module."""
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
         print(HELP)
@@ -41,7 +41,7 @@ def main() -> None:
     else:
         del sys.argv[1]
         try:
-            # As a module of its own, by which Lightning starts further processes.
+            # As a main module, from which Lightning can start further processes.
             with naming_extras():
                 runpy.run_module(f"{__package__}.{command}", run_name="__main__", alter_sys=True)
         except ModuleNotFoundError as error:

@@ -24,9 +24,9 @@ from lmbm_torch.prediction.reports import write_metrics
 from lmbm_torch.prediction.saved import MODEL
 from lmbm_torch.training import runs
 
-# What an estimator does without.
+# Keys without effect on an estimator.
 OF_EPOCHS = ("model", "ordering", "inference", "loss", "training", "trainer", "callbacks", "logger")
-# Keys of their own that not every estimator takes.
+# Keys that only some estimators take.
 SETTINGS = ("C", "margin", "coupling_penalty")
 # Fitted attributes, and their names in metrics.json.
 REPORTED = {
@@ -44,11 +44,11 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
     """Fit in the new directory ``paths.run``; print, store and return the metrics.
 
     Args:
-        overrides: of the command line, of which those that no estimator has are refused.
+        overrides: of the command line; overrides without effect on an estimator are refused.
 
     Raises:
-        ValueError: such an override, a key of the wrong type, a directory that is not empty, or data that the
-            estimator does not take.
+        ValueError: such an override, a key of the wrong type, a directory that is not empty, or data of a
+            kind that the estimator refuses.
     """
     _check_overrides(overrides, str(OmegaConf.to_container(config.estimator)))
     kept_alone = OmegaConf.masked_copy(config, [*Estimation.__annotations__])
@@ -62,10 +62,10 @@ def start(config: DictConfig, overrides: Sequence[str] = ()) -> dict[str, float]
 
 
 def _check_overrides(overrides: Sequence[str], estimator: str) -> None:
-    """Raise ValueError if one would be without effect.
+    """Raise ValueError if an override would be without effect.
 
     Args:
-        estimator: its node, unresolved.
+        estimator: the node of the estimator, unresolved.
     """
     unused = [each for each in overrides if each.lstrip("+~").split("=")[0].split(".")[0] in OF_EPOCHS]
     if unused:
@@ -116,10 +116,10 @@ def _fit_to_labels(
 
 
 def _take_rules(estimator: Any, rules: Constraints) -> None:
-    """Give an estimator the rules of a file, for its training, where it looks at rules, and for its answers.
+    """Set the rules of a file as constraints of an estimator, for training and for predictions.
 
     Raises:
-        ValueError: one that takes none, or has some.
+        ValueError: an estimator that takes no constraints, or has some.
     """
     if estimator.get_params(deep=False).get("constraints", rules) is not None:
         kind = type(estimator).__name__
@@ -143,19 +143,17 @@ def _fit_to_sequences(
 
 
 def _chosen(estimator: Any) -> dict[str, float]:
-    """Return the chosen C and its mean score, and print all scores; nothing without cross-validation."""
+    """Return the chosen C and the mean score, and print all scores; nothing without cross-validation."""
     if not hasattr(estimator, "Cs_"):
         return {}
     scores = estimator.scores_.mean(0)
     every = ", ".join(f"{C:.3g}: {score:.3f}" for C, score in zip(estimator.Cs_, scores, strict=True))
     print_line(f"C = {estimator.C_:.3g} has the best mean score of {len(estimator.scores_)} folds ({every})")
-    if estimator.C_edge_ is not None:
-        print_line(f"it is the {estimator.C_edge_} that was searched: estimator.Cs=[…] takes others, too")
     return {"fit/C": estimator.C_, "fit/cv_score": float(scores.max())}
 
 
 def reported(estimator: Any) -> dict[str, float]:
-    """What a fitted estimator says of its training."""
+    """Return numbers of the training from fitted attributes of an estimator."""
     found = {name: getattr(estimator, attribute, None) for attribute, name in REPORTED.items()}
-    # The objective of a conditional RBM is a name.
+    # The objective of a conditional RBM is a text.
     return {name: float(value) for name, value in found.items() if not isinstance(value, str | None)}

@@ -1,6 +1,6 @@
 """Metrics of a trained model on labelled rows.
 
-A run decodes as it did in its training, so that its test metrics are those of its metrics.json.
+A run decodes as in training: the test metrics are the same as in metrics.json.
 
 lmbm evaluate runs/…/                 # on the test part of the run's own data
 lmbm evaluate runs/…/ data.csv        # on other labelled rows
@@ -15,11 +15,11 @@ from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, te
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, compare."""
+    """Read a model and labelled rows, decode, and print the metrics."""
     parser = file_parser("evaluate", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli.showing import print_measured, print_metrics
     from lmbm_torch.prediction import answers, chains, reading
     from lmbm_torch.prediction.reports import write_metrics

@@ -1,4 +1,4 @@
-"""The calls that compile the kernels, each on a small problem; a further family is one row of a table."""
+"""Calls on small problems that compile the kernels; a further model family is a row of a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LABELS = 6
 
 
 def call(name: str) -> int:
-    """Make one of ``FIRST_CALLS``; the number of functions that were compiled for it."""
+    """Make a call of ``FIRST_CALLS``; return the number of functions compiled for the call."""
     # That a call takes long is no news here.
     logging.getLogger("lmbm_torch").setLevel(logging.ERROR)
     before = num_compiled()
@@ -44,7 +44,7 @@ def call(name: str) -> int:
 
 
 def instances(form: str, rows: int = 40) -> tuple[Any, np.ndarray]:
-    """Features in a form of ``FORMS``, of which so few are not 0 that CSR stays CSR, and labels of them."""
+    """Return features in a form of ``FORMS``, sparse enough for CSR to stay CSR, and labels."""
     random = np.random.default_rng(0)
     X = random.standard_normal((rows, 8)) * (random.random((rows, 8)) < 0.25)
     return FORMS[form](X), (X @ random.standard_normal((8, LABELS)) > 0).astype(int)
@@ -69,7 +69,7 @@ def fit(estimator: Any, form: str, rows: int = 40) -> None:
 
 
 def fit_classes(estimator: Any) -> None:
-    """Train on one class an instance, and predict it."""
+    """Train on classes, and predict classes."""
     X, Y = instances("dense")
     estimator.fit(X, Y[:, 0])
     estimator.predict(X)
@@ -84,7 +84,7 @@ def fit_chains(estimator: Any) -> None:
 
 
 def smooth_chains() -> None:
-    """Gradients of chains with transitions near and far apart."""
+    """Compute gradients of chains with transitions near and far apart."""
     X, Y = instances("dense")
     problem = LikelihoodProblem(X, Y[:, 0], np.arange(0, len(X) + 1, 2), 2)
     for scale in (1.0, 1e3):
@@ -92,14 +92,14 @@ def smooth_chains() -> None:
 
 
 def climb_chains() -> None:
-    """Exponentiated gradients of the chains of :func:`fit_chains`."""
+    """Update the chains of :func:`fit_chains` by exponentiated gradients."""
     X, Y = instances("dense")
     problem = ChainKernelProblem(1 + X @ X.T, Y[:, 0], np.arange(0, len(X) + 1, 2), 2)
     exponentiated_gradient.update(problem, exponentiated_gradient.init(problem), num_iters=2)
 
 
 def search(dtype: torch.dtype) -> None:
-    """Decode Boltzmann machines and networks, with couplings of their own, shared ones, and under rules."""
+    """Decode Boltzmann machines and belief networks, with shared couplings, own couplings, and rules."""
     generator = torch.Generator().manual_seed(0)
     many = torch.randn(few_parents.LABELS, few_parents.LABELS, generator=generator, dtype=dtype)
     banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many)))
@@ -134,7 +134,7 @@ def search(dtype: torch.dtype) -> None:
 
 
 def propagate(dtype: torch.dtype) -> None:
-    """Belief propagation on restricted Boltzmann machines, by either of its kernels."""
+    """Run belief propagation on restricted Boltzmann machines, by both kernels."""
     generator = torch.Generator().manual_seed(0)
     for batch, visible, hidden in ((40, 6, 4), (2, 70, 40)):
         shapes = ((batch, visible), (batch, hidden), (visible, hidden))

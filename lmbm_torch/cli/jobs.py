@@ -1,4 +1,4 @@
-"""Runs of ``lmbm train``: begun in a new directory, or taken up again."""
+"""Runs of ``lmbm train`` by epochs: started in a new directory, or resumed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 from lmbm_torch.training import runs
-from lmbm_torch.training.configured import build, left_out
-from lmbm_torch.training.processes import is_follower, starts_others
+from lmbm_torch.training.configured import build, is_follower, left_out, starts_others
 from lmbm_torch.training.structured import StructuredModule
 
 
@@ -30,25 +29,25 @@ def start(config: DictConfig) -> dict[str, float]:
     """Train in the new directory ``paths.run``; print, store and return the metrics.
 
     Raises:
-        ValueError: a key of the wrong type; or the directory exists and is not empty, or another run claims
-            it at the same time.
+        ValueError: a key of the wrong type; a directory that is not empty, or claimed by another run at the
+            same time.
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
     check_types(resolved, Training)
     if is_follower(config.trainer):
-        # The run is one, and so is its directory, which the first process has.
+        # The first process has claimed the directory of the run.
         return _complete(Path(config.paths.run), *build(config))
     with runs.claimed(config.paths.run, OmegaConf.to_yaml(config, resolve=True)) as directory:
         parts = build(config)
         runs.check_measurable(parts[2])
         if isinstance(parts[2].data, MultilabelData):
-            # Those on the disk are not read through for it.
+            # Data on disk are not read for this check.
             parts[1].check_labels(parts[2].train_set)
         _check_sweep(parts[0])
         if config.rules is not None:
             runs.keep_rules(directory, config.rules, parts[2].label_names)
-            # Refused now, where the decoder takes none, and not after the training.
+            # A decoder without rules is refused now, not after the training.
             with runs.obeying(directory, parts[1]):
                 pass
     if isinstance(parts[2].data, MultilabelData):
@@ -58,13 +57,13 @@ def start(config: DictConfig) -> dict[str, float]:
 
 
 def resume(path: str, trust: Sequence[str] = ()) -> dict[str, float]:
-    """Go on with the run of a directory from its last checkpoint; print, store and return the metrics.
+    """Resume the run in a directory from the last checkpoint; print, store and return the metrics.
 
     Args:
         trust: see :class:`~lmbm_torch.persistence.trusted.SavedConfiguration`.
 
     Raises:
-        ValueError: it is no run directory, its run is complete, or it names something that is not trusted.
+        ValueError: no run directory, a complete run, or a configuration with untrusted names.
     """
     directory = runs.interrupted_directory(path)
     configured = SavedConfiguration.read(directory, trust)
@@ -88,7 +87,7 @@ def resume(path: str, trust: Sequence[str] = ()) -> dict[str, float]:
 
 
 def _replaced(node: Any, old: str, new: str) -> Any:
-    """The same tree with another value wherever the old one stands."""
+    """Return the same tree with ``new`` wherever ``old`` stands."""
     if isinstance(node, dict):
         return {key: _replaced(value, old, new) for key, value in node.items()}
     if isinstance(node, list):
@@ -97,7 +96,7 @@ def _replaced(node: Any, old: str, new: str) -> Any:
 
 
 def _print_left_out(config: DictConfig, data: MultilabelDataModule) -> None:
-    """Say which callbacks have nothing to watch."""
+    """Print the callbacks without anything to watch."""
     if unserved := left_out(config.callbacks, data):
         watched = " and ".join(dict.fromkeys(unserved.values()))
         print_line(
@@ -107,7 +106,7 @@ def _print_left_out(config: DictConfig, data: MultilabelDataModule) -> None:
 
 
 def _check_sweep(trainer: Trainer) -> None:
-    """Refuse a job of a sweep that would start other processes, by the command line of the sweep."""
+    """Refuse a job of a sweep that would start further processes, by the command line of the sweep."""
     if starts_others(trainer) and HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
         raise ValueError(
             f"trainer: expected one process in a job of a sweep on this machine, got {trainer.world_size}; "
@@ -134,7 +133,7 @@ def _complete(
 
 
 def _print_missed_gap(trainer: Trainer, metrics: dict[str, float]) -> None:
-    """Say so where a dual solver ran out of epochs: all else looks like a finished run."""
+    """Print a notice if a dual solver ran out of epochs: the run looks finished otherwise."""
     stopping, gap = trainer.early_stopping_callback, metrics.get("fit/gap")
     if stopping is None or stopping.stopping_threshold is None or gap is None:
         return

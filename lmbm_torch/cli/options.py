@@ -1,4 +1,4 @@
-"""Arguments of the commands that apply a trained model to a file."""
+"""Arguments of the commands for a trained model and a file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MOST_PROBABLE, LEAST_HINGE = "most probable", "least hinge"
 
 
 def file_parser(command: str, description: str | None, nargs: str | None = None) -> argparse.ArgumentParser:
-    """Arguments of a command that applies a trained model to a file; the command adds its output.
+    """Return a parser for a command that applies a trained model to a file; the command adds an output.
 
     Args:
-        command: its name.
-        nargs: as argparse has it, "?" where the file may be left out.
+        command: name of the command.
+        nargs: as in argparse, "?" for an optional file.
     """
     parser = argparse.ArgumentParser(
         prog=f"lmbm {command}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -91,7 +91,7 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The options; refuses an output that exists, unless forced, or a folder for one, looked at later."""
+    """Parse options; refuse an existing output without ``--force``, unless input and output are folders."""
     options = with_rules_of_run(parser.parse_args(arguments))
     is_of_folders = options.output is not None and options.output.is_dir() and _is_folder(options)
     if options.output is not None and options.output.exists() and not (options.force or is_of_folders):
@@ -100,7 +100,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 
 def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
-    """The options, with the rules of the run that the model is of, unless they name others."""
+    """Return the options, by default with the rules in the run directory of the model."""
     folder = options.model if options.model.is_dir() else options.model.parent
     if options.rules is None and (folder / CONFIG).is_file() and (folder / RULES).is_file():
         options.rules = folder / RULES
@@ -112,13 +112,13 @@ def _is_folder(options: argparse.Namespace) -> bool:
 
 
 def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
-    """The model, whose answers obey all rules, and the decoder asked for; None for the model's own.
+    """Load the model, with rules applied, and choose the decoder; None for the decoder of the model.
 
     Raises:
-        FileNotFoundError: there is no model, or no file of rules.
-        ValueError: as :func:`~lmbm_torch.prediction.loading.load`; lines that are no rules, rules over other
-            labels, or that contradict each other; a limit of nodes, a number of labellings or rules for a
-            model that does not know such a setting.
+        FileNotFoundError: no model, or no file of rules.
+        ValueError: errors of :func:`~lmbm_torch.prediction.loading.load`; lines that are no rules, rules over
+            other labels, or contradictory rules; a node limit, a number of labellings or rules for a model
+            without such a setting.
     """
     from lmbm_torch.prediction.loading import load
 
@@ -131,11 +131,11 @@ def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Deco
 
 
 def _all_rules(file: Path, saved: Predictor) -> Constraints:
-    """The model's own rules and those of a file, each once.
+    """Return the rules of the model and of a file, without duplicates.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: lines that are no rules, rules over other labels, or that contradict each other.
+        FileNotFoundError: the file does not exist.
+        ValueError: lines that are no rules, rules over other labels, or contradictory rules.
     """
     from lmbm_torch.constraints import Constraints, read
 
@@ -146,7 +146,7 @@ def _all_rules(file: Path, saved: Predictor) -> Constraints:
 
 
 def binding(options: argparse.Namespace, saved: Predictor, features: Features) -> list[list[str]] | None:
-    """The rules, as text, that bound in the answer to each row; None of a model that obeys none."""
+    """Return the binding rules of each row as texts; None for a model without rules."""
     from lmbm_torch.prediction import answers
 
     if saved.rules is None:
@@ -157,7 +157,7 @@ def binding(options: argparse.Namespace, saved: Predictor, features: Features) -
 
 
 def _decoder(options: argparse.Namespace, saved: Predictor, **settings: Any) -> Decoder | None:
-    """The decoder by the rule of the options, with settings; None for the model's own without any."""
+    """Return a decoder by the options and settings; None for the decoder of the model without settings."""
     from lmbm_torch.inference import decode, decode_hinge
 
     if options.rule is None:
@@ -169,10 +169,10 @@ def _decoder(options: argparse.Namespace, saved: Predictor, **settings: Any) -> 
 
 
 def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelData:
-    """The rows of the file, or of the run's own data, which its configuration describes.
+    """Read the rows of the file, or of the run's own data, described by the configuration of the run.
 
     Raises:
-        ValueError: no file and no run; or the run's own training file, of which no part is asked for.
+        ValueError: neither file nor run; or the training file of the run without ``--part``.
     """
     from lmbm_torch.prediction.reading import read
 
@@ -202,7 +202,7 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
 
 
 def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> str:
-    """The name of the measured rows, for readers: a file, or a part of the run's own data."""
+    """Return a title for the measured rows: a file, or a part of the run's own data."""
     if options.file is not None:
         return f"{options.model} on {num_rows} rows of {options.file.name}"
     part = options.part or ("test" if len(data.test) else "all")
@@ -214,7 +214,7 @@ def title(options: argparse.Namespace, data: MultilabelData, num_rows: int) -> s
 
 
 def test_file(options: argparse.Namespace) -> str | None:
-    """The file that measured rows are from, of a run with one of its own for its test part, else None."""
+    """Return the name of the run's separate test file if test rows are measured, else None."""
     if options.file is not None or options.part not in (None, "test"):
         return None
     test = SavedConfiguration.read(options.model).get("data", "test")
@@ -222,7 +222,7 @@ def test_file(options: argparse.Namespace) -> str | None:
 
 
 def _limit(text: str) -> dict[str, int | None]:
-    """A number of nodes or none, as an argument by name."""
+    """Return a number of nodes, or none, as a keyword argument."""
     if text == "none":
         return {"node_limit": None}
     if not text.isdecimal() or int(text) == 0:

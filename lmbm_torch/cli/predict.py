@@ -29,7 +29,7 @@ SHOWN = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, write or show."""
+    """Read a model and new rows, decode, and write or print predictions."""
     parser = file_parser("predict", __doc__)
     parser.add_argument(
         "--output",
@@ -38,10 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
     options = parse(parser, arguments)
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from lmbm_torch.checks import check_count
     from lmbm_torch.cli.showing import Certificates, print_rows
-    from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import answers, chains, reading, tables
 
     certificates = Certificates()
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         data = reading.read_unlabelled(options.file, saved, options.delimiter)
         rows = reading.rows_of(data, options.part)
-        features = features_at(data, rows)
+        features = data.features_at(rows)
         written = reading.ids(options.file, saved, options.delimiter)
         ids = {name: [values[row] for row in rows] for name, values in written.items()}
         if (bound := binding(options, saved, features)) is not None:
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _write_parts(
     options: Namespace, saved: Predictor, decoder: Decoder | None, certificates: Certificates
 ) -> None:
-    """Read, decode and write Parquet files, some rows at a time."""
+    """Read, decode and write Parquet files, a batch of rows at a time."""
     from lmbm_torch.prediction import answers, parquet
 
     if options.output is None:
@@ -105,7 +104,7 @@ def _write_parts(
 
 
 def _job(options: Namespace) -> str:
-    """The model and what is asked of it, as a hash: who asks for the same again goes on with it."""
+    """Return a hash of the model and the settings, by which a repeated call resumes the job."""
     from lmbm_torch.files import CONFIG
     from lmbm_torch.prediction.saved import MODEL
 

@@ -16,7 +16,7 @@ ENDINGS = (".html", ".md")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, decode, compare, write."""
+    """Read a model and labelled rows, decode, compare, and write a page."""
     parser = file_parser("report", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, required=True, help="the .html or .md file to write")
     parser.add_argument("--card", action="store_true", help="write a model card; to a .md file")
@@ -25,11 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
     if options.card and options.output.suffix != ".md":
         parser.error(f"--card: expected --output to end in .md, got {options.output}")
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from rich.console import Console
 
     from lmbm_torch.cli.showing import print_measured
-    from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import chains, pages, reading
     from lmbm_torch.prediction.findings import findings
 
@@ -43,10 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         saved, decoder = chosen(options)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
-        # The rows of a file say nothing of what the model was trained on.
+        # A file does not have the training rows of the model.
         trained_on = data.labels[data.train] if options.file is None and len(data.train) else None
         found = findings(saved, data, rows, decoder, trained_on)
-        bound = binding(options, saved, features_at(data, rows))
+        bound = binding(options, saved, data.features_at(rows))
         page = pages.report(title(options, data, len(rows)), saved, found, bound or ())
         page = pages.card(page, data.name) if options.card else page
         write(page, options.output, "w" if options.force else "x")

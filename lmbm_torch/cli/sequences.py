@@ -1,4 +1,4 @@
-"""What ``lmbm predict``, ``evaluate`` and ``report`` do with an estimator of sequences."""
+"""The commands ``lmbm predict``, ``evaluate`` and ``report`` for estimators of sequences."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 
 from lmbm_torch.cli.showing import print_line, print_metrics, print_rows
 from lmbm_torch.data import SequenceData
-from lmbm_torch.data.sequences.columns import Tokens, read_columns, write_columns
-from lmbm_torch.data.sequences.conll import TEST, TRAIN
+from lmbm_torch.data.sequences.conll import TEST, TRAIN, Tokens, read_columns, write_columns
 from lmbm_torch.files import CONFIG
 from lmbm_torch.persistence.trusted import SavedConfiguration
 from lmbm_torch.prediction import chain_reports, chain_tables, chains
@@ -21,7 +20,7 @@ from lmbm_torch.prediction.reports import write_metrics
 SHOWN = 20
 SHOWN_LINES = 5
 FOLDS = {"train": TRAIN, "test": TEST}
-# Options that are those of label vectors, as they are typed.
+# Options for label vectors only, as typed.
 OF_LABELS = {
     "rule": "--most-probable, --least-hinge",
     "limit": "--node-limit",
@@ -32,10 +31,10 @@ OF_LABELS = {
 
 
 def predict(options: Namespace) -> None:
-    """Read, decode, write or show: .csv files have a row for each token, others the columns that were read.
+    """Read, decode, write or print: .csv files get a row for each token, other files columns and tags.
 
     Raises:
-        ValueError, OSError: what cannot be read, written or asked for.
+        ValueError, OSError: unreadable input, unwritable output, or options for label vectors only.
     """
     saved = _opened(options)
     tokens = read_columns(options.file)
@@ -70,10 +69,10 @@ def predict(options: Namespace) -> None:
 
 
 def evaluate(options: Namespace) -> None:
-    """Read, decode, compare.
+    """Read, decode, and print the metrics.
 
     Raises:
-        ValueError, OSError: as :func:`predict`.
+        ValueError, OSError: see :func:`predict`.
     """
     saved = _opened(options)
     data, chosen, said = _labelled(options, saved)
@@ -86,10 +85,10 @@ def evaluate(options: Namespace) -> None:
 
 
 def report(options: Namespace, write: Callable[..., None]) -> None:
-    """Read, decode, compare, write.
+    """Read, decode, compare, and write a page.
 
     Raises:
-        ValueError, OSError: as :func:`predict`.
+        ValueError, OSError: see :func:`predict`.
     """
     saved = _opened(options)
     data, chosen, said = _labelled(options, saved)
@@ -102,7 +101,7 @@ def report(options: Namespace, write: Callable[..., None]) -> None:
 
 
 def described(data: SequenceData) -> str:
-    """A sentence on what was read."""
+    """Return a sentence on the sequences of a data set."""
     lengths = np.diff(data.start)
     parts = []
     for fold, words in ((TRAIN, "to train"), (TEST, "to test")):
@@ -113,13 +112,13 @@ def described(data: SequenceData) -> str:
 
 
 class _Proven:
-    """How many answers are proven."""
+    """Counts of sequences and of proven answers."""
 
     def __init__(self) -> None:
         self.sequences = self.proven = 0
 
     def counting(self, found: Iterable[Tagging]) -> Iterator[Tagging]:
-        """The same answers, counted as they pass."""
+        """Yield the same answers, counting each."""
         for each in found:
             self.sequences += len(each.lengths)
             self.proven += int(each.decoding.status.exact.sum())
@@ -134,7 +133,7 @@ def _opened(options: Namespace) -> FittedChain:
 
 
 def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.ndarray, list[str]]:
-    """The sequences of the file, or of the run's own data; which of them, and sentences on what was read."""
+    """Return sequences of the file or of the run's own data, a mask of the chosen ones, and a description."""
     if options.file is not None:
         if options.part not in (None, "all"):
             raise ValueError(f"--part: expected all of a file, which has no parts, got {options.part}")

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
 
-# In log-probabilities, beyond what rounding makes.
 SHOWN_NAMES = 10
+# Of log-probabilities; smaller differences may be rounding.
 LEAST_DIFFERENCE = 1e-4
 SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
-    """A table, with a rule between the groups that names like ``test/exact_match`` make."""
+    """Print a table, with a rule between groups of names such as ``test/exact_match``."""
     # By itself, since a table breaks its title over lines.
     Console().print(title, soft_wrap=True, highlight=False, markup=False)
     table = Table()
@@ -44,7 +44,7 @@ def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
 def print_rows(
     names: Sequence[str], rows: Sequence[Sequence[object]], ids: Sequence[str] = (), *, is_all: bool
 ) -> None:
-    """Rows of predictions, by the columns that a console has room for."""
+    """Print rows of predictions, in the columns with room on a console."""
     kept = [place for place, name in enumerate(names) if name in (*SHOWN_COLUMNS, *ids)]
     table = Table()
     for place in kept:
@@ -60,23 +60,23 @@ def print_rows(
 
 
 def print_line(text: str) -> None:
-    """A line, however long."""
+    """Print a line of any length, without wrapping."""
     Console().print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """``1 label``, ``2 labels``."""
+    """Return a count with the noun: ``1 label``, ``2 labels``."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def print_data(data: MultilabelData, module: Any, test: str | None = None) -> None:
-    """The rows, kinds of columns, missing labels, and labels that there is nothing to learn about.
+    """Print numbers of rows, kinds of columns, missing labels, and labels with nothing to learn.
 
-    The labels of data on the disk are not read through for it.
+    Labels of data on disk are not read for this purpose.
 
     Args:
-        module: that serves the data, which knows their parts.
-        test: the file that the test part comes from; None for that of the others.
+        module: the data module that serves the data.
+        test: the file of the test part; None for a test part from the same source.
     """
     parts = {"to train": len(module.train_set), "to validate": len(module.validation_set)}
     parts["to test" if test is None else f"to test ({Path(test).name})"] = len(module.test_set)
@@ -89,11 +89,11 @@ def print_data(data: MultilabelData, module: Any, test: str | None = None) -> No
 
 
 def print_measured(data: MultilabelData, rows: Int[np.ndarray, " rows"], test: str | None = None) -> None:
-    """What measures are made from: rows, kinds of columns, and labels of which some measures tell nothing.
+    """Print the measured rows, kinds of columns, and labels for which some measures say nothing.
 
     Args:
-        rows: that are measured.
-        test: the file that all of them are, where it is another than that of the rest.
+        rows: the measured rows.
+        test: the file of the rows, if different from the training file.
     """
     of_all = f"{data.name}: {len(rows)} of {counted(data.num_instances, 'row')}"
     measured = of_all if test is None else f"{test}: {counted(len(rows), 'row')}"
@@ -108,7 +108,7 @@ def _sizes(data: MultilabelData) -> str:
 
 
 def _print_columns(data: MultilabelData) -> None:
-    """Of tables, the kinds of their columns."""
+    """Print the kinds of columns of a table."""
     if data.schema is None:
         return
     kinds = Counter(map(_kind, data.schema.columns))
@@ -118,10 +118,10 @@ def _print_columns(data: MultilabelData) -> None:
 
 
 def _print_labels(data: MultilabelData, drawn: Sequence[str]) -> None:
-    """Missing labels, and labels that are the same in all training rows.
+    """Print the number of missing labels, and labels with the same value in all training rows.
 
     Args:
-        drawn: what rows were held out to do.
+        drawn: purposes of the held-out rows.
     """
     absent = np.isnan(data.labels)
     if absent.any():
@@ -134,7 +134,7 @@ def _print_labels(data: MultilabelData, drawn: Sequence[str]) -> None:
 
 
 def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str], sentence: str) -> None:
-    """The number, the value and the names of labels that are the same in all rows."""
+    """Print number, value and names of labels with the same value in all rows."""
     for words, value in (("true", 1), ("false", 0)):
         fixed = ((labels == value) | np.isnan(labels)).all(0)
         if fixed.any():
@@ -144,21 +144,21 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
 
 
 def _kind(column: Any) -> str:
-    """Numbers, categories or texts."""
+    """Return numbers, categories or texts."""
     if hasattr(column, "terms"):
         return "texts"
     return "numbers" if column.categories is None else "categories"
 
 
 class Certificates:
-    """How many answers are proven, and where their probabilities come from."""
+    """Counts of proven answers, and the sources of probabilities."""
 
     def __init__(self) -> None:
         self.rows = self.proven = self.ended = self.reversed = 0
         self.methods: set[str] = set()
 
     def counting(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-        """The same predictions, counted as they pass."""
+        """Yield the same predictions, counting each."""
         for prediction in predictions:
             self.rows += len(prediction.decoding.status.exact)
             self.proven += int(prediction.decoding.status.exact.sum())
@@ -172,7 +172,7 @@ class Certificates:
             yield prediction
 
     def print(self) -> None:
-        """A line of both."""
+        """Print the counts in a line."""
         likely = ", ".join(sorted(self.methods)) or "none, since the model only scores them"
         rows = counted(self.rows, "row")
         Console().print(f"{rows}, {self.proven} proven optimal; probabilities of labels: {likely}")

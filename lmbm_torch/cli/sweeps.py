@@ -1,4 +1,4 @@
-"""The end of a sweep: what its jobs were told, beside what came of them."""
+"""The end of a sweep: overrides of the jobs and the resulting metrics."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ MEASURES = (
 
 
 class Summary(Callback):
-    """Prints a row for each job of a sweep: its number, what differs from the others, and its metrics.
+    """A Hydra callback that prints a row for each job of a sweep: number, differing overrides, metrics.
 
-    Where a job has none, since it was refused or failed, the sweep ends with status 1.
+    If a job has no metrics, because of a refusal or a failure, the sweep ends with status 1.
     """
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Called by Hydra when all jobs have ended."""
+        """Print the tables after all jobs."""
         from rich.console import Console
 
         folder, jobs = Path(config.hydra.sweep.dir), jobs_of(config.hydra.overrides.task)
@@ -47,11 +47,11 @@ class Summary(Callback):
 
 
 def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], width: int) -> Iterator[Table]:
-    """Tables of what differs between jobs and of their metrics, as many as the width makes of one.
+    """Yield tables of differing overrides and of metrics, split to fit the width.
 
     Args:
-        jobs: their overrides, key → value.
-        found: the metrics of each.
+        jobs: the overrides of each job, key → value.
+        found: the metrics of each job.
         width: of the console, in characters.
     """
     from rich.table import Table
@@ -61,11 +61,11 @@ def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], wi
     numbered = [["job", *map(str, range(len(jobs)))]]
     told = [[key, *(job.get(key, "") for job in jobs)] for key in varied]
     values = [[name, *(f"{each[name]:.4g}" if name in each else "–" for each in found)] for name in measured]
-    # A group and what is in it stand one above the other.
+    # The group above the name within the group.
     columns = [[each[0].replace("/", "/\n"), *each[1:]] for each in values]
     fixed = numbered + [[each[0].replace(".", ".\n"), *each[1:]] for each in told]
     while True:
-        # Two blanks and a line beside every column.
+        # Every column has two blanks and a line.
         room, count = width - 1 - sum(map(_width, fixed)), 0
         while count < len(columns) and (room := room - _width(columns[count])) >= 0:
             count += 1
@@ -86,7 +86,7 @@ def _width(column: Sequence[str]) -> int:
 
 
 def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
-    """The overrides of each job of Hydra's own sweeper, key → value, in the order of their numbers."""
+    """Return the overrides of each job of Hydra's own sweeper, key → value, in the order of job numbers."""
     told: dict[str, list[str]] = {}
     for each in OverridesParser.create().parse_overrides(list(overrides)):
         values = (
@@ -97,11 +97,11 @@ def jobs_of(overrides: Sequence[str]) -> list[dict[str, str]]:
 
 
 def differs(jobs: Sequence[dict[str, str]], key: str) -> bool:
-    """Whether the jobs were told different values of a key."""
+    """Return whether jobs have different values of a key."""
     return len({job.get(key) for job in jobs}) > 1
 
 
 def metrics_of(folder: Path) -> dict[str, float]:
-    """The metrics of a job's run; none if it has not come to its end."""
+    """Return the metrics of a job's run; none for an unfinished run."""
     file = folder / METRICS
     return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

@@ -17,14 +17,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.cli.refusals import check_callbacks, check_given, in_a_sentence
+from lmbm_torch.cli.configuration import CONFIGURATION, check_callbacks, check_given, in_a_sentence
 from lmbm_torch.cli.typed import Estimation
 
 
 @hydra.main(version_base="1.3", config_path=CONFIGURATION, config_name="train")
 def main(config: DictConfig) -> None:
-    """Run what the command line composes, or go on with what it names."""
+    """Run the configuration of the command line, or resume a run."""
     with in_a_sentence("train"):
         _run(config)
 
@@ -47,7 +46,7 @@ def _run(config: DictConfig) -> None:
         check_given(config, Estimation.__annotations__ if is_estimator else config.keys())
         if not is_estimator:
             check_callbacks(config)
-    # At use: whatever the command line gets wrong is answered before.
+    # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli import estimated, jobs
 
     if config.resume is not None:

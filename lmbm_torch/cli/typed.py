@@ -1,4 +1,4 @@
-"""Configurations held to the annotations of what they call, before anything is made."""
+"""Type checks of configurations against the annotations of called functions, before any call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Made = Callable[..., Any]
 
 
 class Learning(TypedDict):
-    """What ``lmbm train`` holds, whatever learns."""
+    """The keys of ``lmbm train``, whatever the kind of training."""
 
     name: str
     seed: int
@@ -48,7 +48,7 @@ class Learning(TypedDict):
 
 
 class Training(Learning):
-    """What it holds for a model that is trained by a loop or a solver."""
+    """The keys of ``lmbm train`` for a model trained by epochs."""
 
     resume: str | None
     trust: list[str]
@@ -63,13 +63,13 @@ class Training(Learning):
 
 
 class Estimation(Learning):
-    """What ``lmbm train estimator=…`` keeps of it."""
+    """The keys of ``lmbm train estimator=…``."""
 
     estimator: Made
 
 
 class Comparison(TypedDict):
-    """What ``lmbm compare`` holds."""
+    """The keys of ``lmbm compare``."""
 
     data: Made
     methods: list[str] | None
@@ -85,16 +85,16 @@ class Comparison(TypedDict):
 
 
 def check_types(config: Mapping[Any, Any], keys: type) -> None:
-    """Refuse values of another type than they are used as, wherever a configuration holds them.
+    """Raise ValueError for values of a wrong type, anywhere in a configuration.
 
     Args:
-        config: nested mappings and lists, with everything in it resolved.
-        keys: the typed dictionary of its own keys. Every other mapping with a ``_target_`` is held to the
-            annotations of that function or class.
+        config: nested mappings and lists, resolved.
+        keys: the typed dictionary of the top-level keys. Every other mapping with a ``_target_`` is checked
+            against the annotations of that function or class.
 
     Raises:
-        ValueError: a value of another type, a target that cannot be imported, or an argument that the target
-            does not have; the message names the key.
+        ValueError: a value of another type, a target that cannot be imported, or an unknown argument of the
+            target; the message names the key.
     """
     _check_fields("", config, get_type_hints(keys))
     _check_targets("", config)
@@ -103,11 +103,12 @@ def check_types(config: Mapping[Any, Any], keys: type) -> None:
 def check_call(
     key: str, target: Callable[..., Any], arguments: Mapping[Any, Any], *, is_partial: bool = False
 ) -> None:
-    """Refuse arguments by name that ``target`` does not have, or annotates with another type.
+    """Raise ValueError for keyword arguments that ``target`` does not have or annotates with another type.
 
     Args:
         key: the place of the arguments in the configuration.
-        is_partial: whether others are added later: one without a default may be null until then.
+        is_partial: whether further arguments follow later: arguments without a default may be null until
+            then.
 
     Raises:
         ValueError: see :func:`check_types`.
@@ -146,9 +147,9 @@ def _located(key: str, path: Any) -> Callable[..., Any]:
 
 
 def _arguments(target: Callable[..., Any], is_partial: bool) -> tuple[dict[str, Any], bool]:
-    """The arguments that a target has by name with their annotations, and whether it takes others as well.
+    """Return the keyword arguments of a target with annotations, and whether any further argument is allowed.
 
-    A class that passes others on to its bases has theirs.
+    A class with ``**kwargs`` has the arguments of the base classes, too.
     """
     functions = [each.__init__ for each in target.__mro__] if inspect.isclass(target) else [target]
     expected: dict[str, Any] = {}
@@ -189,7 +190,7 @@ def _inside(key: str, name: Any) -> str:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """Whether a value of YAML can stand for an argument of a kind; other kinds are made by nodes."""
+    """Return whether a value of YAML can stand for an argument of a type; nodes make the rest."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return any(_fits(value, each) for each in inner)
@@ -222,12 +223,12 @@ _WORDS = {int: "an integer", float: "a number", bool: "true or false", str: "a t
 
 
 def _place(kind: Any) -> float:
-    """Where a kind is named among others: null last, kinds without a word before it."""
+    """Return the position of a type in messages: null last, types without a word before null."""
     return list(_WORDS).index(kind) if kind in _WORDS else len(_WORDS) - 1.5
 
 
 def _described(kind: Any) -> str:
-    """A kind, for whoever writes YAML."""
+    """Return words for a type, for authors of YAML."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         # typing gives whichever union of these was made first.

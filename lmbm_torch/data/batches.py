@@ -1,27 +1,30 @@
-"""Instances in batches, each with the place where its dual variables or its chain's state are kept."""
+"""Batches of instances and of sequences, with the places where dual variables or chain states are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from scipy.sparse import issparse
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from lmbm_torch.data.features import Features
+from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.shapes import Float, Int
 
 
 class Batch(NamedTuple):
-    """Some instances of one part of a data set.
+    """A batch of instances of a part of a data set.
 
     Args:
         features: dense, or in CSR layout where the data set is sparse.
-        labels: 0, 1, or NaN where the label is not known.
-        index: the instances' rows in that part, the same in every epoch and order.
+        labels: 0, 1, or NaN where a label is not known.
+        index: rows of the instances in the part, the same in every epoch and order.
     """
 
     features: Float[Tensor, "batch features"]
@@ -30,7 +33,7 @@ class Batch(NamedTuple):
 
 
 class InstanceDataset(Dataset[Batch]):
-    """One part of a data set in memory, scaled; a whole batch is fetched at once.
+    """A part of a data set in memory, with scaled features; a whole batch is fetched at once.
 
     Args:
         features: ``(instances, features)``, a dense array or a CSR array.
@@ -53,14 +56,14 @@ class InstanceDataset(Dataset[Batch]):
 
 
 class DeviceDataset(Dataset[Batch]):
-    """One part of a data set on a device, where its batches are put together; the same ones.
+    """A part of a data set on a device, where batches are put together.
 
     Args:
-        part: dense; all of it is copied.
-        device: with room for it.
+        part: dense; all instances are copied to the device.
+        device: with enough memory for the part.
 
     Raises:
-        ValueError: CSR features, whose rows torch does not pick on a device.
+        ValueError: CSR features, whose rows torch cannot pick on a device.
     """
 
     def __init__(self, part: InstanceDataset, device: torch.device) -> None:
@@ -81,7 +84,7 @@ class DeviceDataset(Dataset[Batch]):
 
 
 def in_order(dataset: Dataset[Any], batch_size: int, **loading: Any) -> DataLoader:
-    """Batches in the order of the rows.
+    """Return batches in the order of the rows.
 
     Args:
         loading: ``num_workers`` and ``pin_memory`` of torch's loader.
@@ -97,11 +100,11 @@ def shuffled(
     process: int = 0,
     **loading: Any,
 ) -> DataLoader:
-    """Batches in an order that the seed and the epoch fix, so that a resumed run sees the same ones.
+    """Return batches in an order by seed and epoch; a resumed run sees the same batches.
 
-    Lightning sets the epoch; in a loop of your own call ``loader.sampler.set_epoch(epoch)``. Several
-    processes each get their share, every so manieth row of the order, padded to equal lengths by rows of its
-    beginning, which come last.
+    Lightning sets the epoch; in your own loop call ``loader.sampler.set_epoch(epoch)``. With several
+    processes, each process gets every n-th row of the order. Shares are padded to equal lengths by rows from
+    the beginning of the order, which come last.
 
     Args:
         loading: see :func:`in_order`.
@@ -111,5 +114,56 @@ def shuffled(
 
 
 def _as_fetched(batch: Any) -> Any:
-    """A batch comes whole from ``__getitems__``: there is nothing to collate."""
+    """Return a batch as ``__getitems__`` made it: there is nothing to collate."""
     return batch
+
+
+class SequenceBatch(NamedTuple):
+    """A batch of sequences of a part of a data set.
+
+    Args:
+        features: the positions of all sequences, one sequence after another, dense or in CSR layout.
+        lengths: number of positions of each sequence.
+        labels: class indices, ``PADDING`` (−1) beyond the end of a sequence.
+        index: numbers of the sequences in the part, the same in every epoch and order.
+    """
+
+    features: Float[Tensor, "positions features"]
+    lengths: Int[Tensor, " batch"]
+    labels: Int[Tensor, "batch length"]
+    index: Int[Tensor, " batch"]
+
+
+class SequenceDataset(Dataset[SequenceBatch]):
+    """Folds of a set of sequences; a whole batch is fetched at once.
+
+    For :func:`shuffled` and :func:`in_order`.
+
+    Args:
+        data: the sequences.
+        folds: the folds to serve.
+
+    Raises:
+        ValueError: folds without a sequence.
+    """
+
+    def __init__(self, data: SequenceData, folds: Sequence[int]) -> None:
+        self.data = data
+        self.chosen = np.flatnonzero(np.isin(data.fold, folds))
+        if not len(self.chosen):
+            raise ValueError(f"folds: expected some of the {data.num_folds}, got {list(folds)}")
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def __getitem__(self, number: int) -> SequenceBatch:
+        return self.__getitems__([number])
+
+    def __getitems__(self, numbers: Sequence[int]) -> SequenceBatch:
+        start, chosen = self.data.start, self.chosen[list(numbers)]
+        lengths = torch.from_numpy(np.diff(start)[chosen])
+        places = np.concatenate([np.arange(*start[each : each + 2]) for each in chosen])
+        inside = torch.arange(int(lengths.max())) < lengths[:, None]
+        labels = torch.full(inside.shape, PADDING)
+        labels[inside] = torch.from_numpy(self.data.labels[places])
+        return SequenceBatch(to_tensor(self.data.features[places]), lengths, labels, torch.tensor(numbers))

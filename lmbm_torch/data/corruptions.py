@@ -1,7 +1,7 @@
-"""Corruptions of clean binary images, for problems of restoring them.
+"""Corruptions of clean binary images, for problems of image restoration.
 
-A corruption is called with images and their rows in the data set. Its effect on an image depends on its seed
-and on the image's row alone: the same in every run, and in every selection of images.
+A corruption is called with images and their rows in the data set. The effect on an image depends only on the
+seed and on the row: the same in every run, and in every selection of images.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Images = Shaped[np.ndarray, "images height width"]
 
 
 class _Corruption(ABC):
-    """A corruption, which says how to change one image in place by a generator of the image's own."""
+    """A corruption, a change of an image in place by a random generator of the image."""
 
     seed: int
 
@@ -35,7 +35,7 @@ class _Corruption(ABC):
 
 @dataclass(frozen=True)
 class Flip(_Corruption):
-    """Noise: each pixel is flipped with the same probability, independently of all others.
+    """Noise: each pixel is flipped with the same probability, independently of the other pixels.
 
     Args:
         probability: 0.1 and 0.2 in belief_propagation_in_crbms_2017.
@@ -61,15 +61,15 @@ class Flip(_Corruption):
 
 @dataclass(frozen=True)
 class Occlude(_Corruption):
-    """A square patch, anywhere inside the image, is covered with one value.
+    """Occlusion: a square patch at a random place of the image is covered with one value.
 
     Args:
-        size: of the patch's sides; 8 and 12 in belief_propagation_in_crbms_2017.
-        value: 0 or 1, which hides it: MNIST's background is 0, that of the Caltech silhouettes 1.
+        size: length of the sides of the patch; 8 and 12 in belief_propagation_in_crbms_2017.
+        value: 0 or 1; the background is 0 in MNIST and 1 in the Caltech silhouettes.
         seed: of the places.
 
     Raises:
-        ValueError: a size below one, or when called, one above the images'; another value.
+        ValueError: a size below one or, when called, above the size of the images; another value.
     """
 
     size: int = 8

@@ -1,4 +1,4 @@
-"""A multi-label data set in batches, for Lightning."""
+"""Multi-label data sets in batches, for Lightning."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, DeviceDataset, InstanceDataset, in_order, shuffled
-from lmbm_torch.data.dataset import MultilabelData, join
+from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.svmlight import read_svmlight
+from lmbm_torch.data.formats.table import groups_of, open_table, read_table
+from lmbm_torch.data.mapped import MappedData
 from lmbm_torch.data.scaling import Scaling, unscaled
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.reading import groups_of, read_table
 from lmbm_torch.data.tables.schema import Schema
-from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
@@ -33,39 +33,40 @@ with naming_extras():
 
 
 class MultilabelDataModule(LightningDataModule):
-    """Scales a data set, holds out a validation part and serves :class:`lmbm_torch.data.batches.Batch`.
+    """A Lightning data module that scales a data set, holds out a validation part and serves batches.
 
-    Everything is in memory and ready after construction: sizes and scaling are known before a model is made.
-    Sparse features stay sparse. A checkpoint carries the scaling, and refuses to go on with another one.
+    All data are in memory and ready after construction: sizes and scaling are known before a model is made.
+    Sparse features stay sparse. A checkpoint holds the scaling; training with another scaling is refused.
+    Batches are :class:`lmbm_torch.data.batches.Batch`.
 
     Args:
-        data: the data set to serve.
-        scaling: by default none, for what is trained in units of its own; ``usual``, ``standardise`` (dense
-            features only) or ``unit_norm`` of :mod:`lmbm_torch.data.scaling`, fitted here on the training
-            part without the validation part; or a fitted one, such as a checkpoint's.
-        validation_fraction: the share of the training part's rows of complete labels that is held out; 0 for
-            none, or where the data come with a validation part, which is then served.
+        data: the data set.
+        scaling: by default none, for models that scale features themselves; ``usual``, ``standardise`` (dense
+            features only) or ``unit_norm`` of :mod:`lmbm_torch.data.scaling`, fitted to the training part
+            without the validation part; or a fitted scaling, such as the scaling of a checkpoint.
+        validation_fraction: share of the completely labelled training rows to hold out; 0 for none, or where
+            the data set has a validation part, which is then served.
         splitter: ``stratified_split``, ``iterative_split`` or ``random_split`` of
             :mod:`lmbm_torch.data.splits`.
-        groups: (training rows,), of rows that are held out together: see
+        groups: (training rows,), rows to hold out together: see
             :func:`~lmbm_torch.data.splits.held_out`.
         evaluation_batch_size: of validation and test, limited by memory alone; ``batch_size`` by default.
         seed: of the validation split and of the order of the training batches.
         dtype: of features and labels, float32 or float64.
-        num_workers: processes that fetch batches beside the training; 0 serves data in memory best.
-        pin_memory: batches come in memory that a GPU copies from by itself.
-        on_device: keep dense parts on the trainer's device, where batches are then put together: for what
-            fits there.
+        num_workers: number of processes that fetch batches during training; 0 is best for data in memory.
+        pin_memory: serve batches in pinned memory, from which a GPU copies directly.
+        on_device: keep dense parts on the trainer's device and put batches together there; needs enough
+            memory.
 
     Attributes:
-        scaling: the fitted :class:`Scaling`; its ``mean`` and ``scale`` are plain tensors.
+        scaling: the fitted :class:`Scaling`; ``mean`` and ``scale`` are plain tensors.
         train_rows, validation_rows: rows of ``data`` in each part; ``Batch.index`` counts within the part.
         train_set, validation_set, test_set: the scaled parts; the last two may be empty.
 
     Raises:
-        ValueError: a batch size below 1, a negative number of workers, workers or pinned memory for data on
-            the device, which must be dense, a fraction outside [0, 1) or above 0 beside a validation part of
-            the data's own or with too few rows of complete labels, another dtype, or a scaling that does not
+        ValueError: a batch size below 1; a negative number of workers; workers, pinned memory or sparse
+            features with ``on_device``; a fraction outside [0, 1); a fraction above 0 although the data set
+            has a validation part or too few completely labelled rows; another dtype; a scaling that does not
             fit the features.
     """
 
@@ -137,17 +138,17 @@ class MultilabelDataModule(LightningDataModule):
             warnings.filterwarnings("ignore", message=warning, category=UserWarning)
 
     def train_dataloader(self) -> DataLoader:
-        """Shuffled anew in every epoch; each process of a distributed run gets its share."""
+        """Return training batches, shuffled anew in every epoch; each of several processes gets a share."""
         trainer = self.trainer
         share = () if trainer is None else (trainer.world_size, trainer.global_rank)
         return shuffled(self._served(self.train_set), self.batch_size, self.seed, *share, **self.loading)
 
     def val_dataloader(self) -> DataLoader | list[DataLoader]:
-        """In order; without a validation part an empty list, which Lightning takes for none."""
+        """Return validation batches in order; without a validation part, an empty list."""
         return self._in_order(self.validation_set) if len(self.validation_set) else []
 
     def test_dataloader(self) -> DataLoader:
-        """In order.
+        """Return test batches in order.
 
         Raises:
             ValueError: the data set has no test part.
@@ -157,19 +158,20 @@ class MultilabelDataModule(LightningDataModule):
         return self._in_order(self.test_set)
 
     def predict_dataloader(self) -> DataLoader:
-        """The test part."""
+        """Return test batches in order."""
         return self.test_dataloader()
 
     def state_dict(self) -> dict[str, Any]:
-        """The scaling and the schema of a table, for the checkpoint."""
+        """Return the scaling and the schema of a table, for the checkpoint."""
         schema = self.data.schema
         return {"scaling": self.scaling.state(), "schema": None if schema is None else schema.state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Compare the checkpoint's scaling and schema with these.
+        """Compare scaling and schema with a checkpoint.
 
         Raises:
-            ValueError: they differ, so the weights belong to other data, another split or another scaling.
+            ValueError: scaling or schema differ: the weights belong to other data, another split or another
+                scaling.
         """
         if not self.scaling.agrees(Scaling(**state_dict["scaling"])):
             raise ValueError(
@@ -184,7 +186,7 @@ class MultilabelDataModule(LightningDataModule):
         return in_order(self._served(part), self.evaluation_batch_size, **self.loading)
 
     def _served(self, part: InstanceDataset) -> Dataset[Batch]:
-        """The part, or its copy on the trainer's device, which is made once."""
+        """Return the part, or a copy on the trainer's device, made once."""
         if not self.on_device or self.trainer is None:
             return part
         if id(part) not in self._parts_on_device:
@@ -193,7 +195,7 @@ class MultilabelDataModule(LightningDataModule):
         return self._parts_on_device[id(part)]
 
     def _rows_to_fit(self) -> Features:
-        """The rows that the scaling is fitted to."""
+        """Return the features to fit the scaling to."""
         return self.data.features[self.train_rows]
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:
@@ -211,22 +213,22 @@ def serve_svmlight(
     seed: int = 0,
     **options: Any,
 ) -> MultilabelDataModule:
-    """The user's own svmlight files, read by :func:`~lmbm_torch.data.formats.svmlight.read_svmlight`, served.
+    """Read svmlight files by :func:`~lmbm_torch.data.formats.svmlight.read_svmlight`, to serve batches.
 
     Args:
-        labels: the numbers of the labels; by default those that occur in ``train``.
-        test: with the same labels and features.
+        labels: the numbers of the labels; by default the numbers in ``train``.
+        test: a file with the same labels and features.
         test_fraction, seed, options: as in :func:`serve_table`.
 
     Raises:
-        TypeError: an option of neither.
-        ValueError: the errors of both.
+        TypeError: an option of neither the reader nor the data module.
+        ValueError: errors of the reader and of the data module.
     """
     of_reading = {name: options.pop(name) for name in ("num_features", "zero_based") if name in options}
     data = read_svmlight(train, labels, **of_reading)
     if test is not None:
         of_reading["num_features"] = data.num_features
-        data = join(data, read_svmlight(test, [int(name) for name in data.label_names], **of_reading))
+        data = data.with_test(read_svmlight(test, [int(name) for name in data.label_names], **of_reading))
     elif test_fraction:
         data = data.with_split(*stratified_split(data.labels, test_fraction, seed))
     return MultilabelDataModule(data, seed=seed, **options)
@@ -241,18 +243,18 @@ def serve_table(
     seed: int = 0,
     **options: Any,
 ) -> MultilabelDataModule:
-    """The user's own table, read by :func:`~lmbm_torch.data.tables.reading.read_table` and served.
+    """Read a table by :func:`~lmbm_torch.data.formats.table.read_table`, to serve batches.
 
     Args:
-        test_fraction: ignored where there is a ``test`` table.
+        test_fraction: ignored if there is a ``test`` table.
         seed: of the rows held out for testing and for validation, and of the order of the training batches.
-        options: other arguments of :func:`~lmbm_torch.data.tables.reading.read_table` and of
-            :class:`MultilabelDataModule`. With ``groups`` the validation part has whole groups as well,
+        options: other arguments of :func:`~lmbm_torch.data.formats.table.read_table` and of
+            :class:`MultilabelDataModule`. With ``groups`` the validation part consists of whole groups, too,
             whatever the ``splitter``.
 
     Raises:
-        TypeError: an option of neither.
-        ValueError: the errors of both.
+        TypeError: an option of neither the reader nor the data module.
+        ValueError: errors of the reader and of the data module.
     """
     of_reading = {name: options.pop(name) for name in signature(read_table).parameters if name in options}
     fraction = 0.0 if test is not None else test_fraction
@@ -261,3 +263,67 @@ def serve_table(
         together = groups_of(open_table(train, of_reading.get("delimiter")), groups)[data.train]
         options["groups"] = together
     return MultilabelDataModule(data, seed=seed, **options)
+
+
+class MappedDataset(InstanceDataset):
+    """A part of a data set on disk; a batch is read and scaled when asked for.
+
+    Args:
+        data: the data set.
+        rows: rows of the part.
+        scaling: of the features.
+        dtype: of features and labels.
+    """
+
+    def __init__(
+        self, data: MappedData, rows: Int[np.ndarray, " part"], scaling: Scaling, dtype: torch.dtype
+    ) -> None:
+        self.data = data
+        self.rows = rows
+        self.scaling = scaling
+        self.dtype = dtype
+        self.features = data.features
+
+    @property
+    def labels(self) -> Float[Tensor, "instances labels"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Return all labels of the part, read anew at every call."""
+        return torch.from_numpy(self.data.labels[self.rows]).to(self.dtype)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitems__(self, rows: Sequence[int]) -> Batch:
+        places = self.rows[rows]
+        features = self.scaling.transform(to_tensor(self.data.features[places]))
+        labels = torch.from_numpy(self.data.labels[places])
+        return Batch(features.to(self.dtype), labels.to(self.dtype), torch.tensor(rows))
+
+
+class MappedDataModule(MultilabelDataModule):
+    """A data module for data sets larger than memory, for training by gradients.
+
+    Batches are the same as from :class:`MultilabelDataModule` on the same rows. An ordering of labels that
+    needs all features at once is refused.
+
+    Args:
+        data: as :func:`~lmbm_torch.data.mapped.open_mapped` returns it.
+        scaling_rows: most training rows that the scaling is fitted to, drawn by the seed.
+        serving: arguments of :class:`MultilabelDataModule`.
+
+    Raises:
+        ValueError: errors of :class:`MultilabelDataModule`; no row to fit the scaling to.
+    """
+
+    data: MappedData
+
+    def __init__(self, data: MappedData, *, scaling_rows: int = 10_000, **serving: Any) -> None:
+        check_count("scaling_rows", scaling_rows)
+        self.scaling_rows = scaling_rows
+        super().__init__(data, **serving)
+
+    def _rows_to_fit(self) -> Features:
+        drawn = np.random.default_rng(self.seed).permutation(len(self.train_rows))[: self.scaling_rows]
+        return self.data.features[np.sort(self.train_rows[drawn])]
+
+    def _part(self, rows: Int[np.ndarray, " rows"]) -> MappedDataset:
+        return MappedDataset(self.data, rows, self.scaling, self.dtype)

@@ -1,4 +1,4 @@
-"""The record that every reader returns and everything downstream starts from."""
+"""The record of a multi-label data set, which every reader returns."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from lmbm_torch.shapes import Float, Int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MultilabelData:
-    """A multi-label data set: raw features, {0, 1} labels, and which instances are for training and testing.
+    """A multi-label data set: raw features, {0, 1} labels, and the rows for training, validation and testing.
 
     Args:
         name: for messages and reports.
         features: ``(instances, features)``, float32 or float64, a dense array or a CSR array in canonical
-            format (column indices sorted, none twice).
+            format (column indices sorted, without duplicates).
         labels: ``(instances, labels)``, float; 0, 1, or NaN where the label is not known.
-        label_names: one per label, distinct.
-        feature_names: one per feature.
+        label_names: a name per label, distinct.
+        feature_names: a name per feature.
         train: rows of the training part, at least one.
-        test: rows of the test part, none of them in the training part; may be empty.
-        validation: rows of the validation part, where the set comes with one; in neither of the others.
-        schema: how a table's columns became ``features`` and ``labels``; None for what came as matrices.
+        test: rows of the test part, disjoint from the training part; may be empty.
+        validation: rows of the validation part of the data set, if any; disjoint from the other parts.
+        schema: how the columns of a table became ``features`` and ``labels``; None for data sets of matrices.
 
     Raises:
-        ValueError: a field that does not fit this description; the message names it.
+        ValueError: a field not as described here; the message names the field.
     """
 
     name: str
@@ -91,14 +91,43 @@ class MultilabelData:
         return self.labels[self.test]
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
-        """The same instances with other training and test parts, and no validation part of their own."""
+        """Return the same instances with other training and test parts, and without a validation part."""
         names = self.label_names, self.feature_names
         return MultilabelData(self.name, self.features, self.labels, *names, train, test, schema=self.schema)
 
-    def sha256(self) -> str:
-        """Hexadecimal digest of the names, shapes, values and split, independent of the file they came from.
+    def with_test(self, test: MultilabelData) -> MultilabelData:
+        """Return one data set: the rows of ``self`` for training, and the rows of ``test`` for testing.
 
-        Values count as float64, so that the same numbers stored as float32 give the same digest.
+        The schema is kept if both data sets have the same.
+
+        Raises:
+            ValueError: the two differ in label names, in feature names, or in being sparse.
+        """
+        for names in ("label_names", "feature_names"):
+            if getattr(self, names) != getattr(test, names):
+                raise ValueError(
+                    f"test: expected the {names} of train ({self.name}), got others ({test.name})"
+                )
+        if issparse(self.features) != issparse(test.features):
+            raise ValueError(
+                "test: expected features stored like those of train, got one dense and one sparse"
+            )
+        stack = vstack if issparse(self.features) else np.vstack
+        schema = self.schema if self.schema == test.schema else None
+        features, labels = stack([self.features, test.features]), np.vstack([self.labels, test.labels])
+        rows = np.split(np.arange(len(labels)), [self.num_instances])
+        return MultilabelData(
+            self.name, features, labels, self.label_names, self.feature_names, *rows, schema=schema
+        )
+
+    def features_at(self, rows: Int[np.ndarray, " rows"]) -> Features:
+        """Return the features of some rows; of a data set on disk, slices are read when asked for."""
+        return self.features[rows]
+
+    def sha256(self) -> str:
+        """Return a hexadecimal digest of names, shapes, values and split, whatever the file format.
+
+        Values count as float64, so the same numbers stored as float32 give the same digest.
         """
         digest = hashlib.sha256(repr((self.label_names, self.feature_names, self.features.shape)).encode())
         features = self.features
@@ -121,34 +150,13 @@ def without_split(
     feature_names: Sequence[str],
     schema: Schema | None = None,
 ) -> MultilabelData:
-    """A data set that is all training part."""
+    """Return a data set without test rows: all rows are training part."""
     names, rows = (tuple(label_names), tuple(feature_names)), np.arange(len(labels))
     return MultilabelData(name, features, labels, *names, rows, rows[:0], schema=schema)
 
 
-def join(train: MultilabelData, test: MultilabelData) -> MultilabelData:
-    """One data set whose training part is all of ``train`` and whose test part all of ``test``.
-
-    A schema is kept where it is that of both.
-
-    Raises:
-        ValueError: the two differ in their label names, their feature names, or in being sparse.
-    """
-    for names in ("label_names", "feature_names"):
-        if getattr(train, names) != getattr(test, names):
-            raise ValueError(f"test: expected the {names} of train ({train.name}), got others ({test.name})")
-    if issparse(train.features) != issparse(test.features):
-        raise ValueError("test: expected features stored like those of train, got one dense and one sparse")
-    stack = vstack if issparse(train.features) else np.vstack
-    names = train.label_names, train.feature_names
-    schema = train.schema if train.schema == test.schema else None
-    features, labels = stack([train.features, test.features]), np.vstack([train.labels, test.labels])
-    rows = np.split(np.arange(len(labels)), [train.num_instances])
-    return MultilabelData(train.name, features, labels, *names, *rows, schema=schema)
-
-
 def check_names(data: MultilabelData) -> None:
-    """Raise ValueError unless labels and features have a text each, those of the labels distinct."""
+    """Raise ValueError unless labels and features have a text each as name, distinct for labels."""
     for name, count in (("label_names", data.num_labels), ("feature_names", data.num_features)):
         names = getattr(data, name)
         if not isinstance(names, tuple) or not all(isinstance(entry, str) for entry in names):
@@ -160,7 +168,7 @@ def check_names(data: MultilabelData) -> None:
 
 
 def check_parts(num_instances: int, **parts: Int[np.ndarray, " rows"]) -> None:
-    """Raise ValueError unless the parts, by name, hold distinct rows, and ``train`` at least one."""
+    """Raise ValueError unless the parts, by name, are disjoint sets of rows, and ``train`` is not empty."""
     for name, rows in parts.items():
         if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
             raise ValueError(f"{name}: expected one row of integers, got {rows.dtype} of shape {rows.shape}")

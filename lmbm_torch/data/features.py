@@ -1,4 +1,4 @@
-"""Matrices of features, dense or CSR: their type, their checks, and names for columns that have none."""
+"""Feature matrices, dense or CSR: type, checks, and default names of columns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, issparse
 from lmbm_torch.checks import check_finite, check_shape
 
 if TYPE_CHECKING:
-    # scipy ships no types, and what a checker guesses from its source is wrong about shapes.
+    # scipy ships no types, and type checkers guess wrong shapes from the source.
     Features = Any
 else:
     Features = np.ndarray | csr_array
@@ -22,10 +22,10 @@ MAX_DENSE = 2**31
 
 
 def numbered(prefix: str, count: int) -> tuple[str, ...]:
-    """Names for what the source does not name: prefix_0, prefix_1, …
+    """Return names for columns without names: prefix_0, prefix_1, …
 
     Raises:
-        ValueError: more than ``MAX_NUMBERED``, as a damaged index makes them.
+        ValueError: a count above ``MAX_NUMBERED``, as from a damaged index.
     """
     if count > MAX_NUMBERED:
         raise ValueError(f"{prefix}: expected at most {MAX_NUMBERED} of them without names, got {count}")
@@ -33,7 +33,7 @@ def numbered(prefix: str, count: int) -> tuple[str, ...]:
 
 
 def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None:
-    """Raise ValueError if a matrix is too large to be made dense, as one of a damaged or mistaken file is."""
+    """Raise ValueError if a matrix is too large to be made dense, as from a damaged file."""
     if num_rows * num_columns > MAX_DENSE:
         raise ValueError(
             f"{name}: expected at most {MAX_DENSE} numbers to make dense, got {num_rows} x {num_columns}; "
@@ -42,7 +42,7 @@ def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None
 
 
 def check_below(name: str, numbers: np.ndarray, count: int) -> None:
-    """Raise ValueError unless all numbers, of which there is at least one, are among 0 … count − 1."""
+    """Raise ValueError unless all numbers, at least one, are from 0 to count − 1."""
     if not 0 <= numbers.min() <= numbers.max() < count:
         raise ValueError(f"{name}: expected 0 to {count - 1}, got {numbers.min()} to {numbers.max()}")
 

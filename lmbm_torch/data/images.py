@@ -1,22 +1,65 @@
-"""Clean binary images, and problems made of them: restoring what was corrupted, reading digits."""
+"""Clean binary images, and problems made of images: restoration of corrupted pixels, reading of digits."""
 
 from __future__ import annotations
 
+import math
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.formats.idx import read_idx
+from lmbm_torch.data.formats.limits import open_compressed
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
-from lmbm_torch.data.seven_segment import SEGMENTS, bundled_digits, digit_codes
+from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, bundled_digits
+from lmbm_torch.files import reading
 from lmbm_torch.shapes import Float, Int, Shaped
+
+_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_AT_ONCE = 2**24
+
+
+def read_idx(path: str | PathLike) -> np.ndarray:
+    """Read one array of the idx format of MNIST, gzipped or not, in the byte order of the machine.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: not an idx file, or truncated, or longer than the header says. The message names the file.
+    """
+    with reading(path, OSError, EOFError, struct.error, zlib.error) as file:
+        with file.open("rb") as stream:
+            is_zipped = stream.read(2) == b"\x1f\x8b"
+        with open_compressed(file, ".gz" if is_zipped else ".idx") as stream:
+            start = stream.read(4)
+            zeros, code, rank = struct.unpack(">HBB", start)
+            if zeros or code not in _TYPES:
+                raise ValueError(f"expected an idx file, got one that starts with {start!r}")
+            shape = struct.unpack(f">{rank}I", stream.read(4 * rank))
+            kind = np.dtype(_TYPES[code])
+            size = kind.itemsize * math.prod(shape)
+            numbers = _read(stream, size + 1)
+        if len(numbers) != size:
+            more = " at least" if len(numbers) > size else ""
+            raise ValueError(f"expected numbers of shape {shape}, got {len(numbers)} bytes of them{more}")
+        return np.frombuffer(numbers, kind).reshape(shape).astype(kind.newbyteorder("="))
+
+
+def _read(stream: Any, most: int) -> bytes:
+    """Read at most so many bytes: a small file may decompress to any size."""
+    parts = []
+    while most > 0 and (part := stream.read(min(most, _AT_ONCE))):
+        parts.append(part)
+        most -= len(part)
+    return b"".join(parts)
+
 
 Corruption = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """(images, their rows in the data set) → corrupted images, as in :mod:`lmbm_torch.data.corruptions`."""
@@ -28,17 +71,17 @@ _MNIST_VALIDATION = 10_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BinaryImages:
-    """Images of {0, 1} pixels, and which of them are for training, validation and testing.
+    """Images of {0, 1} pixels, and the rows for training, validation and testing.
 
     Args:
         name: for messages and reports.
         pixels: uint8.
         train, validation, test: rows.
-        digits: 0 … 9, what each image shows; None where it is not known, or no digit.
+        digits: 0 … 9, the digit in each image; None for images of unknown digits or of no digits.
 
     Raises:
-        ValueError: pixels of another shape or dtype, or other values than 0 and 1; digits that are
-            not one for each image, or not 0 … 9.
+        ValueError: pixels of another shape or dtype, or values other than 0 and 1; another number of digits
+            than of images, or digits other than 0 … 9.
     """
 
     name: str
@@ -68,14 +111,14 @@ class BinaryImages:
 def first_images(
     images: BinaryImages, train: int | None = None, validation: int | None = None, test: int | None = None
 ) -> BinaryImages:
-    """The first so many images of each part, for a smaller study.
+    """Return the first images of each part, for a smaller study.
 
     Args:
         images: all of them.
-        train, validation, test: how many of each part; None for all.
+        train, validation, test: number of images of each part; None for all.
 
     Raises:
-        ValueError: a part has fewer.
+        ValueError: a part has fewer images.
     """
     parts = {}
     for name, count in (("train", train), ("validation", validation), ("test", test)):
@@ -87,13 +130,12 @@ def first_images(
 
 
 def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
-    """The problem of finding the clean pixels, as labels, from the corrupted ones, as features.
+    """Return the problem of finding clean pixels, as labels, from corrupted pixels, as features.
 
-    The images of the three parts alone, in float32: first those for training, then those for validation, then
-    those for testing.
+    The images of the three parts only, in float32, in the order training, validation, testing.
 
     Args:
-        images: clean ones.
+        images: clean images.
         corruption: such as :class:`~lmbm_torch.data.corruptions.Flip`.
     """
     rows = _rows_in_parts(images)
@@ -103,12 +145,12 @@ def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
 
 
 def alone(images: BinaryImages) -> MultilabelData:
-    """The pixels as labels without any input, for machines of images; the only feature is 0 everywhere.
+    """Return the pixels as labels without any input, for models of images; the only feature is 0 everywhere.
 
-    The images of the three parts alone, in the order of :func:`restoration`.
+    The images of the three parts only, in the order of :func:`restoration`.
 
     Args:
-        images: clean ones.
+        images: clean images.
     """
     clean = images.pixels[_rows_in_parts(images)]
     nothing = np.zeros((len(clean), 1, 1), np.uint8)
@@ -116,42 +158,42 @@ def alone(images: BinaryImages) -> MultilabelData:
 
 
 def seven_segments(images: BinaryImages) -> MultilabelData:
-    """The problem of lighting the segments of a display, as labels, for the digit that the pixels show.
+    """Return the problem of lighting the segments of a display, as labels, for the digit in the pixels.
 
-    The images of the three parts alone, in the order of :func:`restoration`; labels as those of
+    The images of the three parts only, in the order of :func:`restoration`; labels as in
     :class:`~lmbm_torch.data.SevenSegment`.
 
     Raises:
-        ValueError: images whose digits are not known.
+        ValueError: images of unknown digits.
     """
     if images.digits is None:
         raise ValueError(f"images: expected some whose digits are known, got {images.name} without them")
     rows = _rows_in_parts(images)
-    labels = digit_codes()[images.digits[rows]]
+    labels = SevenSegment.codes()[images.digits[rows]]
     return _problem(images, "seven segments", images.pixels[rows], labels, SEGMENTS)
 
 
 def mnist(folder: str | PathLike | None = None, seed: int = 0) -> BinaryImages:
-    """MNIST, a pixel 1 where its grey value is above 127: 50,000 / 10,000 / 10,000 images of 28 × 28.
+    """Read MNIST, a pixel 1 where the grey value is above 127: 50,000 / 10,000 / 10,000 images of 28 × 28.
 
     Read from ``<folder>/mnist``: ``mnist.npz`` with ``x_train`` and ``x_test``, or the two published idx
-    files of images, gzipped or not. The digits are those of ``y_train`` and ``y_test``, or of the two idx
-    files of labels; without these they are not known.
+    files of images, gzipped or not. The digits come from ``y_train`` and ``y_test``, or from the two idx
+    files of labels; without these the digits are unknown.
 
     Args:
         folder: by default the environment variable LMBM_DATA.
         seed: of the validation part, drawn from the 60,000 training images.
 
     Raises:
-        FileNotFoundError: no images are there, or labels of one part alone.
-        ValueError: no folder given at all, or a file that cannot be read.
+        FileNotFoundError: no images, or labels of one part only.
+        ValueError: no folder given, or an unreadable file.
     """
     grey, train, validation, test, shown = _grey_mnist(folder, seed)
     return BinaryImages("MNIST", (grey > _INK).astype(np.uint8), train, validation, test, shown)
 
 
 def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_seed: int = 0) -> BinaryImages:
-    """MNIST, each pixel drawn once: 1 with the probability that its grey value is of 255.
+    """Read MNIST, each pixel drawn once: 1 with the probability grey value / 255.
 
     The convention of Salakhutdinov and Murray (2008), harder to model than a threshold; numbers of papers
     differ by the draw. Otherwise as :func:`mnist`.
@@ -170,7 +212,7 @@ def sampled_mnist(folder: str | PathLike | None = None, seed: int = 0, pixel_see
 
 
 def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
-    """Caltech 101 Silhouettes as they are stored, objects 0 on 1: 4,100 / 2,264 / 2,307 images of 28 × 28.
+    """Read Caltech 101 Silhouettes as stored, objects 0 on 1: 4,100 / 2,264 / 2,307 images of 28 × 28.
 
     Read from ``<folder>/caltech101_silhouettes/caltech101_silhouettes_28_split1.npz``, with the arrays
     ``x_train``, ``x_val`` and ``x_test`` of 784 columns, as in the published file; images come upright.
@@ -179,8 +221,8 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
         folder: by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: it is not there.
-        ValueError: no folder given at all, or a file that cannot be read.
+        FileNotFoundError: the file does not exist.
+        ValueError: no folder given, or an unreadable file.
     """
     path = data_folder(folder) / "caltech101_silhouettes" / "caltech101_silhouettes_28_split1.npz"
     with open_archive(path, "folder") as archive:
@@ -192,7 +234,7 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
 
 
 def digits() -> BinaryImages:
-    """scikit-learn's bundled digits, a pixel 1 from half of its range: 1,000 / 297 / 500 images of 8 × 8."""
+    """Return digits of scikit-learn, a pixel 1 from half of the range: 1,000 / 297 / 500 images, 8 × 8."""
     grey, shown = bundled_digits()
     pixels = (grey.reshape(-1, 8, 8) >= 8).astype(np.uint8)
     return BinaryImages("digits", pixels, *_consecutive(1000, 297, 500), digits=shown)
@@ -201,7 +243,7 @@ def digits() -> BinaryImages:
 def _grey_mnist(
     folder: str | PathLike | None, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Grey values, rows for training, validation and testing, and digits."""
+    """Return grey values, rows for training, validation and testing, and digits."""
     place = data_folder(folder) / "mnist"
     read = _mnist_archive if (place / "mnist.npz").is_file() else _mnist_files
     (train, test), labels = read(place)
@@ -213,14 +255,14 @@ def _grey_mnist(
 
 
 def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Images and labels of both parts; no labels where there are none."""
+    """Return images and labels of both parts, without labels if the archive has none."""
     with open_archive(place / "mnist.npz") as archive:
         labels = [archive["y_train"], archive["y_test"]] if "y_train" in archive else []
         return [archive["x_train"], archive["x_test"]], labels
 
 
 def _mnist_files(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Images and labels of both parts, from the published files."""
+    """Return images and labels of both parts, from the published files."""
     images, labels = (
         [_packed_or_not(place / f"{part}-{kind}-ubyte") for part in ("train", "t10k")]
         for kind in ("images-idx3", "labels-idx1")
@@ -234,12 +276,12 @@ def _packed_or_not(path: Path) -> Path:
 
 
 def _rows_in_parts(images: BinaryImages) -> Int[np.ndarray, " rows"]:
-    """Those for training, then those for validation, then those for testing."""
+    """Return rows in the order training, validation, testing."""
     return np.concatenate([images.train, images.validation, images.test])
 
 
 def _consecutive(*counts: int) -> list[Int[np.ndarray, " rows"]]:
-    """So many rows for each part, one part after another."""
+    """Return rows of each part, one part after another."""
     return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
 
 
@@ -250,7 +292,7 @@ def _problem(
     labels: Float[np.ndarray, "rows labels"],
     label_names: tuple[str, ...],
 ) -> MultilabelData:
-    """Pixels and labels of :func:`_rows_in_parts`, in these parts."""
+    """Return a data set of pixels and labels of :func:`_rows_in_parts`."""
     train, validation, test = _consecutive(len(images.train), len(images.validation), len(images.test))
     features, title = _flat(pixels), f"{images.name}, {name}"
     names = label_names, numbered("pixel", features.shape[1])

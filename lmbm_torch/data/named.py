@@ -1,4 +1,4 @@
-"""The data sets of the papers, by name, in a folder that the user keeps."""
+"""Data sets and labelled sequences of the literature, by name, in a folder of the user."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from pathlib import Path
 import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData
+from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.npz import open_archive, read_npz
+from lmbm_torch.data.sequences.records import SequenceData
+from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
 
 NAMED_SETS = ("mediamill_subset", "rcv1_subset1", "scene", "yeast")
 
 
 def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
-    """Read ``<folder>/<name>/<name>.npz`` with the split it comes with.
+    """Read ``<folder>/<name>/<name>.npz`` with the published split.
 
-    Labels of RCV1's test documents are moved to where the training part has them: in the joint file that is
-    in circulation each stands one column early, and the first stands behind the last feature. With that,
-    frequencies of labels in the two parts correlate at 0.997 instead of 0.02.
+    Labels of RCV1's test documents are moved: in the joint file in circulation each test label stands one
+    column early, and the first label stands behind the last feature. After the move, frequencies of labels in
+    the two parts correlate at 0.997 instead of 0.02.
 
     Args:
         name: one of ``NAMED_SETS``.
         folder: by default the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: no such folder, or the set is not in it.
-        ValueError: an unknown name, no folder given at all, or a file that cannot be read.
+        FileNotFoundError: a missing folder, or a folder without the data set.
+        ValueError: an unknown name, no folder given, or an unreadable file.
     """
     if name not in NAMED_SETS:
         raise ValueError(f"name: expected one of {list(NAMED_SETS)}, got {name!r}")
@@ -38,10 +41,10 @@ def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
 
 
 def data_folder(folder: str | PathLike | None = None) -> Path:
-    """The folder given, or the one that the environment variable LMBM_DATA names.
+    """Return the given folder, or the folder in the environment variable LMBM_DATA.
 
     Raises:
-        FileNotFoundError: it is not a folder.
+        FileNotFoundError: not a folder.
         ValueError: neither is given.
     """
     given = folder if folder is not None else os.environ.get("LMBM_DATA")
@@ -57,7 +60,7 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
 
 
 def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
-    """With the test part's labels one column later, where the file tells whose first label was a feature."""
+    """Move the test labels a column later if the file marks rows with the first label as a feature."""
     with open_archive(path) as archive:
         if "test_rows_with_removed_artefact" not in archive:
             return data
@@ -67,3 +70,77 @@ def _aligned(data: MultilabelData, path: Path) -> MultilabelData:
     moved[with_first_label, 0] = 1
     labels[data.test] = moved
     return replace(data, labels=labels)
+
+
+def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
+    """Read handwritten words (Kassel; Taskar, Guestrin and Koller 2003), 16 × 8 binary pixels a letter.
+
+    There are 6,877 words of 26 letters in ten folds; the protocol is to train on one fold and to test on the
+    other nine. Pixels are in row-major order.
+
+    Args:
+        folder: has ``ocr_letters/ocr_letters.npz``; by default the environment variable LMBM_DATA.
+
+    Raises:
+        FileNotFoundError: a missing folder, or a folder without the data set.
+        ValueError: no folder given, or an unreadable file.
+    """
+    path = data_folder(folder) / "ocr_letters" / "ocr_letters.npz"
+    with open_archive(path) as archive:
+        pixels = archive["pixels"]
+        return SequenceData(
+            name="ocr_letters",
+            features=pixels.reshape(len(pixels), -1).astype(np.float64, casting="same_kind"),
+            labels=archive["label"].astype(np.int64, casting="same_kind"),
+            start=archive["word_ptr"].astype(np.int64, casting="same_kind"),
+            label_names=tuple("abcdefghijklmnopqrstuvwxyz"),
+            feature_names=numbered("pixel", int(np.prod(pixels.shape[1:]))),
+            fold=archive["word_fold"].astype(np.int64, casting="same_kind"),
+        )
+
+
+def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
+    """Read text chunking (Tjong Kim Sang and Buchholz 2000) with windows of words and tags as features, CSR.
+
+    Fold 0 is the training part, fold 1 the test part; labels are chunk tags such as ``B-NP``. The features
+    are indicators of the words and part-of-speech tags around each token
+    (:class:`~lmbm_torch.data.sequences.windows.Windows`), of values that occur in the training part.
+
+    Args:
+        folder: has ``conll2000/conll2000.npz``; by default the environment variable LMBM_DATA.
+
+    Raises:
+        FileNotFoundError: a missing folder, or a folder without the data set.
+        ValueError: no folder given, or an unreadable file.
+    """
+    path = data_folder(folder) / "conll2000" / "conll2000.npz"
+    with open_archive(path) as archive:
+        joined = {
+            name: np.concatenate([archive[f"{name}_train"], archive[f"{name}_test"]]).astype(
+                np.int64, casting="same_kind"
+            )
+            for name in ("word", "pos", "chunk")
+        }
+        lengths = [np.diff(archive[f"sent_ptr_{part}"]) for part in ("train", "test")]
+        start = np.concatenate([[0], *lengths]).cumsum().astype(np.int64, casting="same_kind")
+        if start[-1] != len(joined["word"]) or min(map(np.min, lengths)) < 1:
+            raise ValueError(f"sent_ptr: expected sentences of {len(joined['word'])} words, got {start[-1]}")
+        fold = np.repeat([0, 1], [len(each) for each in lengths])
+        values, codes = (
+            (archive["words"].tolist(), archive["pos_tags"].tolist()),
+            (joined["word"], joined["pos"]),
+        )
+        num_train = len(lengths[0])
+        first, templates = slice(start[num_train]), (WORD_TEMPLATES, TAG_TEMPLATES)
+        windows = Windows.of(
+            ("word", "tag"), values, templates, [each[first] for each in codes], start[: num_train + 1]
+        )
+        return SequenceData(
+            name="conll2000",
+            features=windows.features(codes, start),
+            labels=joined["chunk"],
+            start=start,
+            label_names=tuple(map(str, archive["chunk_tags"])),
+            feature_names=windows.names,
+            fold=fold,
+        )

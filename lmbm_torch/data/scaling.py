@@ -1,7 +1,7 @@
-"""Scaling of features, fitted once on a training part and applied to raw rows ever after.
+"""Scaling of features, fitted once to a training part and then applied to raw rows.
 
-scikit-learn fits; the result is a record of plain tensors, so that a checkpoint can carry it and raw rows can
-be scaled where scikit-learn is not installed.
+scikit-learn fits the scaling; the result is a record of plain tensors, so a checkpoint can hold the
+scaling and raw rows can be scaled without scikit-learn.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from lmbm_torch.shapes import Float
 
 @dataclass(frozen=True)
 class Scaling:
-    """x ↦ (x − mean) / scale, then, with ``unit_rows``, each row divided by its Euclidean norm.
+    """The map x ↦ (x − mean) / scale; with ``unit_rows`` each row is then divided by its Euclidean norm.
 
     Args:
         mean, scale: float64, one entry per feature; ``scale`` above zero.
-        unit_rows: a row of zeros stays what it is.
+        unit_rows: divide rows by norms; a row of zeros stays unchanged.
 
     Raises:
-        ValueError: two shapes that differ, a mean that is not finite, or a scale that is not above zero.
+        ValueError: two different shapes, an infinite or NaN mean, or a scale not above zero.
     """
 
     mean: Float[Tensor, " features"]
@@ -52,10 +52,11 @@ class Scaling:
     def transform(self, rows: Float[Tensor, "batch features"]) -> Float[Tensor, "batch features"]:
         """Scale raw rows, dense or CSR, on the device of this record's tensors.
 
-        Computed in float64 and returned in the dtype of ``rows``; the identity returns ``rows`` itself.
+        Computed in float64 and returned in the dtype of ``rows``; the identity returns ``rows`` without a
+        copy.
 
         Raises:
-            ValueError: another number of features, or CSR rows and a mean other than zero, which would make
+            ValueError: another number of features, or CSR rows and a mean other than zero, making
                 every zero a value.
         """
         check_shape("rows", rows, rows.shape[0], len(self.mean))
@@ -83,11 +84,11 @@ class Scaling:
         return csr_tensor(rows.crow_indices(), rows.col_indices(), values.to(rows.dtype), rows.shape)
 
     def state(self) -> dict[str, Any]:
-        """The fields, for a checkpoint: ``Scaling(**state)`` is this scaling again."""
+        """Return the fields, for a checkpoint; ``Scaling(**state)`` restores the scaling."""
         return {"mean": self.mean, "scale": self.scale, "unit_rows": self.unit_rows}
 
     def agrees(self, other: Scaling) -> bool:
-        """Whether both scale alike, up to rounding that may differ between machines."""
+        """Return whether both scalings are equal up to rounding that may differ between machines."""
         if self.unit_rows != other.unit_rows or self.mean.shape != other.mean.shape:
             return False
         shift = (other.mean.to(self.mean) - self.mean) / self.scale
@@ -96,7 +97,7 @@ class Scaling:
 
 
 def standardise(features: Features) -> Scaling:
-    """Zero mean and unit variance of every feature; a constant one is only centred.
+    """Fit a scaling to zero mean and unit variance of every feature; a constant feature is only centred.
 
     Raises:
         ValueError: CSR features, which centring would make dense.
@@ -105,21 +106,23 @@ def standardise(features: Features) -> Scaling:
         from sklearn.preprocessing import StandardScaler
 
     if issparse(features):
-        raise ValueError("features: expected dense ones to standardise, got CSR; unit_norm keeps them sparse")
+        raise ValueError(
+            "features: expected dense features to standardise, got CSR; unit_norm keeps them sparse"
+        )
     scaler = StandardScaler().fit(features)
     mean, scale = (torch.tensor(fitted, dtype=torch.float64) for fitted in (scaler.mean_, scaler.scale_))
     return Scaling(mean, scale, unit_rows=False)
 
 
 def standardise_unit_norm(features: Features) -> Scaling:
-    """:func:`standardise`, then every row divided by its Euclidean norm."""
+    """Fit :func:`standardise`, with every row then divided by its Euclidean norm."""
     return replace(standardise(features), unit_rows=True)
 
 
 def usual(features: Features) -> Scaling:
-    """:func:`standardise_unit_norm` of dense features.
+    """Fit :func:`standardise_unit_norm` to dense features.
 
-    Of CSR features each is divided by its largest magnitude, then every row by its norm: zeros stay zeros.
+    CSR features are each divided by the largest magnitude, then every row by its norm: zeros stay zeros.
     """
     if not issparse(features):
         return standardise_unit_norm(features)
@@ -128,12 +131,12 @@ def usual(features: Features) -> Scaling:
 
 
 def unit_norm(features: Features) -> Scaling:
-    """Every row divided by its Euclidean norm; keeps CSR features sparse."""
+    """Return the scaling of every row by the Euclidean norm; CSR features stay sparse."""
     return _neutral(features, unit_rows=True)
 
 
 def unscaled(features: Features) -> Scaling:
-    """The features as they are."""
+    """Return the scaling that changes nothing."""
     return _neutral(features, unit_rows=False)
 
 

@@ -1,4 +1,4 @@
-"""Handwritten digits and the segments that a seven-segment display lights for them."""
+"""Handwritten digits and the lit segments of a seven-segment display."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abc
 
 
 def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 1797"]]:
-    """Grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit that each image shows."""
+    """Return grey values 0 … 16 of 8 × 8 pixels, row by row, and the digit in each image."""
     with naming_extras():
         from sklearn.datasets import load_digits
 
@@ -29,13 +29,13 @@ def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 17
 
 
 class SevenSegment(MultilabelData):
-    """scikit-learn's 1,797 bundled images of digits, seven labels each, and 10 of 128 labellings that occur.
+    """scikit-learn's 1,797 bundled images of digits with seven labels each; 10 of 128 label sets occur.
 
     Features are the 8 × 8 pixels in [0, 1], float32. Half of the images are for training, half for testing:
-    the split was drawn once, stratified by digit, and its rows are a file of this package.
+    the split was drawn once, stratified by digit, and stands in a file of this package.
 
     Attributes:
-        digits: ``(instances,)``, the digit that each image shows.
+        digits: ``(instances,)``, the digit in each image.
     """
 
     digits: Int[np.ndarray, " instances"]
@@ -46,7 +46,7 @@ class SevenSegment(MultilabelData):
         super().__init__(
             name="seven_segment",
             features=(images / 16).astype(np.float32),
-            labels=digit_codes()[digits],
+            labels=self.codes()[digits],
             label_names=SEGMENTS,
             feature_names=numbered("pixel", images.shape[1]),
             train=train,
@@ -54,10 +54,10 @@ class SevenSegment(MultilabelData):
         )
         object.__setattr__(self, "digits", digits)
 
-
-def digit_codes() -> Float[np.ndarray, "digits segments"]:
-    """Row d holds the segments a … g that show the digit d, float32."""
-    return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)
+    @staticmethod
+    def codes() -> Float[np.ndarray, "digits segments"]:
+        """Return the segments a … g that show each digit, float32."""
+        return np.array([[segment in lit for segment in SEGMENTS] for lit in _LIT], dtype=np.float32)
 
 
 def _train_rows() -> Int[np.ndarray, " train"]:

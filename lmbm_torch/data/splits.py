@@ -1,12 +1,21 @@
-"""Holding out a share of the instances, by scikit-learn's seeded splitters or label by label."""
+"""Splits of instances into parts, by scikit-learn's seeded splitters or by iterative stratification.
+
+Source of iterative stratification, with a share of every label in every part: Sechidis, Tsoumakas and
+Vlahavas 2011, "On the stratification of multi-label data", Algorithm 1. The rarest label is distributed
+first, each instance to the part with the largest lack of the label. Labels with a handful of instances occur
+in all parts, which a random split does not ensure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from lmbm_torch.data import stratification
+from lmbm_torch.checks import check_count, check_labels, check_shape
+from lmbm_torch.data.rows import two_valued
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
 
@@ -17,7 +26,7 @@ Splitter = Callable[[np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
 
 
 def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
-    """Rows to keep and rows to hold out, both ascending.
+    """Return rows to keep and rows to hold out, both ascending.
 
     Raises:
         ValueError: ``fraction`` is not between 0 and 1, or leaves one of the two without an instance.
@@ -26,9 +35,9 @@ def random_split(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
-    """Rows to keep and rows to hold out, each set of labels in both parts in the same proportion.
+    """Return rows to keep and rows to hold out, each label set in both parts in the same proportion.
 
-    Sets too rare to expect one instance in each part are pooled, and stratified as one; a missing label
+    Label sets too rare to expect an instance in each part are pooled and stratified together; a missing label
     counts as a third value.
     """
     _check_fraction(fraction)
@@ -44,15 +53,15 @@ def stratified_split(labels: Labels, fraction: float, seed: int) -> Rows:
 
 
 def iterative_split(labels: Labels, fraction: float, seed: int, groups: np.ndarray | None = None) -> Rows:
-    """Rows to keep and rows to hold out, each label in both parts in the same proportion.
+    """Return rows to keep and rows to hold out, each label in both parts in the same proportion.
 
-    For labels of which some are rare: see :mod:`lmbm_torch.data.stratification`.
+    For data with rare labels: see :func:`parts`.
 
     Args:
-        groups: (instances,), of any type: instances of one group, such as a patient's, stay together.
+        groups: (instances,), of any type: instances of a group, such as a patient's, stay together.
     """
     _check_fraction(fraction)
-    part = stratification.parts(labels, np.array([1 - fraction, fraction]), seed, groups)
+    part = parts(labels, np.array([1 - fraction, fraction]), seed, groups)
     return np.flatnonzero(part == 0), np.flatnonzero(part == 1)
 
 
@@ -65,25 +74,25 @@ def held_out(
     *,
     argument: str = "fraction",
 ) -> Rows:
-    """Rows to keep and rows to hold out, which are drawn from those whose labels are all known.
+    """Return rows to keep and rows to hold out, drawn from the completely labelled rows.
 
-    Metrics need all labels, training does not: whatever lacks labels is kept.
+    Metrics need all labels, training does not: rows with missing labels are kept.
 
     Args:
-        fraction: of the rows that have all labels.
-        groups: (instances,), of any type: instances of one group stay together, and one whose labels lack
-            keeps its whole group. They are split by :func:`iterative_split`, whatever the ``splitter``.
-        argument: the fraction's name, for messages.
+        fraction: of the completely labelled rows.
+        groups: (instances,), of any type: instances of a group stay together, and a row with missing labels
+            keeps the whole group. Groups are split by :func:`iterative_split`, whatever the ``splitter``.
+        argument: name of the fraction, for messages.
 
     Raises:
-        ValueError: fewer than two such rows; a split that leaves nothing to keep or to hold out; what the
-            splitter refuses.
+        ValueError: fewer than two such rows; a split with nothing to keep or to hold out; errors of
+            the splitter.
     """
     lacking = np.isnan(labels).any(1)
     if groups is not None:
         lacking = np.isin(groups, groups[lacking])
     complete = np.flatnonzero(~lacking)
-    together = "" if groups is None else ", in groups of such,"
+    together = "" if groups is None else ", in groups of such rows,"
     refusal = (
         f"{argument}: expected rows that have all labels{together} to hold some of them out, "
         f"found {len(complete)} in {len(labels)} rows: label more of them in full, or give 0"
@@ -112,3 +121,115 @@ def _split(count: int, fraction: float, seed: int, strata: np.ndarray | None) ->
 def _check_fraction(fraction: float) -> None:
     if not 0 < fraction < 1:
         raise ValueError(f"fraction: expected a number between 0 and 1, got {fraction}")
+
+
+class IterativeStratifiedKFold:
+    """Folds with a share of every label and with whole groups, for scikit-learn's ``cv``.
+
+    ``StratifiedKFold`` refuses label matrices, and random folds lack rare labels.
+
+    Args:
+        n_splits: number of folds, 2 or more.
+        random_state: seed of the order among equals; every call returns the same folds.
+    """
+
+    def __init__(self, n_splits: int = 5, *, random_state: int = 0) -> None:
+        check_count("n_splits", n_splits)
+        if n_splits < 2:
+            raise ValueError(f"n_splits: expected 2 folds or more, got {n_splits}")
+        self.n_splits = n_splits
+        self.random_state = random_state
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None) -> int:
+        """Return the number of folds, whatever the data."""
+        return self.n_splits
+
+    def split(self, X: Any, y: Any, groups: Any = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield training and test rows of each fold, ascending.
+
+        Args:
+            X: ignored.
+            y: (instances, labels), see :func:`parts`, or two different values, such as −1 and 1.
+            groups: see :func:`parts`.
+
+        Raises:
+            ValueError: see :func:`parts`; classes instead of labels, or labels of other
+                values.
+        """
+        if not sparse.issparse(y):
+            y = np.asarray(y)
+            if y.ndim != 2:
+                raise ValueError(
+                    f"y: expected labels, (instances, labels), got the shape {y.shape}; StratifiedKFold of "
+                    "scikit-learn is for one class an instance"
+                )
+            y = two_valued(y)[0]
+            check_labels("y", y, allow_missing=True)
+        shares = np.full(self.n_splits, 1 / self.n_splits)
+        part = parts(y, shares, self.random_state, groups)
+        for fold in range(self.n_splits):
+            yield np.flatnonzero(part != fold), np.flatnonzero(part == fold)
+
+
+def parts(
+    labels: Any, shares: np.ndarray, seed: int, groups: np.ndarray | None = None
+) -> Int[np.ndarray, " instances"]:
+    """Return the part of every instance, 0 to len(shares) − 1.
+
+    Args:
+        labels: (instances, labels) in {0, 1}, dense or sparse; NaN, a missing label, counts as 0.
+        shares: of the instances in each part; positive, with sum 1.
+        seed: of the order among equals.
+        groups: (instances,), of any type: instances of a group get the same part.
+
+    Raises:
+        ValueError: labels of other values; fewer groups, or without groups fewer instances, than parts;
+            another number of groups than of instances.
+    """
+    marks: Any = sparse.csr_array(labels if sparse.issparse(labels) else np.nan_to_num(labels))
+    check_labels("labels", marks.data)
+    instances = marks.shape[0]
+    unit = np.arange(instances)
+    if groups is not None:
+        check_shape("groups", np.asarray(groups), instances)
+        unit = np.unique(np.asarray(groups), return_inverse=True)[1]
+        members = sparse.csr_array((np.ones(instances), (unit, np.arange(instances))))
+        marks = sparse.csr_array(members @ marks)
+    sizes = np.bincount(unit)
+    if len(sizes) < len(shares):
+        what = "instances" if groups is None else "groups"
+        raise ValueError(f"{what}: expected at least one for each of {len(shares)} parts, got {len(sizes)}")
+    return _dealt(marks, sizes, np.asarray(shares, np.float64), np.random.default_rng(seed))[unit]
+
+
+def _dealt(
+    marks: sparse.csr_array, sizes: np.ndarray, shares: np.ndarray, random: np.random.Generator
+) -> np.ndarray:
+    """Return the part of every unit, (units,), given sizes of units and counts of labels in units."""
+    part = np.full(len(sizes), -1)
+    room = shares * sizes.sum()
+    left = np.asarray(marks.sum(0), np.float64).ravel()
+    wanted = shares[:, None] * left
+    by_label: Any = sparse.csc_array(marks)
+
+    def deal(unit: int, wishes: np.ndarray) -> None:
+        """Move a unit to the part with the largest need; among equal parts, to the part with most room."""
+        best = np.lexsort((random.random(len(shares)), room, wishes))[-1]
+        part[unit] = best
+        room[best] -= sizes[unit]
+        own = slice(marks.indptr[unit], marks.indptr[unit + 1])
+        wanted[best, marks.indices[own]] -= marks.data[own]
+        left[marks.indices[own]] -= marks.data[own]
+
+    while (left > 0).any():
+        rarest = int(np.where(left > 0, left, np.inf).argmin())
+        column = slice(by_label.indptr[rarest], by_label.indptr[rarest + 1])
+        # Large groups first, while every part has room for them.
+        units, counts = by_label.indices[column], by_label.data[column]
+        for unit in units[np.lexsort((random.random(len(units)), -counts))]:
+            if part[unit] < 0:
+                deal(unit, wanted[:, rarest])
+    rest = np.flatnonzero(part < 0)
+    for unit in rest[np.lexsort((random.random(len(rest)), -sizes[rest]))]:
+        deal(unit, room)
+    return part

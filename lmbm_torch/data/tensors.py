@@ -1,4 +1,4 @@
-"""From the arrays of a data set to tensors: dense stays dense, CSR stays CSR."""
+"""Conversion of a data set's arrays to tensors: dense stays dense, CSR stays CSR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Float, Int
 
 
 def to_tensor(features: Features) -> Float[Tensor, "instances features"]:
-    """A tensor of the same numbers and dtype, in CSR layout for a CSR array; shares memory where it can."""
+    """Return a tensor of the same numbers and dtype, CSR for a CSR array; memory is shared if possible."""
     if not issparse(features):
         return _from_numpy(features)
     parts = (features.indptr, features.indices, features.data)
@@ -23,7 +23,7 @@ def to_tensor(features: Features) -> Float[Tensor, "instances features"]:
 
 
 def to_features(rows: Float[Tensor, "instances features"]) -> Features:
-    """The inverse of :func:`to_tensor`."""
+    """Return the array of a tensor: the inverse of :func:`to_tensor`."""
     if rows.layout != torch.sparse_csr:
         return rows.numpy()
     parts = (rows.values().numpy(), rows.col_indices().numpy(), rows.crow_indices().numpy())
@@ -36,9 +36,9 @@ def csr_tensor(
     values: Float[Tensor, " entries"],
     shape: tuple[int, ...],
 ) -> Float[Tensor, "instances features"]:
-    """A CSR tensor of parts known to be valid, without torch's announcements.
+    """Return a CSR tensor of valid parts, without torch's warnings.
 
-    They say that the layout is in beta, and (torch 2.11) that nothing is checked.
+    The warnings: the layout is in beta, and (torch 2.11) nothing is checked.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
@@ -47,5 +47,5 @@ def csr_tensor(
 
 
 def _from_numpy(array: np.ndarray) -> Tensor:
-    # torch cannot protect a read-only array from writing, so such a one is copied.
+    # torch cannot protect a read-only array from writing: copy the array.
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))

@@ -14,7 +14,6 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
@@ -157,7 +156,7 @@ def evaluate(
     labels = known_labels(saved, data, rows)
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
-    decodings = decode(saved, features_at(data, rows), decoder)
+    decodings = decode(saved, data.features_at(rows), decoder)
     for decoding, known in zip(decodings, labels.split(BATCH_SIZE), strict=True):
         # The labels are the data set's, on the host; so are the measures.
         metrics.update(decoding.labels.cpu(), known)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator
 from os import PathLike
 
-from lmbm_torch.data.sequences.columns import Tokens
+from lmbm_torch.data.sequences.conll import Tokens
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.files import Mode, replacing_text
 from lmbm_torch.prediction.chains import FittedChain, Tagging

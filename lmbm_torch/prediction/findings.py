@@ -12,7 +12,6 @@ from torch import Tensor
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
@@ -213,7 +212,7 @@ def findings(
             f"{saved.kind}"
         )
     truth = known_labels(saved, data, rows)
-    features = features_at(data, rows)
+    features = data.features_at(rows)
     found = list(answers.predict(saved, features, decoder))
     decodings = [each.decoding for each in found]
     likely = [each.probabilities for each in found if each.probabilities is not None]

@@ -13,7 +13,6 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.mapped.arrays import features_at
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.columns import Column
 from lmbm_torch.data.tables.schema import Schema
@@ -90,7 +89,7 @@ class FittedEstimator:
             )
         fitted: Any = estimator
         found = cls(fitted, data.schema, scaling)
-        fitted.fit(found.inputs(features_at(data, rows)), data.labels[rows])
+        fitted.fit(found.inputs(data.features_at(rows)), data.labels[rows])
         if is_path:
             fitted = fitted.estimator_
             found = replace(found, estimator=fitted)

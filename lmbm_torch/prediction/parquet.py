@@ -7,7 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from lmbm_torch.data import MultilabelData, new_rows
+from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.formats.table import new_rows
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, reading, replacing
 from lmbm_torch.prediction.answers import BATCH_SIZE, Prediction
@@ -147,7 +148,7 @@ def _write_part(
 
 
 class _Frame:
-    """An Arrow table as the data frame that :func:`~lmbm_torch.data.new_rows` takes."""
+    """An Arrow table as the data frame that :func:`~lmbm_torch.data.formats.table.new_rows` takes."""
 
     def __init__(self, table: Any) -> None:
         self.table, self.columns = table, table.column_names

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.data import MultilabelData, by_name, new_rows, read_arff, read_npz, read_svmlight
+from lmbm_torch.data import MultilabelData, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import without_split
-from lmbm_torch.data.mapped.arrays import open_mapped
-from lmbm_torch.data.tables.sources import ENDINGS, cells, is_table, open_table
+from lmbm_torch.data.formats.table import ENDINGS, cells, is_table, new_rows, open_table
+from lmbm_torch.data.mapped import open_mapped
 from lmbm_torch.prediction.loading import Predictor
 from lmbm_torch.shapes import Float, Int
 
@@ -46,7 +46,7 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
     if ending == ".npz":
         return read_npz(path, num_labels=len(saved.label_names))
     if ending == ".arff":
-        return read_arff(path, by_name(saved.label_names))
+        return read_arff(path, saved.label_names)
     if ending in SVMLIGHT:
         return read_svmlight(path, labels=_label_numbers(saved), num_features=saved.num_inputs)
     if is_table(path):

@@ -27,7 +27,7 @@ from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_finite, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.formats.compressed import check_archive
+from lmbm_torch.data.formats.limits import check_archive
 from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_tensor

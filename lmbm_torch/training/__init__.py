@@ -1,12 +1,14 @@
-"""Learning models: Lightning modules and callbacks, and the directories of their runs.
+"""Training of models: Lightning modules and callbacks, and the directories of runs.
 
-Imported by their modules, since only some of them do without Lightning:
+This package may change. Modules are imported singly, since some do not need Lightning:
 
-* ``gradient``, ``dual``, ``latent``, ``chains``: modules that train by any loss, to a certified gap, with
-  hidden units, and of sequences; ``parallel_chains``, persistent contrastive divergence without input;
-  ``base`` and ``structured``, their common parts, and ``penalties``;
-* ``callbacks.display``, ``callbacks.latent``, ``callbacks.overviews``: figures, charts, schedules and seeds
-  of a run; of machines with hidden units ``callbacks.centring``, better conditioned steps, and of those
-  without input ``callbacks.likelihood``, log-likelihoods and samples;
-* ``durable``, ``runs``: checkpoints and run directories; ``configured``, ``processes``: a run's parts.
+* ``gradient``, ``dual``, ``latent``, ``chains``: training by any loss, to a certified duality gap, with
+hidden
+  units, and of sequences; ``parallel_chains``: persistent contrastive divergence without input; ``base`` and
+  ``structured``: common parts; ``penalties``;
+* ``callbacks.display``, ``callbacks.latent``, ``callbacks.overviews``: figures, charts, loggers, schedules
+and
+  seeds; ``callbacks.centring``: better conditioned steps of models with hidden units;
+  ``callbacks.likelihood``: log-likelihoods and samples of models without input;
+* ``runs``: checkpoints and run directories; ``configured``: parts and processes of a run.
 """

@@ -1,4 +1,4 @@
-"""The base of all training modules, for label vectors and sequences: evaluation, logging, reports of fits."""
+"""The base class of training modules for label vectors and sequences: evaluation, logging, reports."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Penalty = Callable[[Any], Tensor]
 
 
 class TrainingModule(LightningModule, ABC):
-    """A model under penalty + C Σ_l loss_l; subclasses minimise it.
+    """A model trained on penalty + C Σ_l loss_l, which subclasses minimise.
 
     Validation and test decode every instance by :attr:`decoder` and log the metrics. After a fit
-    :attr:`fit_report` holds the numbers of :meth:`report`, and the loggers have received them.
+    :attr:`fit_report` holds the numbers of :meth:`report`, also sent to the loggers.
 
     Args:
         model: the model to train.
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: model → the part of the objective that depends on the weights alone, such as
+        penalty: model → the part of the objective in the weights alone, such as
             :func:`~lmbm_torch.training.penalties.quadratic`.
 
     Raises:
@@ -55,16 +55,16 @@ class TrainingModule(LightningModule, ABC):
 
     @property
     def num_instances(self) -> int:
-        """N, of the training set that the trainer serves, over all processes."""
+        """Return N, the size of the trainer's training set, over all processes."""
         loader: Any = self.trainer.train_dataloader
         return len(loader.dataset)
 
     def training_batches(self) -> Iterator[Any]:
-        """This process's share of the training part, on the module's device, for :meth:`report`.
+        """Yield this process's share of the training part, on the module's device, for :meth:`report`.
 
-        Meanwhile the module is in evaluation mode. The order is that of epoch 0, however many epochs have
-        been trained and in how many sittings: sums over the batches are the same to the last digit after a
-        resumed run as after an undisturbed one.
+        Meanwhile the module is in evaluation mode. The order is the order of epoch 0, after any number of
+        epochs and interruptions: sums over the batches are the same to the last digit after a resumed run and
+        an uninterrupted run.
         """
         loader: Any = self.trainer.train_dataloader
         if self.trainer.world_size > 1:
@@ -83,12 +83,12 @@ class TrainingModule(LightningModule, ABC):
             self.train(was_training)
 
     def energy(self, batch: Any) -> Any:
-        """The model's energy for a batch of data."""
+        """Return the model's energy for a batch of data."""
         return self.model(batch.features)
 
     @abstractmethod
     def report(self) -> dict[str, float]:
-        """The numbers ``fit/…`` of the final weights."""
+        """Return the numbers ``fit/…`` of the final weights."""
 
     def validation_step(self, batch: Any, batch_idx: int) -> Any:
         """Decode a batch and log its metrics."""
@@ -99,18 +99,18 @@ class TrainingModule(LightningModule, ABC):
         return self.evaluate(batch, self.test_metrics)
 
     def evaluate(self, batch: Any, metrics: MetricCollection) -> Any:
-        """The decoding of a batch, with which the metrics are updated and logged."""
+        """Return the decoding of a batch; update and log the metrics."""
         decoding = self.decoder(self.energy(batch))
         metrics.update(decoding.labels, batch.labels)
         self.log_means(dict(metrics.items()), len(batch.labels))
         return decoding
 
     def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The decoded labels of a batch, as ``Trainer.predict`` collects them."""
+        """Return the decoded labels of a batch, for ``Trainer.predict``."""
         return self.decoder(self.energy(batch)).labels
 
     def on_fit_end(self) -> None:
-        """Report the fit, also that of a resumed run which turns out to have been complete."""
+        """Report the fit, also for a resumed run without epochs left."""
         # Lightning has moved the module to the CPU by now.
         self.to(self.trainer.strategy.root_device)
         self.fit_report = self.report()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.data.sequences.batches import SequenceBatch
+from lmbm_torch.data.batches import SequenceBatch
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.trees import chain_dp
@@ -22,7 +22,7 @@ with naming_extras():
 
 
 class ChainModule(GradientSteps):
-    """Minimises ½‖w‖² + C Σ_l loss_l over the weights of a chain's head, and over its encoder's.
+    """A training module that minimises ½‖w‖² + C Σ_l loss_l over the weights of a chain's head and encoder.
 
     With :func:`~lmbm_torch.losses.chain_negative_log_likelihood` a conditional random field, with
     :func:`~lmbm_torch.losses.chain_structured_hinge` a max-margin Markov network by subgradients: the
@@ -32,9 +32,9 @@ class ChainModule(GradientSteps):
     Predictions are states, ``(batch, length)``, −1 beyond the end of a sequence.
 
     Args:
-        model: the model to train, with its encoder if it has one.
+        model: the model to train, including an encoder, if any.
         loss: (energy, labels) → ``(batch,)``.
-        metrics: further ones of (predicted, true) labels, by name, such as
+        metrics: further metrics of (predicted, true) labels, by name, such as
             :class:`~lmbm_torch.metrics.ChunkF1`.
         kwargs: ``C``, ``optimizer``, … of :class:`~lmbm_torch.training.gradient.GradientSteps`.
 
@@ -61,16 +61,16 @@ class ChainModule(GradientSteps):
         self.test_metrics = self.val_metrics.clone(prefix="test/")
 
     def forward(self, batch: SequenceBatch) -> ChainEnergy:
-        """The energy of a batch."""
+        """Return the energy of a batch."""
         return self.model(batch.features, batch.lengths, batch.labels.shape[1])
 
     def energy(self, batch: SequenceBatch) -> ChainEnergy:
-        """The model's energy for a batch of data."""
+        """Return the model's energy for a batch of data."""
         return self(batch)
 
     @torch.no_grad()
     def report(self) -> dict[str, float]:
-        """The objective at the final weights, of all training sequences."""
+        """Return the objective at the final weights, over all training sequences."""
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for batch in self.training_batches():
             total += self.loss(self(batch), batch.labels).sum()

@@ -1,9 +1,10 @@
-"""The parts of a run, as its configuration describes them."""
+"""The parts of a run by the configuration, and the processes of a run."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,16 +17,39 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
+    from lightning.pytorch import Trainer
+
+with naming_extras():
     from hydra.utils import get_object, instantiate
     from lightning.pytorch import Trainer, seed_everything
     from omegaconf import DictConfig
 
 
+RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
+"""The variables by which starters number processes; the first one of a run has 0 in each that is set."""
+
+
+def is_follower(trainer: Mapping[str, Any]) -> bool:
+    """Return whether this process is not the first of the run; known before a trainer exists.
+
+    Args:
+        trainer: arguments of the trainer, by name. Process numbers are ignored in a run of a single process.
+    """
+    is_alone = trainer.get("devices", 1) == 1 and trainer.get("num_nodes", 1) == 1
+    return not is_alone and any(os.environ.get(name, "0") != "0" for name in RANKS)
+
+
+def starts_others(trainer: Trainer) -> bool:
+    """Return whether this process will start further processes by the command line."""
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    return trainer.world_size > 1 and environment is not None and not environment.creates_processes_externally
+
+
 def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelDataModule]:
-    """Everything that a run needs, as the configuration describes it.
+    """Build trainer, training module and data module of a configuration.
 
     Raises:
-        ValueError: more processes than the training can be shared by, and what the parts refuse.
+        ValueError: more processes than can share the training, and errors of the parts.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     seed_everything(config.seed, verbose=False)
@@ -48,9 +72,10 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 
 
 def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[str, str]:
-    """Callbacks that :func:`build` leaves out, by name, each with the ``val/…`` that it watches.
+    """Return the callbacks left out by :func:`build`, by name, each with the watched ``val/…``.
 
-    Without a validation part nothing logs that, unless a callback does which says so (``logged``).
+    Without a validation part these values are not logged, unless a callback declares to log the value
+    (``logged``).
     """
     if len(data.validation_set):
         return {}
@@ -61,12 +86,12 @@ def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[s
 
 
 def _made(parts: Mapping[Any, Any] | None) -> list[Any]:
-    """Every part that is not turned off."""
+    """Make every part that is not turned off."""
     return [instantiate(part) for part in (parts or {}).values() if part is not None]
 
 
 def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelDataModule) -> nn.Module:
-    """The model for these data, given the sizes and the ordering of the labels that it asks for by name."""
+    """Make the model, with sizes and label ordering for the data, if the model asks for these by name."""
     asked = inspect.signature(make).parameters
     width = config.model.get("num_features")
     given: dict[str, Any] = {
@@ -79,7 +104,7 @@ def _model(make: Callable[..., nn.Module], config: DictConfig, data: MultilabelD
 
 
 def _ordering(choose: Callable[..., np.ndarray], data: MultilabelDataModule, C: float | str) -> list[int]:
-    """The ordering, from what its rule asks for by name: some look at the training set, some at its size."""
+    """Return the label ordering, by a rule that asks for sizes or for the training set by name."""
 
     def units() -> recipe.Units:
         return recipe.units(C, data.train_set.features)

@@ -1,4 +1,4 @@
-"""Training of a linear head in the dual, to a certified gap, under Lightning's loops and checkpoints."""
+"""Training of a linear head in the dual, to a certified duality gap, in Lightning's loops and checkpoints."""
 
 from __future__ import annotations
 
@@ -40,37 +40,38 @@ CALIBRATIONS = "scale", "labels", "joint"
 
 
 class DualModule(StructuredModule):
-    """Minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+ by ascent in the dual on features computed once.
+    """A training module for ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+ by dual ascent on fixed features.
 
-    At the start of a fit it takes ``encoder(x)`` of all training instances, in evaluation mode and without
-    gradients; sparse features stay sparse. One epoch is then one round of the model's solver,
+    At the start of a fit ``encoder(x)`` of all training instances is computed, in evaluation mode and without
+    gradients; sparse features stay sparse. An epoch is a round of the model's solver,
     :func:`~lmbm_torch.solvers.networks.dual_coordinate.update` for a belief network and
-    :func:`~lmbm_torch.solvers.machines.proximal_newton.update` for a Boltzmann machine, made with the epoch's
-    first batch, so that a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
+    :func:`~lmbm_torch.solvers.machines.proximal_newton.update` for a Boltzmann machine. The round is made at
+    the first batch of the epoch; a trainer with ``limit_train_batches=1`` draws no batch in vain. Logged are
     ``train/objective`` (the primal), ``train/dual`` and ``train/gap``, the relative duality gap, on which
-    ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Duals and the number of
-    passes are in the checkpoint, from which training goes on exactly.
+    ``EarlyStopping`` with the ``stopping_threshold`` ``tol`` ends the training. Dual variables and the number
+    of passes are in the checkpoint, from which training resumes exactly.
 
-    Features are trained on in the units that C counts in, and completed labels of a Boltzmann machine are
-    completed anew by what was learned, see :mod:`lmbm_torch.fitting.completion`; the weights are those
-    of the encoder's features as they are.
+    Training uses features in the units of C. Completed labels of a Boltzmann machine are completed anew by
+    the trained model, see :mod:`lmbm_torch.fitting.completion`. The weights of the model apply to unscaled
+    features.
 
     Args:
-        model: its encoder, if any, has no parameters to train.
+        model: an encoder, if any, has no parameters to train.
         C: the weight of the losses, see :func:`~lmbm_torch.fitting.recipe.units`.
         coupling_penalty: η_j of a Boltzmann machine's weights of two or more labels, see
-            :func:`~lmbm_torch.fitting.recipe.coupling_penalty`; that of a belief network is 1.
-        tol: the relative gap at which the problem, or a label's own one, is done.
-        seed: of the order in which instances are visited, and of the folds of the calibration.
+            :func:`~lmbm_torch.fitting.recipe.coupling_penalty`; 1 for a belief network.
+        tol: the relative gap at which the problem, or the problem of a label, is solved.
+        seed: of the order of instances, and of the folds of the calibration.
         calibrate: whether to calibrate probabilities after the training by models of five folds, at five
-            times its work: ``"labels"`` label by label (:mod:`lmbm_torch.calibration.scales`), ``True`` also
-            that of whole labellings (:mod:`lmbm_torch.calibration.joint`), where these can be summed:
-            of networks, and of machines of at most 22 labels, and some instance has no missing label. With
-            ``"joint"`` the training ends with an error where they cannot; ``"scale"`` is one scale of all.
+            times the work: ``"labels"`` label by label (:mod:`lmbm_torch.calibration.scales`), ``True`` also
+            the probability of whole label sets (:mod:`lmbm_torch.calibration.joint`), where label sets can be
+            summed: of belief networks, and of Boltzmann machines of at most 22 labels, with some completely
+            labelled instance. With ``"joint"`` the training ends with an error where summing is impossible;
+            ``"scale"`` fits a common scale.
         kwargs: ``decoder`` and ``label_names`` of :class:`StructuredModule`.
 
     Raises:
-        ValueError: an encoder to train, or a belief network with another coupling penalty than 1; later also
+        ValueError: an encoder to train; a belief network with a coupling penalty other than 1; when training,
             more than one process.
     """
 
@@ -106,7 +107,7 @@ class DualModule(StructuredModule):
                 "model: expected an encoder without parameters to train (see requires_grad_), since the dual "
                 f"solver takes features as they are, got {trainable}{OTHER_ROUTE}"
             )
-        # As it was given; what it amounts to is C.
+        # As given; ``self.C`` is the number.
         self.penalty_of_losses = C
         self.coupling_penalty = coupling_penalty
         self.tol = tol
@@ -121,7 +122,7 @@ class DualModule(StructuredModule):
             self.check_processes(self.trainer.world_size)
 
     def check_processes(self, count: int) -> None:
-        """Refuse several, whose duals would have to be kept in step."""
+        """Raise ValueError for several processes, whose dual variables would have to be kept in step."""
         if count > 1:
             raise ValueError(
                 f"trainer: expected one process, since the dual solver does not share duals, got "
@@ -129,7 +130,7 @@ class DualModule(StructuredModule):
             )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Set up the problem over the whole training set."""
+        """Make the problem over the whole training set."""
         self.trainer.fit_loop.setup_data()
         features, labels = self._training_set()
         self._has_completed = self._completes(labels)
@@ -140,7 +141,7 @@ class DualModule(StructuredModule):
         return CompletingAscent(self.model, part, complete, self.tol)
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
-        """With the first batch of an epoch, one round over all instances; with the others nothing."""
+        """Run a round over all instances at the first batch of an epoch; do nothing at later batches."""
         if batch_idx > 0:
             return
         optimizer: Any = self.optimizers()
@@ -151,13 +152,13 @@ class DualModule(StructuredModule):
         self.log_means(values, batch_size=1, prog_bar=True)
 
     def on_fit_end(self) -> None:
-        """Report, and calibrate probabilities."""
+        """Report the fit, and calibrate probabilities."""
         super().on_fit_end()
         self.calibration = self._calibration() if self.calibrate else None
 
     @torch.no_grad()
     def _calibration(self) -> Calibration | None:
-        """By models like this one, each trained without the instances whose likelihood counts."""
+        """Return scales fitted out of fold: on instances not used in training the fold's model."""
         features, labels = self._training_set()
         if len(labels) < 2:
             return None
@@ -170,9 +171,9 @@ class DualModule(StructuredModule):
             return fitted_scales(self.calibrate, held_out, lambda energy: self.decoder(energy).labels)
 
     def report(self) -> dict[str, float]:
-        """That of :class:`StructuredModule`, and the relative duality gap.
+        """Return the report of :class:`StructuredModule`, and the relative duality gap.
 
-        Of a Boltzmann machine and missing labels the objective of the completed ones alone.
+        For a Boltzmann machine with missing labels, only the objective of the completed labels.
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
@@ -185,7 +186,7 @@ class DualModule(StructuredModule):
 
     @torch.no_grad()
     def _training_set(self) -> tuple[Features, np.ndarray]:
-        """encoder(x) and labels of all training instances, in the order of their index."""
+        """Return encoder(x) and labels of all training instances, in the order of the index."""
         features, labels, index = [], [], []
         for batch in self.training_batches():
             features.append(to_features(self.model.features(batch.features).cpu()))
@@ -198,7 +199,7 @@ class DualModule(StructuredModule):
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """Some training instances, and what a module's model learns from them.
+    """A subset of the training instances, and the problem of training a module's model on the subset.
 
     Args:
         features: (instances, features), of the encoder.
@@ -212,16 +213,16 @@ class _Part:
 
     @cached_property
     def units(self) -> recipe.Units:
-        """Those that C counts in."""
+        """Return the units of C."""
         return recipe.units(self.module.penalty_of_losses, self.features)
 
     @cached_property
     def inputs(self) -> Features:
-        """The features in these units."""
+        """Return the features in the units of C."""
         return self.units.scaled(self.features)
 
     def problem(self, labels: np.ndarray) -> DualProblem:
-        """Of these labels, which a Boltzmann machine has complete; the model gets weights of the features."""
+        """Return the problem of labels, complete for a Boltzmann machine; the model gets raw weights."""
         module, count = self.module, len(labels)
         weights = observed_weights(None, self.labels) if isinstance(self.model, BoltzmannMachine) else None
         dual = dual_problem(
@@ -243,7 +244,7 @@ class _Part:
         return replace(dual, assign=assign)
 
     def fit(self) -> None:
-        """Learn to the end."""
+        """Train to the end."""
         limits: dict[str, Any] = {"tol": self.module.tol, "max_iter": MAX_ITER}
         if not self.module._completes(self.labels):
             fit_dual(self.problem(self.labels), **limits)
@@ -259,7 +260,7 @@ class _Part:
 
     @torch.no_grad()
     def predicted(self, rows: np.ndarray) -> np.ndarray:
-        """Labels of rows, (rows, labels), given those that are known."""
+        """Return predicted labels of rows, (rows, labels), given the known labels."""
         device = self.module.device
         energy = self.model.energy(to_tensor(self.features[rows]).to(device))
         known = torch.from_numpy(self.labels[rows]).to(device)
@@ -268,14 +269,14 @@ class _Part:
 
 
 class DualAscent(torch.optim.Optimizer):
-    """Rounds of a dual solver as an optimizer, so that Lightning counts and checkpoints them.
+    """Rounds of a dual solver as an optimizer, so Lightning counts and checkpoints the rounds.
 
-    Its state is that of the solver; after every step the model has the weights that the duals make.
+    The state is the state of the solver; after every step the model has the weights of the dual variables.
 
     Args:
-        model: whose parameters the problem's solution is given to.
+        model: gets the solution of the problem.
         problem: over the model's features.
-        tol: the relative gap at which a label's own problem is done.
+        tol: the relative gap at which the problem of a label is solved.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class DualAscent(torch.optim.Optimizer):
 
     @property
     def gap(self) -> float:
-        """The relative duality gap; while labels wait for others that lack values, the largest of a label."""
+        """Return the relative duality gap, or the largest gap of a label while labels wait for others."""
         state = self.solver_state
         waits = following_stage(self.problem.problem, state) is not None if self._has_stages else False
         return max(state.gap, float(state.gaps.max())) if waits else state.gap
@@ -299,9 +300,9 @@ class DualAscent(torch.optim.Optimizer):
         return getattr(self.solver_state, "stage", None) is not None
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One round over all instances; labels behind one that lacks values wait until that one is learned.
+        """Run a round over all instances; labels behind a label with missing values wait for the solution.
 
-        Its missing values are then those that it predicts, as in the estimators.
+        The missing values are then predicted, as in the estimators.
         """
         if closure is not None:
             closure()
@@ -311,20 +312,19 @@ class DualAscent(torch.optim.Optimizer):
             self._complete_stage()
 
     def state_dict(self) -> dict[str, Any]:
-        """Duals and the number of passes: everything else follows from them."""
+        """Return dual variables and the number of passes, which determine the rest."""
         state = self.solver_state
         duals = {"dual_coef": torch.from_numpy(state.dual_coef), "num_iters": state.num_iters}
         return {**duals, "stages_done": self.stages_done}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from duals of the same problem.
+        """Resume from dual variables of the same problem.
 
         Raises:
-            ValueError: duals of the wrong shape or outside their box.
+            ValueError: dual variables of a wrong shape or outside the box.
         """
         self._take(state_dict["dual_coef"].numpy(), state_dict["num_iters"])
-        # Checkpoints of earlier versions have none.
-        for _ in range(state_dict.get("stages_done", 0)):
+        for _ in range(state_dict["stages_done"]):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
@@ -334,7 +334,7 @@ class DualAscent(torch.optim.Optimizer):
         self.problem.assign(self.solver_state.weights)
 
     def _complete_stage(self) -> None:
-        """Impute what the stage's last label lacks, and go on to the labels behind it."""
+        """Fill the missing values of the stage's last label, and go on to the labels behind."""
         completed, state = next_stage(self.problem.problem, self.solver_state)
         if completed is None:
             return
@@ -345,11 +345,11 @@ class DualAscent(torch.optim.Optimizer):
 
 
 class CompletingAscent(DualAscent):
-    """Rounds over completed labels, which are completed anew by what was learned until they stay.
+    """Rounds over completed labels, which are completed anew by the trained model until the labels stay.
 
     Args:
-        part: whose labels some are missing of.
-        complete: (instances, labels), as they are completed at first.
+        part: instances with some missing labels.
+        complete: (instances, labels), the first completion.
     """
 
     def __init__(self, model: BoltzmannMachine, part: _Part, complete: np.ndarray, tol: float) -> None:
@@ -357,7 +357,7 @@ class CompletingAscent(DualAscent):
         self.part, self.complete, self.rounds = part, complete, 1
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One round over all instances; behind the last one of a completion the first of the next one."""
+        """Run a round over all instances, after the last round of a completion with a new completion."""
         super().step(closure)
         if self.solver_state.gap > self.tol or self.rounds == recipe.ROUNDS:
             return
@@ -369,11 +369,11 @@ class CompletingAscent(DualAscent):
             self.solver_state = replace(self.problem.init(), num_iters=self.solver_state.num_iters)
 
     def state_dict(self) -> dict[str, Any]:
-        """Those of the ascent, and the labels as they are completed."""
+        """Return the state of the ascent, and the completed labels."""
         return {**super().state_dict(), "complete": torch.from_numpy(self.complete), "rounds": self.rounds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from duals of the same problem and the same completion."""
+        """Resume from dual variables of the same problem and the same completion."""
         self._begin(state_dict["complete"].numpy(), state_dict["rounds"])
         super().load_state_dict(state_dict)
 

@@ -18,16 +18,16 @@ from lmbm_torch.verdicts import one_door
 
 
 class GradientSteps(TrainingModule):
-    """Minimises penalty + C Σ_l loss_l over the weights of the model's head, and over its encoder's.
+    """Stochastic gradient steps on penalty + C Σ_l loss_l, over the weights of the model's head and encoder.
 
-    A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N so that a learning rate
-    means the same for few and for many instances.
+    A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N to make a learning rate
+    mean the same for few and for many instances.
 
     Args:
-        model: the model to train, with its encoder if it has one.
+        model: the model to train, including an encoder, if any.
         loss: (energy, labels) → ``(batch,)``.
-        optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Its
-            weight decay applies to the encoder alone: the head is regularised by the objective.
+        optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Weight
+            decay applies to the encoder alone: the objective regularises the head.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
         kwargs: of the next base class, such as ``C`` and ``penalty``.
     """
@@ -46,7 +46,7 @@ class GradientSteps(TrainingModule):
         self.scheduler = scheduler
 
     def configure_optimizers(self) -> Any:
-        """One group of parameters for the head, without weight decay, and one for an encoder that has any."""
+        """Make the optimizer; weight decay applies to parameters of the encoder only."""
         groups: list[dict[str, Any]] = [{"params": [], "weight_decay": 0.0}, {"params": []}]
         for name, value in self.model.named_parameters():
             if value.requires_grad:
@@ -56,17 +56,17 @@ class GradientSteps(TrainingModule):
 
     @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
-        """An unbiased estimate of the objective divided by N."""
+        """Return an unbiased estimate of the objective divided by N."""
         return self.objective(self.loss(self.energy(batch), batch.labels), batch_idx)
 
     def objective(self, losses: Tensor, batch_idx: int) -> Tensor:
-        """The objective divided by N, estimated from the losses of a batch, and logged.
+        """Return the objective divided by N, estimated from the losses of a batch, and log the objective.
 
-        Its mean over several processes is the estimate from all their rows, each counted once.
+        The mean over several processes is the estimate from all rows, each counted once.
         """
         own, divisor = self.share(len(losses), batch_idx)
-        # Not the mean, whose gradient would be written out for each example, and then read by
-        # matrix_bp.marginals to see that it is one number.
+        # Not the mean: the gradient of a mean is a number for each example, which matrix_bp.marginals would
+        # have to compare.
         total = (losses if own == len(losses) else losses[:own]).sum()
         penalty = self.penalty(self.model) / self.num_instances
         objective, mean = penalty + self.C * (total / divisor), total.detach() / max(own, 1)
@@ -76,10 +76,10 @@ class GradientSteps(TrainingModule):
         return objective
 
     def share(self, count: int, batch_idx: int) -> tuple[int, float]:
-        """How many rows of a batch count, the first ones, and by what number their sum is to be divided.
+        """Return how many of the first rows of a batch count, and the divisor of the sum.
 
-        Shares of several processes are padded to equal lengths, by rows that others have: those come last
-        and do not count. Each sum is divided by the mean number of rows of a process.
+        Shares of several processes are padded to equal lengths by rows of other processes: these rows come
+        last and do not count. Each sum is divided by the mean number of rows of a process.
         """
         loader: Any = self.trainer.train_dataloader
         sampler = getattr(loader, "sampler", None)
@@ -92,11 +92,11 @@ class GradientSteps(TrainingModule):
 
 
 class GradientModule(GradientSteps, StructuredModule):
-    """Trains a model of label vectors by the steps of :class:`GradientSteps`.
+    """A training module for models of label vectors, by the steps of :class:`GradientSteps`.
 
-    How missing labels (NaN) count is up to the loss: :func:`~lmbm_torch.losses.local_hinge` of a belief
-    network leaves them out, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums them
-    out, and others refuse them.
+    The loss decides how missing labels (NaN) count: :func:`~lmbm_torch.losses.local_hinge` of a belief
+    network ignores missing labels, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums
+    over missing labels, and other losses refuse missing labels.
 
     Args:
         model, loss, optimizer, scheduler: see :class:`GradientSteps`.
@@ -106,10 +106,10 @@ class GradientModule(GradientSteps, StructuredModule):
 
     @torch.no_grad()
     def check_labels(self, part: InstanceDataset) -> None:
-        """Refuse a loss that takes complete labels, but not those of the part's first row that lacks some.
+        """Refuse a loss that takes complete labels, but not the first row with missing labels.
 
         Raises:
-            ValueError: the loss, by name, with its own words.
+            ValueError: the loss, by name, with the words of the loss.
         """
         lacking = part.labels.isnan()
         rows = lacking.any(1).nonzero()
@@ -137,7 +137,7 @@ class GradientModule(GradientSteps, StructuredModule):
 
 
 def _refused(call: Callable[[], Any]) -> ValueError | None:
-    """How it refuses; nothing random is drawn by it for others."""
+    """Return the refusal of a call, or None; random numbers drawn by the call do not count elsewhere."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,4 +1,4 @@
-"""Training of models with hidden units, by every method that belief_propagation_in_crbms_2017 compares."""
+"""Training of models with hidden units, by all methods compared in belief_propagation_in_crbms_2017."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ LatentLoss = Callable[..., Any]
 
 
 class LatentModule(GradientModule):
-    """Minimises penalty + C Σ_l loss_l of a restricted Boltzmann machine, with one inference for all.
+    """A training module for penalty + C Σ_l loss_l of a restricted Boltzmann machine, with one inference.
 
-    Every loss is called as ``loss(energy, labels, inference=…)``, and predictions are made by the same
-    inference. The share of training instances on which the loss's inference converged is logged as
-    ``train/converged``. Checkpoints hold the inference and its number of iterations.
+    Every loss is called as ``loss(energy, labels, inference=…)``, and predictions use the same inference. The
+    share of training instances with converged inference in the loss is logged as ``train/converged``.
+    Checkpoints hold the inference and the number of iterations.
 
     Args:
-        model: the model to train, with its encoder if it has one.
-        loss: takes ``inference``, which is called as ``inference(energy, known=None)``, such as
-            :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. How missing labels (NaN) count is up to
-            the loss: likelihoods and contrastive losses treat them as hidden units.
+        model: the model to train, including an encoder, if any.
+        loss: takes ``inference``, called as ``inference(energy, known=None)``, such as
+            :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing labels
+            (NaN) count: likelihoods and contrastive losses treat missing labels as hidden units.
         inference: for the loss and for prediction.
         decoder: energy → decoding, in the place of ``inference``. A :class:`MatchedInference` that differs
             from ``inference`` warns.
         C: the weight of the losses.
-        penalty: by default none, since early stopping serves better (paper, footnote 3).
+        penalty: by default none, since early stopping is better (paper, footnote 3).
         kwargs: see :class:`GradientModule`.
 
     Raises:
-        TypeError: a model without hidden units; when trained, a loss that takes no ``inference``.
-        ValueError: a loss with an inference bound to it; what :class:`GradientModule` refuses.
+        TypeError: a model without hidden units; when training, a loss without ``inference``.
+        ValueError: a loss with a bound inference; errors of :class:`GradientModule`.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class LatentModule(GradientModule):
         self._last_objective: float | None = None
 
     def check_labels(self, part: InstanceDataset) -> None:
-        """Take all: missing ones are further hidden units."""
+        """Accept all labels: missing labels are further hidden units."""
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """The objective as ``loss``, and the ``status`` of the inference's last call, None without one."""
+        """Return the objective as ``loss``, and the ``status`` of the last inference, if any."""
         statuses: list[Status] = []
 
         def inference(energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
@@ -96,7 +96,7 @@ class LatentModule(GradientModule):
         return {"loss": objective, "status": status}
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
-        """The loss of each example, ``(batch,)``."""
+        """Return the loss of each example, ``(batch,)``."""
         try:
             return self.loss(self.model(batch.features), batch.labels, inference=inference)
         except TypeError as error:
@@ -104,17 +104,17 @@ class LatentModule(GradientModule):
             raise
 
     def report(self) -> dict[str, float]:
-        """The last epoch's objective, averaged while training: another pass would cost as much again."""
+        """Return the last epoch's objective, averaged during training: another pass would double the time."""
         last = self.trainer.callback_metrics.get("train/objective", self._last_objective)
         return {} if last is None else {"fit/objective": float(last)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the last epoch's objective, which a run that turns out to have been complete reports."""
+        """Add the last epoch's objective to the checkpoint, for the report of a complete run on resuming."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["last_objective"] = self.report().get("fit/objective")
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over the checkpoint's number of iterations; warn if its inference is another one."""
+        """Load the number of iterations of a checkpoint; warn if the checkpoint has another inference."""
         super().on_load_checkpoint(checkpoint)
         self._last_objective = checkpoint.get("last_objective")
         trained = checkpoint[RECORD]["inference"]
@@ -123,18 +123,19 @@ class LatentModule(GradientModule):
 
 
 class PersistentModule(LatentModule):
-    """Persistent contrastive divergence: the chain of each training instance continues from its last state.
+    """Persistent contrastive divergence: a chain for each training instance, continued from the last state.
 
-    Chains start at the labels (0 for a missing one), are kept on the model's device by the index of their
-    instance, and are part of the checkpoint. Each of several processes has chains of its own, one for every
-    instance, and moves those of the instances that an epoch gives it; a checkpoint holds all processes'.
+    Chains start at the labels (0 for a missing label), are kept on the model's device by the index of the
+    instance, and are part of the checkpoint. Each of several processes has its own chains, one for every
+    instance, and moves the chains of its instances in an epoch; a checkpoint holds the chains of all
+    processes.
 
     Args:
         num_steps: steps of Gibbs sampling for each batch.
         kwargs: see :class:`LatentModule`, without ``loss``.
 
     Raises:
-        ValueError: what :class:`LatentModule` refuses; no step.
+        ValueError: errors of :class:`LatentModule`; no step.
     """
 
     def __init__(self, model: RestrictedBoltzmannMachine, *, num_steps: int = 1, **kwargs: Any) -> None:
@@ -144,7 +145,7 @@ class PersistentModule(LatentModule):
         self.chains: Tensor | None = None
 
     def on_fit_start(self) -> None:
-        """Start this process's chains, or go on from those of a checkpoint."""
+        """Start the chains of this process, or resume the chains of a checkpoint."""
         if self.chains is None:
             self.chains = self.first_chains()
         elif self.chains.ndim == 3:
@@ -154,12 +155,12 @@ class PersistentModule(LatentModule):
         self.chains = self.chains.to(self.device)
 
     def first_chains(self) -> Tensor:
-        """Where the chains start: {0, 1} in uint8, one row for each."""
+        """Return the first states of the chains: {0, 1} in uint8, a row for each chain."""
         loader: Any = self.trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
         return loader.labels.nan_to_num().to(uint8)
 
     def batch_losses(self, batch: Batch, inference: Callable[..., Any]) -> Tensor:
-        """F(v) − F(v⁻) of each example; its chain moves to v⁻."""
+        """Return F(v) − F(v⁻) of each example, and move the chain to v⁻."""
         assert self.chains is not None
         losses, reached = self.loss(
             self.model(batch.features), batch.labels, self.chains[batch.index], self.num_steps
@@ -168,14 +169,14 @@ class PersistentModule(LatentModule):
         return losses
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the chains, of several processes ``(processes, instances, visible)``."""
+        """Add the chains to the checkpoint, of several processes ``(processes, instances, visible)``."""
         super().on_save_checkpoint(checkpoint)
         assert self.chains is not None
         chains = self.chains if self.trainer.world_size == 1 else self.all_gather(self.chains)
         checkpoint["chains"] = chains.cpu()  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Take over the checkpoint's chains."""
+        """Load the chains of a checkpoint."""
         super().on_load_checkpoint(checkpoint)
         self.chains = checkpoint["chains"]
 
@@ -189,20 +190,20 @@ def by_method(
     loss: LatentLoss | None = None,
     **kwargs: Any,
 ) -> LatentModule:
-    """The module that trains a model by one of :data:`~lmbm_torch.losses.methods.METHODS`.
+    """Make the module that trains a model by a method of :data:`~lmbm_torch.losses.methods.METHODS`.
 
     Args:
         model: the model to train.
-        method: its name.
-        inference: settings of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` but its
+        method: name of the method.
+        inference: settings of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` except the
             routine.
         num_steps: steps of Gibbs sampling; by default the method's.
         loss: in the place of the method's loss, with the same inference.
         kwargs: see :class:`LatentModule`.
 
     Raises:
-        ValueError: no such method; ``num_steps`` or ``loss`` for a method that takes none; what
-            :class:`LatentModule` refuses.
+        ValueError: an unknown method; ``num_steps`` or ``loss`` for a method without; errors of
+            :class:`LatentModule`.
     """
     if method not in METHODS:
         raise ValueError(f"method: expected one of {[*METHODS]}, got {method!r}")

@@ -1,4 +1,4 @@
-"""Persistent contrastive divergence of machines without input, whose chains all batches share."""
+"""Persistent contrastive divergence of models without input, with chains shared by all batches."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from lmbm_torch.verdicts import one_door
 
 
 class ParallelChainsModule(PersistentModule):
-    """Persistent contrastive divergence of a machine without input, by parallel chains or parallel tempering.
+    """Persistent contrastive divergence of a model without input, by parallel chains or parallel tempering.
 
     In each step, labels v of the batch and chains v⁻ lower F(v) − F(v⁻), F the free energy, and then the
-    chains move by the machine's own Gibbs steps (Tieleman 2008). With replicas, each chain is the last of
-    several at temperatures between the labels' frequencies alone and the machine, which exchange their states
+    chains move by Gibbs steps of the model (Tieleman 2008). With replicas, each chain is the last of several
+    chains at temperatures between the labels' frequencies alone and the model, which exchange states
     (Desjardins et al. 2010): slower, but chains cross between modes. Chains start at training labels. Visible
-    biases that are all 0, as those of a new machine, start at the log-odds of the labels' frequencies, one
-    label 0 and one label 1 added.
+    biases that are all 0, as in a new model, start at the log-odds of the labels' frequencies, with an added
+    label 0 and an added label 1.
 
-    Centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`) are what makes this
-    learn fast, and a learning rate that falls to 0 what lets the chains keep up with the machine.
+    Fast training needs centred steps (:class:`~lmbm_torch.training.callbacks.centring.CentredGradients`). A
+    learning rate falling to 0 lets the chains keep up with the model.
 
     Args:
         model: without input.
         num_chains: shared by all batches.
         num_steps: steps of Gibbs sampling for each batch.
-        num_replicas: of each chain, at as many temperatures; 1 for none but the machine's own.
+        num_replicas: of each chain, at as many temperatures; 1 for the temperature of the model only.
         inference: for prediction; by default mean field.
         kwargs: see :class:`~lmbm_torch.training.latent.LatentModule`, without ``loss``.
 
     Raises:
         TypeError: a model with input.
-        ValueError: a count below 1; what :class:`~lmbm_torch.training.latent.LatentModule` refuses; when
-            training starts, missing labels.
+        ValueError: a count below 1; errors of :class:`~lmbm_torch.training.latent.LatentModule`; at the start
+            of training, missing labels.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class ParallelChainsModule(PersistentModule):
         self.base: Float[Tensor, "1 visible"] | None = None
 
     def check_labels(self, part: InstanceDataset) -> None:
-        """Raise ValueError if some are missing."""
+        """Raise ValueError if labels are missing."""
         check_labels("training labels", part.labels)
 
     def on_fit_start(self) -> None:
-        """Start the chains and the visible biases, or go on from a checkpoint."""
+        """Start the chains and the visible biases, or resume from a checkpoint."""
         starts_anew = self.chains is None
         # Once, since a check of every batch takes a tenth of its step.
         check_labels("labels", self._training_labels())
@@ -87,7 +87,7 @@ class ParallelChainsModule(PersistentModule):
                 self.model.visible_bias.copy_(self.base[0])
 
     def first_chains(self) -> Tensor:
-        """Training labels, drawn at random; all replicas of the first temperature come first."""
+        """Draw training labels at random; all replicas of the first temperature come first."""
         labels = self._training_labels()
         generator = torch.Generator().manual_seed(self.global_rank)
         rows = torch.randint(len(labels), (self.num_replicas * self.num_chains,), generator=generator)
@@ -95,7 +95,7 @@ class ParallelChainsModule(PersistentModule):
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """The objective as ``loss``, ``status`` None, and ``hidden_mean``, the mean of P(h = 1 | v)."""
+        """Return the objective as ``loss``, ``status`` None, and ``hidden_mean``, of P(h = 1 | v)."""
         assert self.chains is not None
         energy = self.model(batch.features[:1])
         energy.check_values()
@@ -113,7 +113,7 @@ class ParallelChainsModule(PersistentModule):
 
     @torch.no_grad()
     def _gibbs(self, energy: BipartiteEnergy, of_chains: Tensor) -> Tensor:
-        """The chains after their steps, given P(h = 1) where they are."""
+        """Return the chains after the steps, given P(h = 1) at the present states."""
         chains = draw(energy.visible_given_hidden(draw(of_chains)))
         for _ in range(self.num_steps - 1):
             hidden = draw(energy.hidden_given_visible(chains))
@@ -122,7 +122,7 @@ class ParallelChainsModule(PersistentModule):
 
     @torch.no_grad()
     def _tempered(self, energy: BipartiteEnergy, chains: Tensor) -> Tensor:
-        """All replicas after their steps."""
+        """Return all replicas after the steps."""
         path = path_from_base(energy, self.num_replicas - 1, self.base)
         ladder = Ladder.of([*path, energy], self.num_chains)
         visible = chains.unflatten(0, (self.num_replicas, self.num_chains))

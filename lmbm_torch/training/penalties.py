@@ -1,4 +1,4 @@
-"""Penalties: model → the part of the objective that depends on the weights alone."""
+"""Penalties: model → the part of the objective in the weights alone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmbm_torch.shapes import Float
 
 
 def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
-    """½ Σ_j η_j w_j² over the weights of the model's head.
+    """Return ½ Σ_j η_j w_j² over the weights of the model's head.
 
-    η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all others
-    (large_margin_boltzmann_machines_2009, section 5, where it is η_0; "η_0 = 0" there means
-    ``coupling_penalty=1`` here).
+    η_j is ``coupling_penalty`` for the weight of a clique of two or more labels, and 1 for all other weights
+    (large_margin_boltzmann_machines_2009, section 5, named η_0; "η_0 = 0" there means ``coupling_penalty=1``
+    here).
 
     Raises:
         ValueError: ``coupling_penalty`` not a finite number above 0.
@@ -29,14 +29,14 @@ def quadratic(model: Model, coupling_penalty: float = 1.0) -> Float[Tensor, ""]:
 
 
 def none(model: nn.Module) -> Float[Tensor, ""]:
-    """0, whatever the weights."""
+    """Return 0, whatever the weights."""
     return next(model.parameters()).new_zeros(())
 
 
 def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tensor, ""]:
-    """½ · strength · Σ W² over the couplings and, of a conditional machine, the weights of the features.
+    """Return ½ · strength · Σ W² over the couplings and, with input, the weights of the features.
 
-    Biases are not penalised. Early stopping serves better (belief_propagation_in_crbms_2017, footnote 3).
+    Biases are not penalised. Early stopping is better (belief_propagation_in_crbms_2017, footnote 3).
 
     Raises:
         ValueError: ``strength`` not a finite number above 0.

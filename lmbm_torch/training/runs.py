@@ -1,37 +1,44 @@
-"""Run directories: the files of a run, never overwritten, and how an interrupted run goes on.
+"""Run directories: files of a run, never overwritten, and the resuming of an interrupted run.
 
 A run directory holds ``config.yaml``, the checkpoints ``last.ckpt`` (of the last finished epoch) and
-``best.ckpt``, the TensorBoard log, ``rules.txt`` where answers obey rules, and when the run is complete
+``best.ckpt``, the TensorBoard log, ``rules.txt`` if answers obey rules, and when the run is complete
 ``model.safetensors`` and ``metrics.json``.
 """
 
 from __future__ import annotations
 
 import warnings
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import PathLike
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, write_text
+from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, reading, replacing, write_text
 from lmbm_torch.prediction.decoders import with_settings
 from lmbm_torch.prediction.reports import write_metrics
-from lmbm_torch.prediction.saved import MODEL, save_model
+from lmbm_torch.prediction.saved import MODEL, check_whole, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
     from lightning.pytorch import Trainer
 
+with naming_extras():
+    from lightning.fabric.plugins import TorchCheckpointIO
+
 
 def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:
-    """The rules of a file, of which a copy goes into a run's directory.
+    """Read the rules of a file, and copy the file into the directory of the run.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: lines that are no rules, rules over other labels, or that contradict each other.
+        FileNotFoundError: the file does not exist.
+        ValueError: lines that are no rules, rules over other labels, or contradictory rules.
     """
     rules = Constraints.of(read(path), label_names)
     write_text(directory / RULES, Path(path).read_text(encoding="utf-8"), "x")
@@ -40,10 +47,10 @@ def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constr
 
 @contextmanager
 def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
-    """A module whose answers obey the rules of its run's directory, where there are some.
+    """Apply the rules in the directory of a run, if any, to the module's decoder within the body.
 
     Raises:
-        ValueError: a decoder that takes none.
+        ValueError: a decoder without rules.
     """
     decoder = module.decoder
     if (directory / RULES).is_file():
@@ -58,10 +65,10 @@ def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
 
 @contextmanager
 def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
-    """The directory of a new run, claimed by its ``config.yaml`` before anything else is made.
+    """Create the directory of a new run, claimed by ``config.yaml`` before any other file.
 
-    Of several processes that claim one directory exactly one gets it. If what is done inside fails, the claim
-    is given up and the directories that were made for it are removed.
+    Of several processes claiming a directory exactly one succeeds. If the body fails, the claim is given up
+    and new directories are removed.
 
     Args:
         config: the content of ``config.yaml``.
@@ -99,10 +106,10 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
 
 
 def interrupted_directory(path: str | PathLike) -> Path:
-    """A run directory to go on with.
+    """Return the directory of an interrupted run.
 
     Raises:
-        ValueError: it is none, or its run is complete.
+        ValueError: no run directory, or a complete run.
     """
     directory = Path(path)
     if not (directory / CONFIG).is_file():
@@ -113,7 +120,7 @@ def interrupted_directory(path: str | PathLike) -> Path:
 
 
 def check_measurable(data: MultilabelDataModule) -> None:
-    """Raise ValueError if labels are missing from a part that is measured on."""
+    """Raise ValueError if labels are missing in the validation or test part."""
     for part, instances in (("validation", data.validation_set), ("test", data.test_set)):
         missing = int(instances.labels.isnan().sum()) if len(instances) else 0
         if missing:
@@ -125,11 +132,11 @@ def check_measurable(data: MultilabelDataModule) -> None:
 def fit_and_measure(
     directory: Path, trainer: Trainer, module: StructuredModule, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Fit, from the directory's last checkpoint where there is one, save the model, and measure it.
+    """Train, from the last checkpoint in the directory if any, save the model, and compute metrics.
 
     Returns:
-        The content of ``metrics.json``: ``fit/…``, and for the parts that the data have ``val/…`` and
-        ``test/…``, by answers that obey the rules of the directory.
+        The content of ``metrics.json``: ``fit/…``, and for existing parts ``val/…`` and ``test/…``, by
+        answers under the rules in the directory.
 
     Raises:
         ValueError: see :func:`check_measurable`.
@@ -154,3 +161,37 @@ def fit_and_measure(
         save_model(module.trained(), directory / MODEL, "w")
         write_metrics(directory / METRICS, metrics)
     return metrics
+
+
+class WholeCheckpoints(TorchCheckpointIO):
+    """Lightning's checkpoints, written by :func:`replacing` and checked before reading.
+
+    Lightning writes to the system's temporary folder and moves the file: between file systems a move is a
+    copy, which a kill cuts off.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | PathLike, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            OSError: as :func:`replacing`.
+            TypeError: storage options, of which there are none.
+        """
+        if storage_options is not None:
+            raise TypeError(f"storage_options: expected None, got {storage_options!r}")
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as stream:
+            torch.save(checkpoint, stream)
+
+    def load_checkpoint(self, path: str | PathLike, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read a checkpoint.
+
+        Raises:
+            FileNotFoundError: the file does not exist.
+            ValueError: the file is truncated or corrupted; the message names the file.
+        """
+        with reading(path, zipfile.BadZipFile, argument="checkpoint") as file:
+            check_whole(file)
+            return super().load_checkpoint(file, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""The base of training modules for label vectors: metrics of decoding, report of a fit, saved model."""
+"""The base class of training modules for label vectors: metrics of decoding, report of a fit, saved model."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ with naming_extras():
 
 
 class StructuredModule(TrainingModule):
-    """A model under penalty + C Σ_l loss_l, by default ½‖w‖² of its head's weights; a subclass minimises it.
+    """A model trained on penalty + C Σ_l loss_l, by default with the penalty ½‖w‖² of the head's weights.
 
-    Validation and test decode every instance and log the metrics, the share of answers proven optimal and the
-    mean number of search nodes. After a fit :attr:`fit_report` holds, and the loggers have received:
+    Subclasses minimise the objective. Validation and test decode every instance and log the metrics, the
+    share of answers proven optimal and the mean number of search nodes. After a fit :attr:`fit_report` holds,
+    and the loggers have received:
 
-    * ``fit/objective``, at the final weights, comparable between all routes;
-    * where labels have local margins, ``fit/mean_hinge`` of the training instances, and ``fit/threshold`` T;
-    * ``fit/error_bound`` = mean hinge / T, no less than the share of training instances that exact hinge
-      decoding gets wrong; left out where labels are missing, since their part of the hinge is not known (nor,
-      in an undirected model, is that of the others).
+    * ``fit/objective``, at the final weights, comparable between all kinds of training;
+    * if labels have local margins, ``fit/mean_hinge`` of the training instances, and ``fit/threshold`` T;
+    * ``fit/error_bound`` = mean hinge / T, an upper bound on the training error of exact hinge decoding; left
+      out with missing labels, whose part of the hinge is unknown (in an undirected model, also the part of
+      known labels).
 
     Args:
         model, loss: see :class:`~lmbm_torch.training.base.TrainingModule`.
-        margin: γ of the hinge losses that are reported, and of the decoder.
+        margin: γ of the reported hinge losses, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.results.Decoding`; exact hinge decoding by default. A
-            function of :mod:`lmbm_torch.inference`, or a partial one with plain settings, is saved along with
+            function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is saved with
             the model.
         label_names: for figures and predictions; label_0, label_1, … by default.
         kwargs: ``C`` and ``penalty`` of :class:`~lmbm_torch.training.base.TrainingModule`.
 
     Raises:
-        TypeError: no :class:`~lmbm_torch.models.Model`, or one with an argument that no checkpoint can hold.
+        TypeError: no :class:`~lmbm_torch.models.Model`, or a model with an argument that no checkpoint can
+            hold.
         ValueError: ``C`` or ``margin`` not above zero, or another number of names.
     """
 
@@ -81,21 +83,21 @@ class StructuredModule(TrainingModule):
         self._had_stopped = False
         # Of probabilities, noted by a training that fits one.
         self.calibration: Calibration | None = None
-        # Refuses now what the first checkpoint would refuse.
+        # Refuse now, not at the first checkpoint.
         record(self.trained())
 
     def check_processes(self, count: int) -> None:
-        """Raise ValueError if the training cannot be shared by so many processes; this one can."""
+        """Raise ValueError for more processes than can share the training; by default never."""
 
     def check_labels(self, part: InstanceDataset) -> None:
-        """Raise ValueError if the training cannot take the labels of a part, of which some may be missing."""
+        """Raise ValueError if the training cannot take the missing labels of a part."""
 
     def forward(self, x: Tensor) -> Any:
-        """The energy of a batch."""
+        """Return the energy of a batch."""
         return self.model(x)
 
     def trained(self) -> SavedModel:
-        """The model with all that predicting takes; scaling and schema are those of the trainer's data."""
+        """Return the model with everything for predictions, scaling and schema from the trainer's data."""
         data = self._data()
         return SavedModel(
             self.model,
@@ -110,27 +112,27 @@ class StructuredModule(TrainingModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the record for :func:`~lmbm_torch.prediction.saved.load_model`."""
+        """Add the record for :func:`~lmbm_torch.prediction.saved.load_model` to the checkpoint."""
         data = self._data()
         checkpoint[RECORD] = record(self.trained(), None if data is None else type(data).__qualname__)
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Remember whether training had ended by its own rule, which Lightning forgets."""
+        """Load whether training had ended by the training's stopping rule, which Lightning forgets."""
         self._had_stopped = checkpoint["has_stopped"]
 
     def on_train_start(self) -> None:
-        """Keep a run that had ended early from going on for one more epoch when it is resumed."""
+        """Stop a resumed run that had ended early from training for a further epoch."""
         self.trainer.should_stop = self._had_stopped
         self._had_stopped = False
 
     def _data(self) -> MultilabelDataModule | None:
-        """The data that the trainer serves, if there is a trainer and they are served by this library."""
+        """Return the data module of the trainer, or None without a trainer or with a foreign data module."""
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, MultilabelDataModule) else None
 
     def evaluate(self, batch: Batch, metrics: MetricCollection) -> Decoding:
-        """The decoding of a batch, with which the metrics are updated; logs them and the certificates."""
+        """Return the decoding of a batch; update and log metrics and certificates."""
         decoding = super().evaluate(batch, metrics)
         certificates = {f"{metrics.prefix}proven_optimal": decoding.status.exact.float().mean()}
         if decoding.nodes is not None:
@@ -140,7 +142,7 @@ class StructuredModule(TrainingModule):
 
     @torch.no_grad()
     def report(self) -> dict[str, float]:
-        """The numbers ``fit/…`` of the class's description, in one pass over the training part."""
+        """Return the numbers ``fit/…`` of the class's description, in a pass over the training part."""
         sums = torch.zeros(4, dtype=torch.float64, device=self.device)
         threshold = torch.full((), math.inf, dtype=torch.float64, device=self.device)
         for features, labels, _ in self.training_batches():
@@ -161,7 +163,7 @@ class StructuredModule(TrainingModule):
         return report
 
     def _hinge(self, energy: Any, labels: Tensor, missing: Tensor) -> Tensor:
-        """The sum over a batch; NaN where it is not defined."""
+        """Return the sum over a batch; NaN if undefined."""
         if isinstance(energy, DirectedEnergy) or (isinstance(energy, MarginEnergy) and not missing):
             return local_hinge(energy, labels, self.margin).sum()
         return labels.new_tensor(math.nan)

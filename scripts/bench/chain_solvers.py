@@ -33,8 +33,7 @@ from measuring import described, show, table, told, write_csv
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
-from lmbm_torch.data.batches import shuffled
-from lmbm_torch.data.sequences.batches import SequenceDataset
+from lmbm_torch.data.batches import SequenceDataset, shuffled
 from lmbm_torch.losses import chain_structured_hinge
 from lmbm_torch.models import LinearChain
 from lmbm_torch.solvers.base import run

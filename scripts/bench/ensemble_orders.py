@@ -21,7 +21,8 @@ from sklearn.metrics import f1_score
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from lmbm_torch.data import data_folder, read_npz
+from lmbm_torch.data import read_npz
+from lmbm_torch.data.named import data_folder
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 
 SETS = ("flags", "foodtruck", "chd_49", "genbase", "water_quality", "scene", "yeast")

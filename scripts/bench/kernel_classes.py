@@ -31,8 +31,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
-from lmbm_torch.data import data_folder
-from lmbm_torch.data.sequences.named import load_ocr_letters
+from lmbm_torch.data.named import data_folder, load_ocr_letters
 from lmbm_torch.data.sequences.records import Sequences
 from lmbm_torch.estimators import ChainSVM, KernelLogisticRegression, MultiClassSVM
 from lmbm_torch.estimators.chains.baselines import IndependentPositions

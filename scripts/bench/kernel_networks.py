@@ -34,7 +34,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
-from lmbm_torch.data import data_folder, read_npz
+from lmbm_torch.data import read_npz
+from lmbm_torch.data.named import data_folder
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram

@@ -34,13 +34,13 @@ from scipy.linalg import cholesky
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
-from lmbm_torch.data import load_multiclass
 from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from reproduce.multiclass_sets import load_multiclass
 
 SQUARE_BANDWIDTH = 16.0
 CLOSE = (1e-4, 1e-8)

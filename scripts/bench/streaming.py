@@ -57,9 +57,7 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     """Train for an epoch and predict for all rows, here; the peak of memory is this whole process's."""
     from lightning.pytorch import Trainer
 
-    from lmbm_torch.data.datamodule import MultilabelDataModule
-    from lmbm_torch.data.mapped.arrays import features_at
-    from lmbm_torch.data.mapped.datamodule import MappedDataModule
+    from lmbm_torch.data.datamodule import MappedDataModule, MultilabelDataModule
     from lmbm_torch.losses import local_hinge
     from lmbm_torch.models import SigmoidBeliefNetwork
     from lmbm_torch.prediction import answers
@@ -93,7 +91,7 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     reset_peak()
     saved = SavedModel(module.model.eval(), data.label_names, 1.0, None)
     started = time.process_time()
-    features = features_at(held, np.arange(data.num_instances))
+    features = held.features_at(np.arange(data.num_instances))
     right = 0
     for number, found in enumerate(answers.decode(saved, features)):
         rows = slice(number * answers.BATCH_SIZE, (number + 1) * answers.BATCH_SIZE)

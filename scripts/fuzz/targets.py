@@ -18,24 +18,20 @@ from fuzz.target import NUMBERS, Target
 
 from lmbm_torch import certificates, constraints
 from lmbm_torch.data import (
-    by_meka_option,
-    by_mulan_xml,
-    last,
     load,
     load_conll2000,
-    load_multiclass,
     load_ocr_letters,
     read_arff,
     read_evidence,
-    read_faq,
     read_npz,
     read_svmlight,
     read_table,
     read_uai,
 )
-from lmbm_torch.data.formats.idx import read_idx
+from lmbm_torch.data.images import read_idx
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
+from reproduce.multiclass_sets import load_multiclass
 
 DENSE_ARFF = """@relation 'toy: -C -2'
 @attribute size numeric
@@ -100,7 +96,7 @@ def _arff(text: str, labels: Any) -> Target:
 
 def _by_xml(folder: Path) -> Any:
     (folder / "toy.arff").write_text(DENSE_ARFF, encoding="utf-8")
-    return read_arff(folder / "toy.arff", by_mulan_xml(folder / "toy.xml"))
+    return read_arff(folder / "toy.arff", folder / "toy.xml")
 
 
 def _npz(name: str, place: str, read: Callable[[Path], Any]) -> Target:
@@ -157,9 +153,9 @@ def _checked(folder: Path) -> None:
 _IDX = struct.pack(">HBBII", 0, 8, 2, 2, 3) + bytes(6)
 
 TARGETS: dict[str, Target] = {
-    "dense arff": _arff(DENSE_ARFF, last(2)),
-    "sparse arff": _arff(SPARSE_ARFF, last(2)),
-    "meka arff": _arff(DENSE_ARFF, by_meka_option),
+    "dense arff": _arff(DENSE_ARFF, -2),
+    "sparse arff": _arff(SPARSE_ARFF, -2),
+    "meka arff": _arff(DENSE_ARFF, None),
     "mulan xml": Target("toy.xml", XML.encode(), _by_xml, (b"<", b">", b"&", b'"', b"name", b"label")),
     "svmlight": Target(
         "toy.svm",
@@ -175,12 +171,6 @@ TARGETS: dict[str, Target] = {
     "idx": Target("toy.idx", _IDX, lambda folder: read_idx(folder / "toy.idx")),
     "gzipped idx": Target(
         "toy.idx", gzip.compress(_IDX, mtime=0), lambda folder: read_idx(folder / "toy.idx")
-    ),
-    "faq": Target(
-        "toy.txt",
-        b"<head>A list\n<question>1) Who?\n<answer>  me\n<tail>\n",
-        lambda folder: read_faq([folder / "toy.txt"]),
-        (b"<answer>", b"<", b"\r", b"\x0c", b"\xff", b" " * 50),
     ),
     "uai": Target(
         "toy.uai",

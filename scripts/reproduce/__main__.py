@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from lmbm_torch.cli.refusals import in_a_sentence
+from lmbm_torch.cli.configuration import in_a_sentence
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -45,7 +45,7 @@ def _run(config: DictConfig) -> None:
     # At use: whatever the command line gets wrong is answered before.
     from rich.console import Console
 
-    from lmbm_torch.cli.clusters import on_cluster
+    from lmbm_torch.cli.compare import on_cluster
     from lmbm_torch.cli.typed import check_call, check_types
     from lmbm_torch.compare.cells import compute, print_tables, write_tables
     from lmbm_torch.compare.tables import table

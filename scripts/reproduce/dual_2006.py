@@ -34,7 +34,6 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.tables import write_csv
-from lmbm_torch.data import MulticlassData, load_multiclass
 from lmbm_torch.estimators import KernelLogisticRegression
 from lmbm_torch.files import write_figure
 from lmbm_torch.solvers import kernels
@@ -43,6 +42,7 @@ from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 from reproduce.figures import learning_curves
+from reproduce.multiclass_sets import MulticlassData, load_multiclass
 
 COLUMNS = {
     "cg_seconds": "conjugate gradients, s (paper)",

@@ -20,7 +20,7 @@ import torch
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.compare.cells import Cell, Result
-from lmbm_torch.data.sequences.named import load_ocr_letters
+from lmbm_torch.data.named import load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, Sequences
 from lmbm_torch.estimators.chains.base import Rows
 from lmbm_torch.estimators.chains.baselines import (

@@ -18,7 +18,7 @@ OURS = "write_text"
 # The other writers of files, and why.
 EXCEPT = {
     "lmbm_torch/files.py": "the one implementation",
-    "lmbm_torch/data/mapped/arrays.py": "larger than memory; the description is written last, by write_text",
+    "lmbm_torch/data/mapped.py": "larger than memory; the description is written last, by write_text",
     "scripts/bench/matrix_bp_peers.py": "hands arrays to another process, in a temporary folder",
     "scripts/bench/pgmax_peer.py": "that process, which has no lmbm_torch",
     "scripts/bench/streaming.py": "/proc/self/clear_refs is no file",

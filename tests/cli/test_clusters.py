@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lmbm_torch.cli import clusters
+from lmbm_torch.cli import compare
 from lmbm_torch.compare import trials
 from lmbm_torch.estimators.common.spreading import spread, workers
 
@@ -19,15 +19,15 @@ distributed = pytest.importorskip("distributed")
 
 
 def test_without_an_address_all_stays_here():
-    with clusters.on_cluster(None):
+    with compare.on_cluster(None):
         assert workers() == 1
 
 
 def test_an_address_without_a_scheduler_is_refused(monkeypatch):
-    monkeypatch.setattr(clusters, "PATIENCE", 0.2)
+    monkeypatch.setattr(compare, "PATIENCE", 0.2)
     with (
         pytest.raises(ValueError, match=r"cluster: expected the address .* got tcp://127.0.0.1:9: "),
-        clusters.on_cluster("tcp://127.0.0.1:9"),
+        compare.on_cluster("tcp://127.0.0.1:9"),
     ):
         pytest.fail("begun without a cluster")
 
@@ -39,7 +39,7 @@ def test_commands_have_the_cluster_do_their_work(tmp_path):
         distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster,
     ):
         address = cluster.scheduler_address
-        with clusters.on_cluster(address):
+        with compare.on_cluster(address):
             assert os.getpid() not in set(spread(_process, None, range(4)))
         there = _compared(tmp_path / "there", f"cluster={address}")
     assert there == _compared(tmp_path / "here")

@@ -14,7 +14,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lmbm_torch.cli import refusals, sweeps
+from lmbm_torch.cli import configuration, sweeps
 from lmbm_torch.cli.showing import Certificates, print_metrics
 from lmbm_torch.compare import cells
 from lmbm_torch.inference.results import Decoding, Status
@@ -77,7 +77,7 @@ def test_every_cell_is_counted_in_a_log(tmp_path):
 )
 def test_what_is_refused_is_a_sentence(monkeypatch, capsys, error):
     told(monkeypatch, RunMode.RUN)
-    with pytest.raises(SystemExit) as end, refusals.in_a_sentence("train"):
+    with pytest.raises(SystemExit) as end, configuration.in_a_sentence("train"):
         raise error
     assert end.value.code == 1
     assert capsys.readouterr().err.startswith(f"lmbm train: {error}\n")
@@ -85,13 +85,13 @@ def test_what_is_refused_is_a_sentence(monkeypatch, capsys, error):
 
 def test_tracebacks_are_there_on_request_and_in_sweeps(monkeypatch):
     told(monkeypatch, RunMode.MULTIRUN)
-    with pytest.raises(ValueError, match="job"), refusals.in_a_sentence("train"):
+    with pytest.raises(ValueError, match="job"), configuration.in_a_sentence("train"):
         raise ValueError("job")
     told(monkeypatch, RunMode.RUN)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(ValueError, match="where"), refusals.in_a_sentence("train"):
+    with pytest.raises(ValueError, match="where"), configuration.in_a_sentence("train"):
         raise ValueError("where")
-    with pytest.raises(RuntimeError, match="bug"), refusals.in_a_sentence("train"):
+    with pytest.raises(RuntimeError, match="bug"), configuration.in_a_sentence("train"):
         raise RuntimeError("bug")
 
 

@@ -19,7 +19,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.training.processes import is_follower
+from lmbm_torch.training.configured import is_follower
 
 ROOT = Path(__file__).parents[2]
 QUIET = ["callbacks.progress_bar=null", "trainer.enable_progress_bar=false"]

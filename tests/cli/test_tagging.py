@@ -13,7 +13,7 @@ from hydra import compose, initialize_config_dir
 from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data import read_conll
-from lmbm_torch.data.sequences.columns import read_columns
+from lmbm_torch.data.sequences.conll import read_columns
 from lmbm_torch.estimators import ChainCRF
 from lmbm_torch.metrics.sequences import chunks
 from lmbm_torch.prediction import chains

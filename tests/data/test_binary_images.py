@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lmbm_torch.data import SevenSegment, digit_codes
+from lmbm_torch.data import SevenSegment
 from lmbm_torch.data.corruptions import Flip, Occlude
-from lmbm_torch.data.formats.idx import read_idx
 from lmbm_torch.data.images import (
     BinaryImages,
     alone,
     digits,
     first_images,
     mnist,
+    read_idx,
     restoration,
     sampled_mnist,
     seven_segments,
@@ -133,7 +133,7 @@ def test_digits_become_the_segments_that_show_them():
     assert data.label_names == tuple("abcdefg")
     for part in ("train", "validation", "test"):
         rows, given = getattr(data, part), getattr(drawn, part)
-        np.testing.assert_array_equal(data.labels[rows], digit_codes()[shown[given]])
+        np.testing.assert_array_equal(data.labels[rows], SevenSegment.codes()[shown[given]])
         np.testing.assert_array_equal(data.features[rows], drawn.pixels[given].reshape(len(given), -1))
     with pytest.raises(ValueError, match="images: expected some whose digits are known, got noise"):
         seven_segments(drawn)

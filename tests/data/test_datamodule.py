@@ -173,7 +173,7 @@ def test_features_are_raw_by_default_and_sparse_ones_never_made_dense():
     data = toy()
     part = MultilabelDataModule(data).train_set
     np.testing.assert_array_equal(part.features, data.features[data.train].astype(np.float32))
-    with pytest.raises(ValueError, match="features: expected dense ones to standardise"):
+    with pytest.raises(ValueError, match="features: expected dense features to standardise"):
         MultilabelDataModule(toy(sparse=True), scaling=standardise)
 
 

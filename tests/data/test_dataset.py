@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import coo_array, csr_array
 
-from lmbm_torch.data import MultilabelData, join
+from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.dataset import without_split
 from lmbm_torch.data.features import numbered
 
@@ -85,22 +85,22 @@ def test_with_split_changes_the_split_alone():
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_join_stacks_a_training_and_a_test_set(sparse):
+def test_with_test_stacks_a_training_and_a_test_set(sparse):
     data = toy(sparse)
-    joined = join(data, toy(sparse, name="other"))
+    joined = data.with_test(toy(sparse, name="other"))
     assert (joined.num_instances, len(joined.train), len(joined.test)) == (8, 4, 4)
     np.testing.assert_array_equal(joined.test_labels, data.labels)
     np.testing.assert_array_equal(joined.train, np.arange(4))
     assert isinstance(joined.features, csr_array) == sparse
 
 
-def test_join_refuses_what_does_not_fit():
+def test_with_test_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="test: expected the label_names of train"):
-        join(toy(), toy(label_names=("second", "first")))
+        toy().with_test(toy(label_names=("second", "first")))
     with pytest.raises(ValueError, match="test: expected the feature_names of train"):
-        join(toy(), toy(feature_names=numbered("other", 3)))
+        toy().with_test(toy(feature_names=numbered("other", 3)))
     with pytest.raises(ValueError, match="test: expected features stored like those of train"):
-        join(toy(), toy(sparse=True))
+        toy().with_test(toy(sparse=True))
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -10,8 +10,8 @@ import pytest
 from scipy.sparse import issparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from lmbm_torch.data import Schema, new_rows, read_table
-from lmbm_torch.data.tables.sources import cells, open_table
+from lmbm_torch.data import Schema, read_table
+from lmbm_torch.data.formats.table import cells, new_rows, open_table
 
 ROWS = [("x", "note", "tag"), ("1", "a", "1"), ("2", "b", "0"), ("3", "a", "1")]
 

@@ -9,8 +9,8 @@ from hydra.utils import instantiate
 
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.datamodule import serve_table
+from lmbm_torch.data.formats.table import read_table
 from lmbm_torch.data.splits import stratified_split
-from lmbm_torch.data.tables.reading import read_table
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_groups_are_no_feature_beside_a_test_table_and_other_ignored_columns(vis
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ("doctor", "groups: expected a column, found none named 'doctor'"),
+        ("doctor", "groups: expected the name of a column, got 'doctor'"),
         ("sick", "groups: expected a group"),
     ],
 )

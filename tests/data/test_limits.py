@@ -10,10 +10,10 @@ import tracemalloc
 
 import pytest
 
-from lmbm_torch.data import by_name, read_arff, read_svmlight
-from lmbm_torch.data.formats import lines
-from lmbm_torch.data.formats.idx import read_idx
-from lmbm_torch.data.tables.sources import open_table
+from lmbm_torch.data import read_arff, read_svmlight
+from lmbm_torch.data.formats import limits
+from lmbm_torch.data.formats.table import open_table
+from lmbm_torch.data.images import read_idx
 
 MEGABYTE = 2**20
 
@@ -21,7 +21,7 @@ MEGABYTE = 2**20
 def test_a_small_file_of_one_enormous_cell_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"a,b\n" + b"x" * (64 * MEGABYTE), 1))
-    monkeypatch.setattr(lines, "LONGEST_LINE", MEGABYTE)
+    monkeypatch.setattr(limits, "LONGEST_LINE", MEGABYTE)
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"path: .*bomb.csv.gz: line 2: expected at most 1048576 characters"):
         open_table(path)
@@ -43,10 +43,10 @@ def test_other_files_of_enormous_lines_are_refused_as_well(tmp_path, monkeypatch
     elif ending != ".arff" and start == ARFF:
         start = b"# a comment\n"
     path.write_bytes(pack(start + b"1" * (64 * MEGABYTE)))
-    monkeypatch.setattr(lines, "LONGEST_LINE", MEGABYTE)
+    monkeypatch.setattr(limits, "LONGEST_LINE", MEGABYTE)
     tracemalloc.start()
     with pytest.raises(ValueError, match=r"path: .*bomb.*: line \d: expected at most 1048576 characters"):
-        read_arff(path, by_name(["y"])) if ending == ".arff" else read_svmlight(path)
+        read_arff(path, ["y"]) if ending == ".arff" else read_svmlight(path)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 * MEGABYTE

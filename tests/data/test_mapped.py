@@ -14,10 +14,9 @@ import torch
 from scipy.sparse import csr_array, random_array
 
 from lmbm_torch.data import open_mapped, write_mapped
-from lmbm_torch.data.datamodule import MultilabelDataModule
+from lmbm_torch.data.datamodule import MappedDataModule, MultilabelDataModule
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.mapped.datamodule import MappedDataModule
 from lmbm_torch.data.scaling import standardise, unit_norm, unscaled
 
 NAMES = ("sun", "sea")
@@ -93,7 +92,7 @@ def test_few_rows_fit_the_scaling(stored):
 
 
 def test_all_features_at_once_are_refused(stored):
-    with pytest.raises(TypeError, match="features: expected ones in memory"):
+    with pytest.raises(TypeError, match="features: expected features in memory"):
         np.asarray(open_mapped(stored[0]).features)
 
 
@@ -145,7 +144,7 @@ def test_rows_that_are_not_there_are_refused(stored):
     data = open_mapped(stored[0])
     np.testing.assert_array_equal(data.labels[[-1, 0]], data.labels[[49, 0]])
     for row in (50, -51):
-        with pytest.raises(IndexError, match="rows: expected ones of 50"):
+        with pytest.raises(IndexError, match="rows: expected numbers below 50"):
             data.labels[[row]]
 
 

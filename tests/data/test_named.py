@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from lmbm_torch.data import NAMED_SETS, data_folder, load
+from lmbm_torch.data import load
+from lmbm_torch.data.named import NAMED_SETS, data_folder
 
 
 @pytest.fixture

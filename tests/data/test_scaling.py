@@ -86,7 +86,7 @@ def test_agreement_sees_every_part():
 @pytest.mark.usefixtures("no_shape_checks")
 def test_bad_input_is_refused():
     ones = torch.ones(2)
-    with pytest.raises(ValueError, match="features: expected dense ones to standardise"):
+    with pytest.raises(ValueError, match="features: expected dense features to standardise"):
         standardise(csr_array(np.eye(2)))
     for mean, scale, message in (
         (ones, torch.ones(3), "scale: expected shape"),

@@ -3,11 +3,12 @@ from __future__ import annotations
 import numpy as np
 from sklearn.datasets import load_digits
 
-from lmbm_torch.data import SEGMENTS, SevenSegment, digit_codes
+from lmbm_torch.data import SevenSegment
+from lmbm_torch.data.seven_segment import SEGMENTS
 
 
 def test_each_digit_has_its_own_segments():
-    codes = digit_codes()
+    codes = SevenSegment.codes()
     assert codes.shape == (10, 7)
     assert len(np.unique(codes, axis=0)) == 10
     lit = ["".join(np.array(SEGMENTS)[code == 1]) for code in codes]
@@ -21,7 +22,7 @@ def test_images_and_labels_are_those_of_the_digits():
     images, digits = load_digits(return_X_y=True)
     np.testing.assert_array_equal(data.features * 16, images)
     np.testing.assert_array_equal(data.digits, digits)
-    np.testing.assert_array_equal(data.labels, digit_codes()[digits])
+    np.testing.assert_array_equal(data.labels, SevenSegment.codes()[digits])
     assert data.label_names == ("a", "b", "c", "d", "e", "f", "g")
     assert data.features.dtype == np.float32
 

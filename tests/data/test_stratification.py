@@ -12,8 +12,7 @@ from sklearn.model_selection import KFold, cross_val_score
 from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.data import IterativeStratifiedKFold
-from lmbm_torch.data.splits import iterative_split
-from lmbm_torch.data.stratification import parts
+from lmbm_torch.data.splits import iterative_split, parts
 
 
 def rare_labels(instances: int = 300, labels: int = 12, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmbm_torch.data.tables.sources import open_table
+from lmbm_torch.data.formats.table import open_table
 
 CSV = 'age,town,"x, y"\n31,Århus,1.5\n,"Rome, city",NA\n-2e3,?,0\n'
 

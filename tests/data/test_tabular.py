@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from lmbm_torch.data import Schema, new_rows, read_table
+from lmbm_torch.data import Schema, read_table
+from lmbm_torch.data.formats.table import new_rows, open_table
 from lmbm_torch.data.tables.columns import Column
-from lmbm_torch.data.tables.sources import open_table
 
 
 def people(**changes) -> pd.DataFrame:
@@ -133,17 +133,20 @@ def test_unknown_categories_are_refused_or_none_of_them():
     [
         (
             {"labels": ["tag_snow"]},
-            r"labels: expected names of columns, found none for 'tag_snow'; there are \['tag_sun",
+            r"labels: expected names of columns, got 'tag_snow' without a match; the table has \['tag_sun",
         ),
         ({"labels": ["age"]}, r"label 'age': expected 0, 1, true.* got \[30\.0, 40\.0"),
         ({"labels": ["town"]}, r"label 'town': expected 0, 1, true.* got \['Bern', 'Oslo', 'Rome'\]"),
         ({"labels": []}, "labels: expected to leave features and labels"),
         ({"labels": "*"}, "labels: expected to leave features and labels"),
-        ({"labels": "tag_*", "ignore": ["id"]}, "ignore: expected names of columns, found none for 'id'"),
+        (
+            {"labels": "tag_*", "ignore": ["id"]},
+            "ignore: expected names of columns, got 'id' without a match",
+        ),
         ({"labels": "tag_*", "missing": "drop"}, "missing: expected 'refuse' or 'impute', got 'drop'"),
         ({"labels": "tag_*", "unknown": "drop"}, "unknown: expected 'refuse' or 'zeros', got 'drop'"),
         ({"labels": "tag_*", "test": people(), "test_fraction": 0.5}, "test_fraction: expected 0"),
-        ({"labels": "tag_*", "test": people().drop(columns="age")}, r"found none named \['age'\]"),
+        ({"labels": "tag_*", "test": people().drop(columns="age")}, r"got none named \['age'\]"),
         ({"labels": "tag_*", "test": people().drop(columns="tag_sun")}, r"test: .* none named \['tag_sun'\]"),
     ],
 )
@@ -173,7 +176,7 @@ def test_columns_that_say_nothing_or_name_the_rows_are_refused():
     ("content", "message"),
     [
         ("a,sun\n1,2\n", r"people: label 'sun': expected 0, 1"),
-        ("a,moon\n1,1\n", r"people: labels: expected names of columns, found none for 'sun'"),
+        ("a,moon\n1,1\n", r"people: labels: expected names of columns, got 'sun' without a match"),
         ("a,sun\n,1\n", r"people: column 'a': expected values, found none"),
         ("a,sun\n1,1\n,1\n", r"people: column 'a': expected no missing values"),
         ("a,sun\ninf,1\n", r"people: column 'a': expected finite numbers"),

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch import losses, models
-from lmbm_torch.data.batches import Batch
-from lmbm_torch.data.sequences.batches import SequenceBatch
+from lmbm_torch.data.batches import Batch, SequenceBatch
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.training import penalties

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
+from profiles import entered, files
 
-import lmbm_torch
 from lmbm_torch import estimators
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.common import calls
@@ -65,30 +63,12 @@ def test_few_classes_stand_above_an_estimator(estimator):
     assert len(own_classes(estimator)) <= 6
 
 
-def entered(estimator: Any, X: np.ndarray, Y: np.ndarray) -> set[CodeType]:
-    """The functions of the library that a fit enters, lambdas and comprehensions not counted."""
-    found, root = set(), str(Path(lmbm_torch.__file__).parent)
-
-    def note(frame: Any, event: str, _: Any) -> None:
-        code = frame.f_code
-        if event == "call" and code.co_filename.startswith(root) and not code.co_name.startswith("<"):
-            found.add(code)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        estimator.fit(X, Y)
-    finally:
-        sys.setprofile(before)
-    return found
-
-
 def test_a_fit_of_a_network_enters_few_files_and_functions():
     generator = np.random.default_rng(0)
     X = generator.normal(size=(300, 12))
     Y = (X @ generator.normal(size=(12, 6)) > 0).astype(float)
     # The first fit imports and compiles.
     LMSBNClassifier(random_state=0).fit(X, Y)
-    found = entered(LMSBNClassifier(random_state=0), X, Y)
-    assert len({code.co_filename for code in found}) <= MOST_FILES
+    found = entered(lambda: LMSBNClassifier(random_state=0).fit(X, Y))
+    assert len(files(found)) <= MOST_FILES
     assert len(found) <= MOST_FUNCTIONS

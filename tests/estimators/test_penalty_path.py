@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -53,7 +54,9 @@ every = pytest.mark.parametrize(
         for name, pair in KINDS.items()
     ],
 )
-pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::sklearn.exceptions.ConvergenceWarning", "ignore:.*values may be better:UserWarning"
+)
 
 
 @every
@@ -150,3 +153,23 @@ def test_settings_are_refused_by_name():
         with pytest.raises(ValueError, match=name):
             LMSBNClassifierCV(**{name: value}).fit(X, Y)
     assert not hasattr(StructuralSVMClassifierCV(), "predict_proba")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1e-5, 1e-4, 0.5], "C = 0.5 is the largest of 3 values; larger values may be better: give Cs"),
+        ([0.5, 1e4, 1e5], "C = 0.5 is the smallest of 3 values; smaller values may be better: give Cs"),
+        ([1e-5, 0.5, 1e5], None),
+        ([0.5, 1e5], None),
+    ],
+)
+def test_a_C_at_an_end_of_the_values_warns(values, words, monkeypatch):
+    monkeypatch.setattr(LMSBNClassifier, "score", lambda self, X, y: float(self.C == 0.5))
+    path = LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=values, cv=2, random_state=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        path.fit(X, Y)
+    told = [str(each.message) for each in caught if "values" in str(each.message)]
+    assert len(told) == (words is not None)
+    assert words is None or (words in told[0] and caught[0].filename == __file__)

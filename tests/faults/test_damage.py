@@ -14,7 +14,7 @@ from problems.small import gradient_module, last_checkpoint, quiet_trainer, serv
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.training.callbacks.display import FiniteObjective
-from lmbm_torch.training.durable import WholeCheckpoints
+from lmbm_torch.training.runs import WholeCheckpoints
 
 
 def fit(folder, max_epochs, *callbacks, module=None, **options):

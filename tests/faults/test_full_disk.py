@@ -25,7 +25,7 @@ from lmbm_torch.compare.cells import Cell, compute
 from lmbm_torch.estimators import LMSBNClassifier, save
 from lmbm_torch.files import replacing, replacing_text, write_figure, write_text
 from lmbm_torch.training import runs
-from lmbm_torch.training.durable import WholeCheckpoints
+from lmbm_torch.training.runs import WholeCheckpoints
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):

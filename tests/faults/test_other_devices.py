@@ -17,7 +17,7 @@ from lmbm_torch.estimators import (
     save,
 )
 from lmbm_torch.prediction.saved import load_model
-from lmbm_torch.training.durable import WholeCheckpoints
+from lmbm_torch.training.runs import WholeCheckpoints
 
 # As pickle writes a text: what torch notes with every tensor of the device that it was on.
 CPU, CUDA = (b"X" + len(name).to_bytes(4, "little") + name.encode() for name in ("cpu", "cuda:0"))

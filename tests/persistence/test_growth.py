@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from lmbm_torch.data import read_npz, read_svmlight, read_table
-from lmbm_torch.data.formats import compressed
-from lmbm_torch.data.formats.idx import read_idx
+from lmbm_torch.data.formats import limits
+from lmbm_torch.data.images import read_idx
 from lmbm_torch.models import BoltzmannMachine, ConditionalRBM, SigmoidBeliefNetwork, archives, load, saving
 from lmbm_torch.prediction.saved import check_whole
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    monkeypatch.setattr(compressed, "ALWAYS_ALLOWED", 2**16)
+    monkeypatch.setattr(limits, "ALWAYS_ALLOWED", 2**16)
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2"])

@@ -243,7 +243,7 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
     [
         "lmbm_torch.files.write_text",
         "lmbm_torch.data.write_mapped",
-        "lmbm_torch.data.mapped.arrays.write_text",
+        "lmbm_torch.data.mapped.write_text",
         "lmbm_torch.data.images.Path",
         "lmbm_torch.data.batches.DataLoader",
         "lmbm_torch.models.save",
@@ -253,7 +253,7 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         "lmbm_torch.training.configured.build",
         "lmbm_torch.training.configured.instantiate",
         "lmbm_torch.training.runs.fit_and_measure",
-        "lmbm_torch.training.durable.WholeCheckpoints.load_checkpoint",
+        "lmbm_torch.training.runs.WholeCheckpoints.load_checkpoint",
         "lmbm_torch.training.dual.DualModule.load_from_checkpoint",
         "lmbm_torch.models.BoltzmannMachine.load_state_dict",
         "lmbm_torch.persistence.trusted.import_trusted",

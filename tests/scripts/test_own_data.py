@@ -15,7 +15,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.data import SevenSegment, new_rows
+from lmbm_torch.data import SevenSegment
+from lmbm_torch.data.formats.table import new_rows
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
     LMBMClassifier,

@@ -12,8 +12,7 @@ from problems.small import quiet_trainer
 from scipy import sparse
 from sweeps import slow
 
-from lmbm_torch.data.batches import in_order, shuffled
-from lmbm_torch.data.sequences.batches import SequenceDataset
+from lmbm_torch.data.batches import SequenceDataset, in_order, shuffled
 from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.estimators import ChainCRF, ChainSVM
 from lmbm_torch.losses import chain_negative_log_likelihood, chain_structured_hinge

@@ -7,11 +7,11 @@ import io
 import numpy as np
 import pytest
 
-from lmbm_torch.data import digit_codes
+from lmbm_torch.data import SevenSegment
 from lmbm_torch.viz import segment_displays
 
 IMAGES = np.zeros((2, 8, 8))
-TRUTH = digit_codes()[[8, 1]].astype(int)
+TRUTH = SevenSegment.codes()[[8, 1]].astype(int)
 
 
 def drawn(axes):

@@ -1,1 +1,1 @@
-"""Files and services in, :class:`lmbm_torch.data.MultilabelData` out: one module a format."""
+"""Readers of files and services into :class:`lmbm_torch.data.MultilabelData`, a module a format."""

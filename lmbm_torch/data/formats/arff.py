@@ -1,110 +1,90 @@
-"""ARFF files in the conventions of Mulan and MEKA: some attributes are labels, the others features."""
+"""ARFF files in the conventions of Mulan and MEKA, and data sets of OpenML, which are stored as ARFF."""
 
 from __future__ import annotations
 
 import csv
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 
 import numpy as np
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.data.dataset import MultilabelData
-from lmbm_torch.data.formats.attributes import labels_apart, places
-from lmbm_torch.data.formats.lines import LimitedLines
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.formats.limits import LimitedLines
+from lmbm_torch.data.tables.columns import TRUTH
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
+from lmbm_torch.shapes import Float
 
 
-@dataclass(frozen=True)
-class Header:
-    """The relation and the attributes that an ARFF file declares."""
+def read_arff(
+    path: str | PathLike, labels: Sequence[str] | int | str | PathLike | None = None
+) -> MultilabelData:
+    """Read a dense or sparse ARFF file, all rows as training part; ``with_test`` adds a test part.
 
-    relation: str
-    attributes: tuple[str, ...]
-
-
-LabelColumns = Callable[[Header], Sequence[int]]
-
-
-def read_arff(path: str | PathLike, labels: LabelColumns) -> MultilabelData:
-    """Read a dense or sparse ARFF file, all of it as training part; ``join`` adds a test part.
-
-    Numeric attributes and nominal ones that stand for numbers are taken; sparse files give CSR features.
-    ``?`` means NaN, and is allowed for labels alone.
+    Numeric attributes are taken, and nominal attributes whose values stand for numbers. Sparse files give CSR
+    features. ``?`` means NaN and is allowed for labels only.
 
     Args:
-        labels: which attributes are the labels, from :func:`by_name`, :func:`first`, :func:`last`,
-            :func:`by_mulan_xml`, or :func:`by_meka_option` itself.
+        labels: names of the label attributes; or a number, of the first attributes or, if negative,
+            of the last attributes; or the path of Mulan's XML file with the names of the labels, which are
+            taken in the order of the ARFF file. By default the number in MEKA's option in the relation's name
+            (``-C 6`` or ``-C -6``).
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no valid ARFF; a label that is not 0, 1 or missing; ``labels`` that are not in the file or
-            leave no feature; an attribute of strings, dates or named categories. The message names the file.
+        FileNotFoundError: the file does not exist.
+        ValueError: no valid ARFF or XML; a label other than 0, 1 or missing; ``labels`` not in the
+            file or leave no feature; a relation without MEKA's option; attributes of strings, dates or
+            categories. The message names the file.
     """
+    names = _names_of_mulan(labels) if isinstance(labels, str | PathLike) else labels
     with reading(path, csv.Error) as file:
         sparse = is_sparse(file)
         content = parse(file, encode_nominal=True)
         if strings := [name for name, values in content["attributes"] if values == "STRING"]:
-            raise ValueError(f"attributes: expected numeric or nominal ones, got strings in {strings}")
-        header = Header(content["relation"], tuple(name for name, _ in content["attributes"]))
-        codes = (_sparse_codes if sparse else _dense_codes)(content["data"], len(header.attributes))
+            raise ValueError(f"attributes: expected numeric or nominal attributes, got strings in {strings}")
+        attributes = [name for name, _ in content["attributes"]]
+        codes = (_sparse_codes if sparse else _dense_codes)(content["data"], len(attributes))
         categories = {name: values for name, values in content["attributes"] if isinstance(values, list)}
-        return labels_apart(file.stem, codes, header.attributes, categories, list(labels(header)))
+        if names is None:
+            names = _count_of_meka(content["relation"])
+        columns = _at_an_end(names, len(attributes)) if isinstance(names, int) else places(names, attributes)
+        columns = sorted(columns) if isinstance(labels, str | PathLike) else columns
+        return labels_apart(file.stem, codes, attributes, categories, columns)
 
 
-def by_name(names: Sequence[str]) -> LabelColumns:
-    """The attributes of these names, in this order."""
-    return lambda header: places(names, header.attributes)
-
-
-def first(count: int) -> LabelColumns:
-    """The first ``count`` attributes."""
-    return lambda header: range(_check_count(count, header))
-
-
-def last(count: int) -> LabelColumns:
-    """The last ``count`` attributes, where Mulan's own files have them."""
-    return lambda header: range(len(header.attributes) - _check_count(count, header), len(header.attributes))
-
-
-def by_mulan_xml(path: str | PathLike) -> LabelColumns:
-    """The attributes that Mulan's XML file of labels names, in the order of the ARFF file, as Mulan does.
-
-    Raises:
-        FileNotFoundError: there is no such XML file.
-        ValueError: no valid XML, or none with label names.
-    """
+def _names_of_mulan(path: str | PathLike) -> list[str]:
+    """Return the names in Mulan's XML file of labels."""
     with reading(path, ElementTree.ParseError, LookupError, argument="labels") as file:
         elements = ElementTree.parse(file).getroot().iter()
         names = [element.get("name", "") for element in elements if element.tag.rpartition("}")[2] == "label"]
         if not all(names) or not names:
             raise ValueError("expected <label name=…> elements")
-    return lambda header: sorted(places(names, header.attributes))
+        return names
 
 
-def by_meka_option(header: Header) -> Sequence[int]:
-    """Those that MEKA's option in the relation's name counts: ``-C 6`` the first six, ``-C -6`` the last."""
-    option = re.search(r"-C\s+(-?\d+)", header.relation)
+def _count_of_meka(relation: str) -> int:
+    option = re.search(r"-C\s+(-?\d+)", relation)
     if option is None:
-        raise ValueError(f"labels: expected MEKA's option '-C n' in the relation, got {header.relation!r}")
-    count = int(option[1])
-    return first(count)(header) if count > 0 else last(-count)(header)
+        raise ValueError(f"labels: expected MEKA's option '-C n' in the relation, got {relation!r}")
+    return int(option[1])
 
 
-def _check_count(count: int, header: Header) -> int:
-    if not 0 < count < len(header.attributes):
-        raise ValueError(f"labels: expected 1 to {len(header.attributes) - 1} labels, got {count}")
-    return count
+def _at_an_end(count: int, num_attributes: int) -> list[int]:
+    if not 0 < abs(count) < num_attributes:
+        raise ValueError(f"labels: expected 1 to {num_attributes - 1} labels, got {abs(count)}")
+    columns = range(num_attributes)
+    return list(columns[:count] if count > 0 else columns[count:])
 
 
 def is_sparse(file: Path) -> bool:
-    """Whether the first data row is written in braces."""
+    """Return whether the first data row is written in braces."""
     with file.open(encoding="utf-8") as stream:
         lines = iter(LimitedLines(stream))
         for line in lines:
@@ -118,7 +98,7 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
     """Parse a file by liac-arff: relation, attributes, and the data by row.
 
     Args:
-        encode_nominal: give nominal values by their positions among the declared ones, else as texts.
+        encode_nominal: give nominal values by their positions among the declared values, else as texts.
 
     Raises:
         ValueError: no valid ARFF.
@@ -138,7 +118,7 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
 
 
 def _as_liac_expects(lines: Iterable[str]) -> Iterator[str]:
-    """Header lines with spaces for tabs, integers declared as the reals they are to us, and no empty value.
+    """Yield header lines with spaces for tabs and with integers declared as reals; refuse empty values.
 
     liac-arff does not split a header line at a tab, truncates 1.5 in an INTEGER attribute to 1, and takes the
     end of a truncated row for a missing value.
@@ -170,3 +150,133 @@ def _sparse_codes(rows: Sequence[dict[int, int | float | None]], num_attributes:
     # liac-arff does not look at the column of a missing value.
     codes.check_format(full_check=True)
     return codes
+
+
+def places(names: Sequence[str], attributes: Sequence[str]) -> list[int]:
+    """Return the columns of the attributes with these names.
+
+    Raises:
+        ValueError: names of no attribute, or a name more than once.
+    """
+    column = {name: place for place, name in enumerate(attributes)}
+    if unknown := [name for name in names if name not in column]:
+        raise ValueError(f"labels: expected names of attributes, got unknown names {unknown}")
+    if len(set(names)) < len(names):
+        raise ValueError(f"labels: expected each name once, got {list(names)}")
+    return [column[name] for name in names]
+
+
+def labels_apart(
+    name: str,
+    codes: Features,
+    attributes: Sequence[str],
+    categories: Mapping[str, Sequence[str]],
+    columns: Sequence[int],
+) -> MultilabelData:
+    """Return a data set, all rows as training part, from a table of attributes, of which some are labels.
+
+    Args:
+        codes: ``(instances, attributes)``, float64; a nominal value is its position among the declared
+            values.
+        attributes: the names of all columns.
+        categories: the declared values of the nominal attributes.
+        columns: the columns of the labels; all other columns are features.
+
+    Raises:
+        ValueError: no column is left for labels or for features; a nominal attribute does not stand for
+            numbers; a label is not 0, 1 or NaN; a feature is not finite.
+    """
+    others = sorted({*range(len(attributes))}.difference(columns))
+    if not columns or not others:
+        raise ValueError(f"labels: expected to leave labels and features, got columns {list(columns)}")
+    tables = {
+        column: _numbers(attribute, categories[attribute])
+        for column, attribute in enumerate(attributes)
+        if attribute in categories
+    }
+    # Values equal to positions, as 0 and 1, need no table.
+    tables = {column: table for column, table in tables.items() if (table != np.arange(len(table))).any()}
+    values = _decoded(codes, tables)
+    labels: Features = values[:, columns]
+    labels = labels.toarray() if isinstance(codes, csr_array) else labels
+    names = [attributes[each] for each in columns], [attributes[each] for each in others]
+    return without_split(name, values[:, others], labels, *names)
+
+
+def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " values"]:
+    """Return the number of each declared value: the text itself, or 0 and 1 for false/no and true/yes.
+
+    Other values have no number: positions would invent an order of the categories.
+    """
+    try:
+        return np.array([TRUTH[text] if text in TRUTH else float(text) for text in map(str.lower, values)])
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"attribute {attribute!r}: expected numbers, true/false or yes/no, got the values {list(values)}"
+        ) from error
+
+
+def _decoded(codes: Features, tables: Mapping[int, np.ndarray]) -> Features:
+    """Return the number that each position stands for, by the table of the column.
+
+    An entry left out by a sparse matrix means the first declared value, necessarily 0 for the column to
+    stay sparse.
+    """
+    values, sparse = codes.copy(), isinstance(codes, csr_array)
+    if sparse and (dense := [column for column, table in tables.items() if table[0] != 0]):
+        raise ValueError(
+            f"expected 0 as the first value of a sparse nominal attribute, not in columns {dense}"
+        )
+    for column, table in tables.items():
+        stored = values.data if sparse else values[:, column]
+        here = ~np.isnan(stored) & (values.indices == column if sparse else True)
+        stored[here] = table[stored[here].astype(int)]
+    if sparse:
+        values.sort_indices()
+    return values
+
+
+def fetch_openml(
+    data_id: int,
+    labels: Sequence[str] | None = None,
+    sha256: str | None = None,
+    cache_folder: str | PathLike | None = None,
+) -> MultilabelData:
+    """Download a data set of OpenML once, through scikit-learn, which verifies the publisher's checksum.
+
+    Args:
+        data_id: OpenML's number of the data set, which determines the version.
+        labels: names of the label attributes, by default the publisher's targets.
+        sha256: of the content, by :meth:`MultilabelData.sha256`; different content is refused.
+        cache_folder: by default scikit-learn's own folder.
+
+    Raises:
+        ConnectionError: OpenML could not be reached.
+        ValueError: an unknown data set; a wrong checksum, the publisher's or ``sha256``; labels
+            missing or not binary; an attribute of strings or categories.
+    """
+    with naming_extras():
+        import sklearn.datasets
+
+    home = None if cache_folder is None else str(cache_folder)
+    try:
+        # All columns as data: scikit-learn leaves omitted entries of a sparse target undefined.
+        bunch = sklearn.datasets.fetch_openml(
+            data_id=data_id, target_column=None, as_frame=False, parser="liac-arff", data_home=home
+        )
+        data = _dataset(bunch, labels)
+    except (URLError, TimeoutError) as error:
+        raise ConnectionError(f"data_id: could not fetch OpenML data set {data_id}: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"data_id: OpenML data set {data_id}: {error}") from error
+    if sha256 is not None and data.sha256() != sha256.lower():
+        raise ValueError(f"sha256: OpenML data set {data_id}: expected {sha256}, got {data.sha256()}")
+    return data
+
+
+def _dataset(bunch: Any, labels: Sequence[str] | None) -> MultilabelData:
+    names = list(bunch.feature_names)
+    chosen = bunch.details.get("default_target_attribute", "").split(",") if labels is None else list(labels)
+    # scikit-learn, too, gives a nominal value as its position among the declared ones.
+    codes = csr_array(bunch.data) if issparse(bunch.data) else bunch.data
+    return labels_apart(bunch.details["name"], codes, names, bunch.categories or {}, places(chosen, names))

@@ -1,4 +1,4 @@
-"""NumPy archives of arrays named by convention."""
+"""NumPy archives with arrays of conventional names."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.data.dataset import MultilabelData, join, without_split
+from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.compressed import check_archive
-from lmbm_torch.data.formats.npy import read_header
+from lmbm_torch.data.formats.limits import check_archive, read_header
 from lmbm_torch.files import reading
 
 _DAMAGE = (
@@ -29,34 +28,35 @@ _CSR_PARTS = ("data", "indices", "indptr", "shape")
 
 
 def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelData:
-    """Read ``x_train``, ``y_train``, ``x_test``, ``y_test``, or ``x`` and ``y`` where there is no split.
+    """Read ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y`` of data without a split.
 
-    Each is a matrix, or the CSR parts ``<name>_data``, ``<name>_indices``, ``<name>_indptr`` and
-    ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are taken where given.
-    Types that float32 holds exactly become float32, all others float64. Nothing is ever unpickled.
+    Each array is a matrix, or the CSR parts ``<name>_data``, ``<name>_indices``, ``<name>_indptr`` and
+    ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are read if present.
+    Types without loss in float32 become float32, the rest float64. Nothing is ever unpickled.
 
     Args:
-        num_labels: of new rows whose labels are not known: an archive of ``x`` alone then has this many, NaN.
+        num_labels: number of labels of new rows without known labels: in an archive of ``x`` alone, all
+            labels are then NaN.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a truncated or corrupted archive; arrays missing; labels other than 0, 1 or NaN, such as
+        FileNotFoundError: the file does not exist.
+        ValueError: a truncated or corrupted archive; missing arrays; labels other than 0, 1 or NaN, such as
             class numbers. The message names the file.
     """
     stem = Path(path).stem
     with open_archive(path) as archive:
         if any(name.startswith("x_train") for name in archive):
-            return join(_part(stem, archive, "_train"), _part(stem, archive, "_test"))
+            return _part(stem, archive, "_train").with_test(_part(stem, archive, "_test"))
         is_labelled = num_labels is None or any(name.startswith("y") for name in archive)
         return _part(stem, archive, "", None if is_labelled else num_labels)
 
 
 @contextmanager
 def open_archive(path: str | PathLike, argument: str = "path") -> Iterator[NpzFile]:
-    """The arrays of a file, its checksums compared first, so that no damaged header is ever interpreted.
+    """Open the arrays of a file after comparing checksums, so no damaged header is ever interpreted.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: a truncated or corrupted archive, or arrays of other names, shapes or types than expected.
             The message names argument and file.
     """
@@ -80,7 +80,7 @@ def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
 
 
 def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = None) -> MultilabelData:
-    """The arrays of one part; ``num_unknown`` labels are NaN where it is given."""
+    """Return the arrays of one part; with ``num_unknown``, this number of labels, all NaN."""
     features = _matrix(archive, "x" + suffix)
     if num_unknown is not None:
         labels = np.full((features.shape[0], num_unknown), np.nan)

@@ -1,4 +1,4 @@
-"""svmlight files with several labels a line, as in the LIBSVM collection."""
+"""svmlight files with several labels on a line, as in the LIBSVM collection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.compressed import open_compressed
-from lmbm_torch.data.formats.lines import LimitedLines
+from lmbm_torch.data.formats.limits import LimitedLines, open_compressed
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 
@@ -23,17 +22,17 @@ def read_svmlight(
     num_features: int | None = None,
     zero_based: bool = False,
 ) -> MultilabelData:
-    """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all of it as training part.
+    """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all rows as training part.
 
     Args:
-        labels: the numbers that stand for labels, in the order of the columns; by default those that occur,
-            ascending. Give it, and ``num_features``, when a test file is to be joined.
+        labels: the numbers that stand for labels, in the order of the columns; by default all occurring
+            numbers, ascending. Give ``labels`` and ``num_features`` when a test file is to be added.
         num_features: by default the largest index that occurs.
-        zero_based: whether features count from 0; the LIBSVM collection counts them from 1.
+        zero_based: whether features count from 0; the LIBSVM collection counts from 1.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line that cannot be parsed; a label that is not in ``labels``; an index of
+        FileNotFoundError: the file does not exist.
+        ValueError: an unparsable line; a label outside ``labels``; an index of
             ``num_features`` or more. The message names the file.
     """
     with naming_extras():
@@ -50,7 +49,7 @@ def read_svmlight(
         occurring = {label for labels_of_row in label_sets for label in labels_of_row}
         columns = sorted(occurring) if labels is None else list(labels)
         if unknown := sorted(occurring - set(columns)):
-            raise ValueError(f"labels: expected all that occur, found others: {unknown[:5]}")
+            raise ValueError(f"labels: expected every label of the file, got none for {unknown[:5]}")
         check_dense("labels", len(label_sets), len(columns), "are these numbers to be predicted, not labels?")
         column = {label: index for index, label in enumerate(columns)}
         indicator = np.zeros((len(label_sets), len(columns)), dtype=np.float32)

@@ -1,8 +1,8 @@
 """Models and evidence in the format of the UAI inference competitions, which most solvers of graphical models
 read.
 
-A model is a Markov network: p(y) ∝ Π_c table_c(y_c), the tables of variables' sets c, of which the last
-variable runs fastest. Their logarithms are taken apart into parities, the features of a Boltzmann machine.
+A model is a Markov network: p(y) ∝ Π_c table_c(y_c), with tables over sets c of variables, the last variable
+running fastest. Logarithms of tables are decomposed into parities, the features of a Boltzmann machine.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Tables = dict[tuple[int, ...], float]
 
 
 def read_uai(path: str | PathLike) -> CliqueEnergy:
-    """Read a Markov network of binary variables, a batch of one example in float64.
+    """Read a Markov network of binary variables, as a batch of one example in float64.
 
-    Its cliques are all subsets of the tables' variables, each once. ``to_pairwise`` gives the usual form
-    where no table has more than two variables.
+    The cliques are all subsets of the variables of the tables, each once. ``to_pairwise`` gives the usual
+    form if no table has more than two variables.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         ValueError: no valid file; another kind of network than MARKOV; variables of other than two values;
-            zeros, which forbid labellings, or other values without a finite logarithm. The message names the
+            zeros (forbidden labellings) or values without a finite logarithm. The message names the
             file.
     """
     with reading(path) as file:
@@ -68,17 +68,17 @@ def read_uai(path: str | PathLike) -> CliqueEnergy:
 
 
 def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode: Mode = "x") -> None:
-    """Write one example as a Markov network: a table for each label, and each clique with a weight.
+    """Write one example as a Markov network: a table for each label, and for each clique with a weight.
 
-    The constant goes into the table of the first label. What is read back has the same scores but for
-    round-off of some 1e-16 times the number of tables.
+    The constant goes into the table of the first label. The energy read back has the same scores, up
+    to round-off of about 1e-16 times the number of tables.
 
     Args:
         mode: see :func:`lmbm_torch.files.replacing`.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, whose exponentials no
+        ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, with exponentials no
             float64 holds; cliques whose tables have more than ten million entries.
     """
     energy.check_values()
@@ -104,14 +104,14 @@ def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode:
 
 
 def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "samples labels"]:
-    """Read what is observed: {0, 1}, NaN for what is not, in float64, ``known`` of the inference routines.
+    """Read observed values as ``known`` of the inference routines: {0, 1}, NaN where unobserved.
 
-    Files of 2014 and later hold one set of observations, its size first; older ones the number of sets
-    before. A file that can be read as either is taken for a newer one.
+    Files of 2014 and later hold a set of observations, the size first; older files start with the number of
+    sets. A file that can be read as either is taken for a newer file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no valid file; a variable that there is not, or that is observed twice; a value other than
+        FileNotFoundError: the file does not exist.
+        ValueError: no valid file; an unknown variable, or a variable observed twice; a value other than
             0 or 1. The message names the file.
     """
     with reading(path) as file:
@@ -137,7 +137,7 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
 
 
 def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None:
-    """Write what is known of one example, {0, 1, NaN} of shape (1, labels), in the form of 2014.
+    """Write the known labels of one example, {0, 1, NaN} of shape (1, labels), in the format of 2014.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -151,7 +151,7 @@ def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None
 
 
 def _parity(size: int) -> np.ndarray:
-    """Π_i s_i for each labelling of ``size`` labels, the last running fastest."""
+    """Return Π_i s_i of each labelling of ``size`` labels, the last label running fastest."""
     parity = np.ones(1)
     for _ in range(size):
         parity = np.concatenate([-parity, parity])
@@ -159,7 +159,7 @@ def _parity(size: int) -> np.ndarray:
 
 
 def _add(weights: Tables, clique: tuple[int, ...], log_table: np.ndarray) -> None:
-    """Add the parities' weights of a table: w_S = 2^−|c| Σ_y log table(y) Π_{i ∈ S} s_i for all S ⊆ c."""
+    """Add the weights of a table's parities: w_S = 2^−|c| Σ_y log table(y) Π_{i ∈ S} s_i for all S ⊆ c."""
     coefficients = log_table.reshape((2,) * len(clique))
     for axis in range(len(clique)):
         low, high = np.moveaxis(coefficients, axis, 0)
@@ -170,7 +170,7 @@ def _add(weights: Tables, clique: tuple[int, ...], log_table: np.ndarray) -> Non
 
 
 def _number(what: str, word: str) -> float:
-    """A number as C writes it; Python's own also have underscores and digits of other scripts."""
+    """Return a number in the notation of C; Python's own notation also has underscores and other digits."""
     if word.isascii() and "_" not in word:
         with suppress(ValueError):
             return float(word)
@@ -178,7 +178,7 @@ def _number(what: str, word: str) -> float:
 
 
 class _Tokens:
-    """The words of a file, one after another, and errors that say what was expected of them."""
+    """The words of a file in order, with errors that name the expected content."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
@@ -213,7 +213,7 @@ class _Tokens:
         return clique
 
     def table(self, number: int, size: int) -> np.ndarray:
-        """The logarithms of a table of ``size`` variables."""
+        """Return the logarithms of a table of ``size`` variables."""
         what = f"table {number}"
         if (entries := self.count(f"the size of {what}")) != 2**size:
             raise ValueError(f"expected the size of {what} to be 2^{size}, got {entries}")

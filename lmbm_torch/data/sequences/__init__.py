@@ -1,1 +1,1 @@
-"""Labelled sequences: the record, its readers and its batches."""
+"""Labelled sequences: the record and the readers."""

@@ -1,19 +1,108 @@
-"""Sequences of one's own, from files of columns (CoNLL): tags to learn, and features of the other columns."""
+"""Sequences from files of columns (CoNLL): tags to learn, and features of the other columns.
+
+A file has one token a line and a blank line between sequences.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from lmbm_torch.data.sequences.columns import Tokens, read_columns
+from lmbm_torch.data.formats.limits import LimitedLines
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
+from lmbm_torch.files import Mode, reading, replacing_text
 from lmbm_torch.shapes import Int
+
+DOCUMENT = "-DOCSTART-"
+"""Begins a line that stands for no token."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The tokens of a file.
+
+    Args:
+        rows: the values of each token, the same number for all tokens.
+        start: where the tokens of each sequence begin, and the number of tokens.
+        lines: line number of each token, from 1, for messages.
+        separator: between values, a tab or a space.
+    """
+
+    rows: list[list[str]]
+    start: Int[np.ndarray, " sequences_and_one"]
+    lines: list[int]
+    separator: str
+
+    @property
+    def num_columns(self) -> int:
+        return len(self.rows[0])
+
+    def column(self, number: int) -> list[str]:
+        """Return the values of all tokens in one column."""
+        return [row[number] for row in self.rows]
+
+
+def read_columns(path: str | PathLike) -> Tokens:
+    """Read a file in UTF-8, with values separated by tabs or, if the first line has no tab, by blanks.
+
+    Lines that begin with ``-DOCSTART-`` end a sequence and are left out.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        ValueError: a file without tokens, or a line with another number of values than the first line; the
+            message names the file and the line.
+    """
+    with reading(path) as file, file.open(encoding="utf-8-sig") as stream:
+        rows, lines, start, separator = [], [], [0], " "
+        for number, line in _lines(stream):
+            if not line.strip() or line.startswith(DOCUMENT):
+                start.append(len(rows))
+                continue
+            if not rows:
+                separator = "\t" if "\t" in line else " "
+            row = line.split("\t") if separator == "\t" else line.split()
+            if rows and len(row) != len(rows[0]):
+                raise ValueError(
+                    f"line {number}: expected {len(rows[0])} values as in line {lines[0]}, got {len(row)}: "
+                    f"{line!r}"
+                )
+            rows.append(row)
+            lines.append(number)
+        if not rows:
+            raise ValueError("expected a token in some line, got none")
+    # Several blank lines end one sequence.
+    return Tokens(rows, np.unique([*start, len(rows)]).astype(np.int64), lines, separator)
+
+
+def write_columns(
+    path: str | PathLike, tokens: Tokens, added: Sequence[Sequence[str]], mode: Mode = "x"
+) -> None:
+    """Write a file of columns with further columns; the file appears complete or not at all.
+
+    Args:
+        added: for each token, the values to add behind the values of the token.
+        mode: as in ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+    """
+    with replacing_text(path, mode) as stream:
+        for first, end in zip(tokens.start[:-1], tokens.start[1:], strict=True):
+            for row, more in zip(tokens.rows[first:end], added[first:end], strict=True):
+                stream.write(tokens.separator.join([*row, *more]) + "\n")
+            stream.write("\n")
+
+
+def _lines(stream: IO[str]) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(LimitedLines(stream), 1):
+        yield number, line.rstrip("\r\n")
+
 
 TRAIN, TEST = 0, 1
 """The folds of a set that is read."""
@@ -21,10 +110,10 @@ TRAIN, TEST = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class ColumnSchema:
-    """How a file's columns become sequences, as learned from a training part.
+    """The conversion of columns of a file to sequences, as learned from a training part.
 
     Args:
-        num_columns: with that of the tags.
+        num_columns: including the column of tags.
         tag: the number of the column of tags, from 0.
         label_names: the tags.
         windows: the features of the other columns.
@@ -36,7 +125,7 @@ class ColumnSchema:
     windows: Windows
 
     def has_tags(self, tokens: Tokens) -> bool:
-        """Whether a file has all columns; one without that of the tags may be predicted.
+        """Return whether a file has all columns; a file to predict may lack the column of tags.
 
         Raises:
             ValueError: a file with another number of columns.
@@ -49,16 +138,16 @@ class ColumnSchema:
         return tokens.num_columns == self.num_columns
 
     def codes(self, tokens: Tokens) -> list[Int[np.ndarray, " positions"]]:
-        """Of each column of features, the codes of its values."""
+        """Return the codes of the values in each column of features."""
         numbers = [number for number in range(tokens.num_columns) if number != self.tag]
         if not self.has_tags(tokens):
             numbers = list(range(tokens.num_columns))
         return [self.windows.encode(place, tokens.column(number)) for place, number in enumerate(numbers)]
 
     def data(self, tokens: Tokens, name: str) -> SequenceData:
-        """The sequences of a file, all in fold 0; without its tags they are all the first one.
+        """Return the sequences of a file, all in fold 0; without tags every label is the first tag.
 
-        Tags that training has not seen are appended to ``label_names``: no answer has them.
+        Tags unseen in training are appended to ``label_names``; no model predicts such a tag.
         """
         names, labels = self.label_names, np.zeros(len(tokens.rows), np.int64)
         if self.has_tags(tokens):
@@ -78,12 +167,12 @@ class ColumnSchema:
         )
 
     def unknown(self, tokens: Tokens) -> dict[str, int]:
-        """Of each column of features, how many tokens have a value there that training has not seen."""
+        """Count, for each column of features, the tokens with values unseen in training."""
         pairs = zip(self.windows.columns, self.codes(tokens), self.windows.values, strict=True)
         return {name: int((codes > len(values)).sum()) for name, codes, values in pairs}
 
     def unknown_tags(self, tokens: Tokens) -> dict[str, list[int]]:
-        """The lines of each tag that training has not seen."""
+        """Return the lines of each tag unseen in training."""
         found: dict[str, list[int]] = {}
         for tag, line in zip(tokens.column(self.tag), tokens.lines, strict=True):
             if tag not in self.label_names:
@@ -91,7 +180,7 @@ class ColumnSchema:
         return found
 
     def state(self) -> dict[str, Any]:
-        """The fields in plain values, for :meth:`from_state`."""
+        """Return the fields in plain values, for :meth:`from_state`."""
         names = list(self.label_names)
         return {
             "num_columns": self.num_columns,
@@ -102,7 +191,7 @@ class ColumnSchema:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> ColumnSchema:
-        """The inverse of :meth:`state`."""
+        """Return the schema of a :meth:`state`."""
         windows = Windows.from_state(state["windows"])
         return cls(state["num_columns"], state["tag"], tuple(state["label_names"]), windows)
 
@@ -117,28 +206,30 @@ def read_conll(
     templates: Sequence[Sequence[Sequence[int]]] | None = None,
     seed: int = 0,
 ) -> SequenceData:
-    """Sequences of a file of columns, see :func:`~lmbm_torch.data.sequences.columns.read_columns`.
+    """Read sequences from a file of columns, see :func:`read_columns`.
 
-    Features are indicators of what stands around a token in the other columns
-    (:class:`~lmbm_torch.data.sequences.windows.Windows`), of values that the training part has.
+    Features are indicators of the values around a token in the other columns
+    (:class:`~lmbm_torch.data.sequences.windows.Windows`), for values in the training part.
 
     Args:
-        test: a file with the same columns; its sequences are fold 1.
-        test_fraction: without one, the share of the sequences that is held out as fold 1.
-        tag: the column of the tags, from 0, or from −1 backwards.
-        columns: names of the others; by default word, tag, column_3, …
-        templates: of each of the others, the neighbours that a feature looks at together; by default those
-            of text chunking, for the first one of a word, for others of a tag.
-        seed: of the sequences that are held out.
+        test: a file with the same columns, whose sequences become fold 1.
+        test_fraction: without ``test``, the share of the sequences to hold out as fold 1.
+        tag: the column of the tags, from 0, or counted from the end if negative.
+        columns: names of the other columns; by default word, tag, column_3, …
+        templates: for each of the other columns, the neighbours in a feature; by
+            default the templates usual for text chunking, of a word in the first column, of a tag in the
+            others.
+        seed: of the sequences to hold out.
 
     Returns:
-        The training part as fold 0; ``label_names`` are its tags, then those that only fold 1 has.
+        The training part as fold 0; ``label_names`` are the tags of the training part, then tags that occur
+        in fold 1 only.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: what ``read_columns`` refuses; a single column, a column of tags that is not there, other
-            columns in the test file, names or templates for another number of columns; a share outside
-            [0, 1), or one that leaves nothing to train on.
+        FileNotFoundError: the file does not exist.
+        ValueError: errors of :func:`read_columns`; a single column; an unknown column of tags; other columns
+            in the test file; names or templates for another number of columns; a share outside [0, 1), or a
+            share that leaves nothing to train on.
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction: expected 0 or more and less than 1, got {test_fraction}")
@@ -165,7 +256,7 @@ def read_conll(
 
 
 def _learned(tokens: Tokens, tag: int, columns: Any, templates: Any) -> ColumnSchema:
-    """The schema of a training part."""
+    """Return the schema of a training part."""
     others = [number for number in range(tokens.num_columns) if number != tag]
     names = [*("word", "tag")[: len(others)], *(f"column_{place + 1}" for place in range(2, len(others)))]
     usual = [WORD_TEMPLATES, *[TAG_TEMPLATES] * (len(others) - 1)]
@@ -188,7 +279,7 @@ def _joined(first: Tokens, second: Tokens) -> Tokens:
 
 
 def _chosen(tokens: Tokens, chosen: np.ndarray) -> Tokens:
-    """Some of the sequences."""
+    """Return some of the sequences."""
     spans = [slice(*tokens.start[each : each + 2]) for each in np.flatnonzero(chosen)]
     rows = [row for span in spans for row in tokens.rows[span]]
     lines = [line for span in spans for line in tokens.lines[span]]

@@ -1,4 +1,4 @@
-"""Labelled sequences: the record that every reader of them returns, and handwritten numbers for a start."""
+"""Labelled sequences: the record that every reader returns, and handwritten numbers for a start."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 
 class Sequences(NamedTuple):
-    """Sequences in the form that the estimators take.
+    """Sequences in the form for the estimators.
 
     Args:
-        features: one ``(length, features)`` array for each sequence, dense or CSR.
-        labels: one ``(length,)`` array of class indices for each.
+        features: a ``(length, features)`` array for each sequence, dense or CSR.
+        labels: a ``(length,)`` array of class indices for each sequence.
     """
 
     features: list[Features]
@@ -27,20 +27,20 @@ class Sequences(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SequenceData:
-    """Labelled sequences in folds: rows of features, one sequence's positions after another's.
+    """Labelled sequences in folds: rows of features, the positions of one sequence after another.
 
     Args:
         name: for messages and reports.
         features: ``(positions, features)``, float32 or float64, dense or CSR in canonical format.
         labels: int64, 0 … the number of label names − 1.
-        start: where each sequence's positions begin, and the number of positions; none is empty.
-        label_names: one per class.
-        feature_names: one per feature.
-        fold: of each sequence, from 0 on; the reader of a set says how its folds are meant to be used.
-        schema: how a file's columns became features, a ``ColumnSchema``; None for sets that did not come so.
+        start: where the positions of each sequence begin, and the number of positions; no sequence is empty.
+        label_names: a name per class.
+        feature_names: a name per feature.
+        fold: the fold of each sequence, from 0; each reader documents the use of the folds.
+        schema: a ``ColumnSchema`` if the sequences come from a file of columns, else None.
 
     Raises:
-        ValueError: a field that does not fit this description; the message names it.
+        ValueError: a field not as described here; the message names the field.
     """
 
     name: str
@@ -80,30 +80,30 @@ class SequenceData:
         return int(self.fold.max()) + 1
 
     def select(self, chosen: Bool[np.ndarray, " sequences"] | Int[np.ndarray, " chosen"]) -> Sequences:
-        """Some of the sequences, by number or by mask, in the order asked for."""
+        """Return some of the sequences, by number or by mask, in the given order."""
         spans = [slice(*self.start[each : each + 2]) for each in np.arange(self.num_sequences)[chosen]]
         return Sequences([self.features[span] for span in spans], [self.labels[span] for span in spans])
 
     def within(self, fold: int) -> Sequences:
-        """The sequences of one fold."""
+        """Return the sequences of one fold."""
         return self.select(self.fold == fold)
 
     def outside(self, fold: int) -> Sequences:
-        """The sequences of all other folds."""
+        """Return the sequences of all other folds."""
         return self.select(self.fold != fold)
 
 
 def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0) -> SequenceData:
-    """Numbers written in scikit-learn's digits, with a Markov chain for their grammar: a problem to start on.
+    """Draw numbers written in scikit-learn's digits, with a Markov chain as grammar.
 
-    A number has four to eight digits; each digit follows the one before it by the transition probabilities
-    of :func:`digit_transitions`. Every image is drawn from those of its digit. An image belongs to one fold
-    alone, and so do the numbers written with it.
+    A number has four to eight digits; each digit follows the previous digit by the transition probabilities
+    of :func:`digit_transitions`. Every image is drawn from the images of the digit. An image belongs to one
+    fold only, and so do the numbers written with the image.
 
     Args:
         num_sequences: in all folds together.
-        num_folds: parts of about the same size.
-        seed: of everything that is drawn.
+        num_folds: number of parts, of about the same size.
+        seed: of all draws.
 
     Raises:
         ValueError: counts below one, or fewer sequences than folds.
@@ -135,6 +135,6 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
 
 
 def digit_transitions() -> Float[np.ndarray, "digits digits"]:
-    """P(next digit | digit): 0.6 for its successor, 0.3 for the one after, else evenly; 9 is before 0."""
+    """Return P(next digit | digit): 0.6 for the successor, 0.3 for the digit after, else evenly."""
     towards = np.roll(np.eye(10), 1, axis=1)
     return 0.6 * towards + 0.3 * towards @ towards + 0.1 * np.full((10, 10), 0.1)

@@ -25,16 +25,17 @@ TAG_TEMPLATES: tuple[Template, ...] = (
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """One indicator for each template of each column, and each value of it that training has seen.
+    """Indicators of the values around a position, for each template of a column and each value in training.
 
-    Beyond a sequence's ends there is a value of its own. A value that training has not seen has no
-    indicator, so that a position may have fewer features than there are templates.
+    Positions beyond the ends of a sequence have a value of their own. A value unseen in training has
+    no indicator, so a position may have fewer features than there are templates.
 
     Args:
-        columns: their names.
-        values: of each column, distinct.
-        templates: of each column.
-        seen: of each column's templates in turn, the ascending keys of the values that have an indicator.
+        columns: names of the columns.
+        values: distinct values of each column.
+        templates: templates of each column.
+        seen: for each template of each column in turn, the ascending keys of the values that have an
+            indicator.
     """
 
     columns: tuple[str, ...]
@@ -51,11 +52,11 @@ class Windows:
         codes: Sequence[Int[np.ndarray, " positions"]],
         start: Int[np.ndarray, " sequences_and_one"],
     ) -> Windows:
-        """Those of a training part.
+        """Return the windows of a training part.
 
         Args:
-            codes: of each column, indices into its ``values``.
-            start: where each sequence's positions begin, and the number of positions.
+            codes: for each column, indices into ``values``.
+            start: where the positions of each sequence begin, and the number of positions.
         """
         empty = cls(
             tuple(columns),
@@ -68,7 +69,7 @@ class Windows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the features, such as ``word[-1,0]=of|the``."""
+        """Return the names of the features, such as ``word[-1,0]=of|the``."""
         found = []
         for (column, template), keys in zip(self._each(), self.seen, strict=True):
             spelt = [*self.values[column], "<none>"]
@@ -79,14 +80,14 @@ class Windows:
         return tuple(found)
 
     def encode(self, column: int, texts: Sequence[str]) -> Int[np.ndarray, " positions"]:
-        """The codes of values; what training has not seen is the number of known values plus one."""
+        """Return the codes of values; an unseen value has the number of known values plus one."""
         known = {text: code for code, text in enumerate(self.values[column])}
         return np.array([known.get(text, len(known) + 1) for text in texts], np.int64)
 
     def features(
         self, codes: Sequence[Int[np.ndarray, " positions"]], start: Int[np.ndarray, " sequences_and_one"]
     ) -> Float[csr_array, "positions features"]:
-        """The indicators of sequences, CSR float64; for arguments see :meth:`of` and :meth:`encode`."""
+        """Return the indicators of sequences, CSR float64; arguments as in :meth:`of` and :meth:`encode`."""
         places, width = [], 0
         for keys, seen in zip(self._keys(codes, start), self.seen, strict=True):
             place = np.searchsorted(seen, keys).clip(max=len(seen) - 1)
@@ -98,7 +99,7 @@ class Windows:
         return csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(every), width))
 
     def state(self) -> dict[str, Any]:
-        """The fields in plain values, for :meth:`from_state`."""
+        """Return the fields in plain values, for :meth:`from_state`."""
         return {
             "columns": list(self.columns),
             "values": [list(each) for each in self.values],
@@ -108,7 +109,7 @@ class Windows:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Windows:
-        """The inverse of :meth:`state`."""
+        """Return the windows of a :meth:`state`."""
         return cls(
             tuple(state["columns"]),
             tuple(tuple(each) for each in state["values"]),
@@ -117,49 +118,26 @@ class Windows:
         )
 
     def _each(self) -> Iterator[tuple[int, Template]]:
-        """The number of the column, and the template, of each group of features."""
+        """Yield the number of the column and the template of each group of features."""
         for column, templates in enumerate(self.templates):
             for template in templates:
                 yield column, template
 
     def _keys(self, codes: Sequence[np.ndarray], start: np.ndarray) -> Iterator[np.ndarray]:
-        """Of each template, one number for what stands around each position."""
+        """Yield, for each template, one number for the values around each position."""
         lengths = np.diff(start)
         position = np.arange(start[-1]) - np.repeat(start[:-1], lengths)
         length = np.repeat(lengths, lengths)
         for column, template in self._each():
             outside, own = len(self.values[column]), codes[column]
             around = [_shifted(own, offset, position, length, outside) for offset in template]
-            # Two more than are known: beyond the ends, and what training has not seen.
+            # Two further codes: beyond the ends, and unseen in training.
             yield np.asarray(np.ravel_multi_index(around, (outside + 2,) * len(template)))
-
-
-def window_features(
-    words: Int[np.ndarray, " tokens"],
-    tags: Int[np.ndarray, " tokens"],
-    start: Int[np.ndarray, " sentences_and_one"],
-    word_names: np.ndarray,
-    tag_names: np.ndarray,
-    num_train: int,
-) -> tuple[Float[csr_array, "tokens features"], tuple[str, ...]]:
-    """The features of words and part-of-speech tags for text chunking, and their names.
-
-    Args:
-        words: indices into ``word_names``; tags: into ``tag_names``.
-        start: where each sentence's tokens begin, and the number of tokens.
-        num_train: the first so many sentences are the training part.
-    """
-    values, templates = (word_names.tolist(), tag_names.tolist()), (WORD_TEMPLATES, TAG_TEMPLATES)
-    first = slice(start[num_train])
-    windows = Windows.of(
-        ("word", "tag"), values, templates, (words[first], tags[first]), start[: num_train + 1]
-    )
-    return windows.features((words, tags), start), windows.names
 
 
 def _shifted(
     codes: np.ndarray, offset: int, position: np.ndarray, length: np.ndarray, outside: int
 ) -> np.ndarray:
-    """The code ``offset`` tokens on, ``outside`` where that is beyond the sentence."""
+    """Return the code ``offset`` tokens later, ``outside`` beyond the sentence."""
     inside = (position + offset >= 0) & (position + offset < length)
     return np.where(inside, np.roll(codes, -offset), outside)

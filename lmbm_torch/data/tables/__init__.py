@@ -1,1 +1,1 @@
-"""The user's own tables: a schema, which is kept, makes features and labels of their columns."""
+"""Tables of named columns and the schema by which columns become features and labels."""

@@ -1,8 +1,11 @@
-"""One column of a table as features: numbers as they are, texts as one indicator for each category."""
+"""Named columns of a table, and the features of a column."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,8 +13,83 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.table import as_numbers, as_texts, grouped_number, is_missing
 from lmbm_torch.shapes import Bool, Float
+
+TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
+"""Words that stand for 0 and 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table of named columns of one length.
+
+    Args:
+        name: for messages and reports.
+        columns: by name; numbers as float64 with NaN for a missing value, texts as objects with None.
+        delimiter: between the values of the CSV file that the table was read from.
+    """
+
+    name: str
+    columns: Mapping[str, np.ndarray]
+    delimiter: str | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+@contextmanager
+def naming(table: Table) -> Iterator[None]:
+    """Name the table in a ValueError that is raised inside."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{table.name}: {error}") from error
+
+
+def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.ndarray:
+    """Convert texts to numbers, NaN for None, if all texts are numbers; else return the texts, as objects.
+
+    ``1_2``, which is a number in Python code, is a text.
+
+    Args:
+        decimal_comma: take ``1,5`` for a number, too, in a column without a point.
+    """
+    try:
+        return np.array([np.nan if text is None else float(text.replace("_", "?")) for text in texts])
+    except ValueError:
+        known = [text for text in texts if text is not None]
+        if decimal_comma and any("," in text for text in known) and not any("." in text for text in known):
+            return as_numbers([None if text is None else text.replace(",", ".") for text in texts])
+        return np.array(texts, dtype=object)
+
+
+def grouped_number(texts: Sequence[str]) -> str | None:
+    """Return the first number with separators of thousands if all texts are numbers; else None.
+
+    ``1.234,5`` and ``1,234.5`` have separators of thousands. ``7`` may stand with either form, as may numbers
+    with the same decimal sign.
+    """
+    for thousands, decimal in ((".", ","), (",", ".")):
+        grouped = rf"\d{{1,3}}(?:\{thousands}\d{{3}})+"
+        if all(re.fullmatch(rf"[+-]?(?:\d+|{grouped})(?:\{decimal}\d+)?", text) for text in texts):
+            return next((text for text in texts if re.match(rf"[+-]?{grouped}", text)), None)
+    return None
+
+
+def as_texts(values: np.ndarray) -> list[str | None]:
+    """Return the values of a column as texts, numbers in the shortest form; None where missing."""
+    if values.dtype == object:
+        return values.tolist()
+    return [None if np.isnan(value) else f"{value:.15g}" for value in values.tolist()]
+
+
+def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
+    """Return a mask of the missing values of a column."""
+    if values.dtype == object:
+        return np.array([value is None for value in values.tolist()])
+    return np.isnan(values)
+
 
 Missing = Literal["refuse", "impute"]
 Unknown = Literal["refuse", "zeros"]
@@ -22,13 +100,13 @@ FEW_CATEGORIES = 20
 
 @dataclass(frozen=True)
 class Column:
-    """One column that features are made of.
+    """A column of numbers or categories from which features are made.
 
     Args:
         name: of the column.
-        categories: its texts, one feature each that is 1 where the row has it; None for a column of numbers,
-            which are the feature.
-        fill: the value that replaces a missing one; None to refuse missing values.
+        categories: texts with a feature each, 1 in rows of the text; None for a column of
+            numbers, which is itself a feature.
+        fill: replacement of missing values; None to refuse missing values.
     """
 
     name: str
@@ -46,11 +124,11 @@ class Column:
             raise ValueError(f"fill: expected one of {list(self.categories)}, got {self.fill!r}")
 
     def features(self, values: np.ndarray, unknown: Unknown, sparse: bool) -> Features:
-        """The features of a column of values, ``(rows, features)``, float64, dense or CSC.
+        """Return the features of a column of values, ``(rows, features)``, float64, dense or CSC.
 
         Raises:
-            ValueError: texts instead of numbers, infinite numbers, missing values without ``fill``, or texts
-                that are no category, where these are refused.
+            ValueError: texts instead of numbers; infinite numbers; missing values without ``fill``; texts
+                that are no category, if such texts are refused.
         """
         if self.categories is not None:
             indicators = self._indicators(values, unknown)
@@ -59,7 +137,7 @@ class Column:
         return csc_array(numbers) if sparse else numbers
 
     def check_missing(self, absent: Bool[np.ndarray, " rows"]) -> None:
-        """Raise ValueError if values are missing and there is nothing to fill in."""
+        """Raise ValueError if values are missing and there is no ``fill``."""
         if self.fill is None and absent.any():
             raise ValueError(
                 f"column {self.name!r}: expected no missing values, got {absent.sum()} in {len(absent)} "
@@ -102,22 +180,22 @@ class Column:
 def fit_column(
     name: str, values: np.ndarray, used: Bool[np.ndarray, " rows"], missing: Missing, is_categorical: bool
 ) -> Column:
-    """The column whose ``fill`` is the median, or the commonest category, of the rows ``used``.
+    """Return the column whose ``fill`` is the median, or the most frequent category, of the rows ``used``.
 
-    Categories are those that occur in any row, in alphabetical order.
+    Categories are all occurring texts in any row, in alphabetical order.
 
     Args:
         missing: ``"impute"`` keeps ``fill``, ``"refuse"`` raises an error at a missing value.
-        is_categorical: take numbers, too, as categories, and as many as there are.
+        is_categorical: take numbers, too, as categories, and any number of categories.
 
     Raises:
-        ValueError: no value, missing values where they are refused, texts that name the rows, or numbers with
-            signs between their thousands.
+        ValueError: no value; missing values if refused; texts that name the rows; numbers with separators of
+            thousands.
     """
     absent = is_missing(values)
     known = values[used & ~absent]
     if not len(known):
-        raise ValueError(f"column {name!r}: expected values, found none; leave it out with ignore")
+        raise ValueError(f"column {name!r}: expected values, got none; ignore={name!r} leaves the column out")
     if values.dtype != object and not is_categorical:
         column = Column(name, None, float(np.median(known)))
     else:

@@ -1,4 +1,4 @@
-"""How the columns of a table become features and labels: decided once, on training rows, and kept."""
+"""The schema of a table, by which columns become features and labels: learned from training rows and kept."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import numpy as np
 from scipy.sparse import hstack
 
 from lmbm_torch.data.features import Features, check_dense
-from lmbm_torch.data.tables.columns import Column, Missing, Unknown, fit_column
-from lmbm_torch.data.tables.table import TRUTH, Table, naming
+from lmbm_torch.data.tables.columns import TRUTH, Column, Missing, Table, Unknown, fit_column, naming
 from lmbm_torch.data.tables.texts import TextColumn, fit_text_column
 from lmbm_torch.shapes import Bool, Float
 
@@ -22,15 +21,15 @@ _TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How the columns of a table are taken.
+    """Options for the columns of a table.
 
     Args:
         ignore: names or patterns (``id*``) of columns to leave out.
-        categorical: names or patterns of columns of numbers that are categories, such as codes.
+        categorical: names or patterns of columns of numeric categories, such as codes.
         missing: ``"refuse"``, or ``"impute"``, which replaces missing numbers by the median and missing texts
-            by the commonest category.
+            by the most frequent category.
         unknown, sparse: see :class:`Schema`.
-        text: names or patterns of columns of free text, whose words are features; these are always sparse.
+        text: names or patterns of columns of free text, whose words are features, always sparse.
         id_columns: see :class:`Schema`.
     """
 
@@ -45,19 +44,19 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns that a table must have, and the features and labels that they become.
+    """The required columns of a table, and the features and labels made from these columns.
 
     Args:
-        columns: of the features, at least one; those of a table that are not named here are passed over.
-        label_names: names of the columns of labels, at least one, which new rows may lack.
-        unknown: a text that is none of a column's categories raises an error (``"refuse"``) or makes all
-            indicators of the column 0 in its row (``"zeros"``).
-        sparse: make CSR features, which many categories need, instead of dense ones.
-        id_columns: columns that name the rows, which predictions repeat; no features are made of them.
-        delimiter: between the values of the CSV file that training read; None for other sources.
+        columns: of the features, not empty; other columns of a table are ignored.
+        label_names: names of the columns of labels, not empty; new rows may lack these columns.
+        unknown: the effect of a text outside the categories of a column: ``"refuse"`` raises an error,
+            ``"zeros"`` makes all indicators of the column 0 in the row.
+        sparse: make CSR features, which many categories need, instead of dense features.
+        id_columns: columns that name the rows, repeated in predictions; not features.
+        delimiter: between the values of the CSV file of training; None for other sources.
 
     Raises:
-        ValueError: no column, no label, a name more than once, or ``unknown`` of another kind.
+        ValueError: no column, no label, a name more than once, or another value of ``unknown``.
     """
 
     columns: tuple[Column | TextColumn, ...]
@@ -85,11 +84,11 @@ class Schema:
 
         Raises:
             ValueError: a column that is not there, holds texts instead of numbers, infinite numbers, missing
-                values that the schema does not fill, or a text that is no category, where that is refused.
+                values without a replacement, or a text outside the categories, if refused.
         """
         with naming(table):
             if absent := [column.name for column in self.columns if column.name not in table.columns]:
-                raise ValueError(f"expected a column for each feature, found none named {absent}")
+                raise ValueError(f"expected a column for each feature, got none named {absent}")
             if not self.sparse:
                 remedy = "sparse=True keeps categories sparse"
                 check_dense("features", table.num_rows, len(self.feature_names), remedy)
@@ -100,34 +99,33 @@ class Schema:
         return hstack(blocks, format="csr") if self.sparse else np.hstack(blocks)
 
     def labels(self, table: Table) -> Float[np.ndarray, "rows labels"]:
-        """Labels by :func:`label_matrix`, all NaN where the table lacks a column."""
+        """Return labels by :func:`label_matrix`; all NaN where the table lacks a column."""
         with naming(table):
             return label_matrix(table, self.label_names)
 
     def state(self) -> dict[str, Any]:
-        """In plain types, for a checkpoint."""
+        """Return the fields in plain types, for a checkpoint."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Schema:
-        """The schema that :meth:`state` describes.
+        """Return the schema of a :meth:`state`.
 
         Raises:
-            KeyError, TypeError, ValueError: it describes none.
+            KeyError, TypeError, ValueError: no state of a schema.
         """
-        # Files of earlier versions lack what comes last.
         return cls(
             tuple(_column(each) for each in state["columns"]),
             tuple(state["label_names"]),
             state["unknown"],
             state["sparse"],
-            tuple(state.get("id_columns", ())),
-            state.get("delimiter"),
+            tuple(state["id_columns"]),
+            state["delimiter"],
         )
 
 
 def _column(state: dict[str, Any]) -> Column | TextColumn:
-    """The column of a state, of texts if it has terms."""
+    """Return the column of a state; a state with terms is a column of texts."""
     if "terms" in state:
         return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
     categories = state["categories"]
@@ -137,17 +135,17 @@ def _column(state: dict[str, Any]) -> Column | TextColumn:
 def fit_schema(
     table: Table, label_names: Sequence[str], options: TableOptions, rows: Bool[np.ndarray, " rows"]
 ) -> Schema:
-    """The schema of a training table: all columns but labels and ignored ones are features.
+    """Return the schema of a training table: all columns but labels and ignored columns are features.
 
-    Columns of texts have the categories that occur, in alphabetical order.
+    The categories of a column of texts are all occurring texts, in alphabetical order.
 
     Args:
         label_names: columns of labels.
-        rows: which rows the medians and commonest categories are taken from.
+        rows: mask of the rows from which medians and most frequent categories are taken.
 
     Raises:
-        ValueError: names or patterns of no column, missing values where they are refused, a column without
-            any value, or one of texts that names the rows.
+        ValueError: names or patterns of no column; missing values if refused; a column without any value; a
+            column of texts that names the rows.
     """
     if options.missing not in ("refuse", "impute"):
         raise ValueError(f"missing: expected 'refuse' or 'impute', got {options.missing!r}")
@@ -168,29 +166,30 @@ def fit_schema(
 
 
 def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """The names that are, or match, any of ``patterns`` (``tag_*``), in the order of the patterns.
+    """Return the names that match any of ``patterns`` (``tag_*``), in the order of the patterns.
 
     Raises:
-        ValueError: a pattern without a match; the message suggests names that are close.
+        ValueError: a pattern without a match; the message suggests similar names.
     """
     found: list[str] = []
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        # A name may itself hold what would be a wildcard.
+        # A name may contain wildcard characters.
         matches = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
             close = difflib.get_close_matches(pattern, names) or list(names[:10])
             raise ValueError(
-                f"{argument}: expected names of columns, found none for {pattern!r}; there are {close}"
+                f"{argument}: expected names of columns, got {pattern!r} without a match; "
+                f"the table has {close}"
             )
         found += [name for name in matches if name not in found]
     return found
 
 
 def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows labels"]:
-    """Columns as labels, float64: 0, 1, or NaN where missing; all NaN for a column that is not there.
+    """Return columns as labels, float64: 0, 1, or NaN where missing; all NaN for a missing column.
 
     Raises:
-        ValueError: other values than 0, 1, true, false, yes and no.
+        ValueError: values other than 0, 1, true, false, yes and no.
     """
     absent = np.full(table.num_rows, np.nan)
     return np.column_stack([_truths(name, table.columns.get(name, absent)) for name in names])

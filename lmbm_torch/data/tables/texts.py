@@ -1,4 +1,4 @@
-"""A column of free text as features: tf-idf of the words that training rows hold."""
+"""Columns of free text as features: tf-idf of the words in training rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.columns import Unknown
-from lmbm_torch.data.tables.table import as_texts
+from lmbm_torch.data.tables.columns import Unknown, as_texts
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Bool
 
@@ -21,7 +20,7 @@ MAX_TERMS = 50_000
 
 @dataclass(frozen=True)
 class TextColumn:
-    """One column of texts, as scikit-learn's ``TfidfVectorizer`` takes them; a missing one has no words.
+    """A column of texts, as ``TfidfVectorizer`` of scikit-learn takes texts; a missing text has no words.
 
     Args:
         name: of the column.
@@ -38,10 +37,10 @@ class TextColumn:
         return tuple(f"{self.name}:{term}" for term in self.terms)
 
     def features(self, values: np.ndarray, unknown: Unknown, sparse: bool) -> Features:
-        """tf-idf of the texts, ``(rows, terms)``, float64, rows of norm 1; other words are left out.
+        """Return tf-idf of the texts, ``(rows, terms)``, float64, rows of norm 1; other words are left out.
 
         Args:
-            unknown: is for categories; new words are common in new texts.
+            unknown: ignored: this option is for categories; new words are common in new texts.
         """
         found = self._vectoriser.transform([text or "" for text in as_texts(values)])
         return csc_array(found) if sparse else found.toarray()
@@ -54,7 +53,7 @@ class TextColumn:
 
 
 def fit_text_column(name: str, values: np.ndarray, used: Bool[np.ndarray, " rows"]) -> TextColumn:
-    """The column of the words that occur in at least two of the rows ``used``.
+    """Return the column of words occurring in at least two of the rows ``used``.
 
     Raises:
         ValueError: there is no such word.

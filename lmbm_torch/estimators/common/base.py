@@ -26,9 +26,8 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_finite, check_labels, check_shape
-from lmbm_torch.data.coding import two_valued
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.rows import checked_weights, num_instances
+from lmbm_torch.data.rows import checked_weights, num_instances, two_valued
 from lmbm_torch.estimators.common import targets
 from lmbm_torch.estimators.common.calls import answer_call, progress
 from lmbm_torch.estimators.common.kernels import Kernel

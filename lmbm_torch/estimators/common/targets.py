@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.features import numbered
+from lmbm_torch.data.formats.table import open_table
 from lmbm_torch.data.tables import schema
-from lmbm_torch.data.tables.sources import open_table
 from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical

@@ -7,6 +7,7 @@ computes again for every C.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
@@ -24,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
@@ -116,6 +117,9 @@ class PenaltyPathClassifier(StructuredClassifier):
         Raises:
             TypeError: a base of another class.
             ValueError: an invalid parameter or input, named in the message; fewer instances than folds.
+
+        Warns:
+            UserWarning: the chosen C is the smallest or the largest of three values or more.
         """
         if not isinstance(self._unfitted(), self.BASE):
             raise TypeError(f"base: expected {self.BASE.__name__}, got {type(self.base).__name__}")
@@ -139,6 +143,14 @@ class PenaltyPathClassifier(StructuredClassifier):
         (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_, seeds)])
         self.estimator_.label_names_ = self.label_names_
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
+        # Of two values each is an end.
+        if self.C_edge_ is not None and len(self.Cs_) > 2:
+            further = {"smallest": "smaller", "largest": "larger"}[self.C_edge_]
+            warnings.warn(
+                f"{type(self).__name__}: C = {self.C_:g} is the {self.C_edge_} of {len(self.Cs_)} values; "
+                f"{further} values may be better: give Cs, in the shell estimator.Cs=[…], with them",
+                stacklevel=level_of_caller(),
+            )
         return self
 
     @answer_call

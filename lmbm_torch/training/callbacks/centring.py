@@ -1,8 +1,8 @@
-"""Gradients of restricted Boltzmann machines in centred coordinates: units less their means.
+"""Gradients of restricted Boltzmann machines in centred coordinates: units minus means.
 
-Units and inputs with a mean other than 0 correlate the gradients of weights and biases: a step in one undoes
-a part of the other. In x − E x, v − E v and h − E h the same machine is far better conditioned (Montavon and
-Müller, "Deep Boltzmann machines and the centering trick", 2012).
+Units and inputs with a mean other than 0 correlate the gradients of weights and biases: a step in weights
+undoes a part of a step in biases. In x − E x, v − E v and h − E h the same model is far better conditioned
+(Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
 """
 
 from __future__ import annotations
@@ -25,33 +25,31 @@ with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
 
 
-# Of the training part, whose features are summed together.
+# Instances of the training part whose features are summed at once.
 INSTANCES_AT_ONCE = 1000
 
 
 class CentredGradients(Callback):
-    """Changes gradients so that descent takes the steps that it would take in the centred parameters.
+    """A callback that changes gradients to make descent take the steps of the centred parameters.
 
-    These have the biases b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias +
+    The centred biases are b′ = visible_bias + visible_weight · E x + coupling · E h and c′ = hidden_bias +
     hidden_weight · E x + couplingᵀ · E v. Model, objective and stationary points stay the same. While E h
     is constant, stochastic gradient descent, with or without momentum, takes these steps exactly; optimizers
-    that rescale single gradients get the same gradients and rescale them.
+    that rescale single gradients rescale the centred gradients.
 
-    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold it. A
-    training step that returns ``hidden_mean``, that of its batch, saves the product it takes.
+    E h is the running mean of P(h = 1 | v, x) over the batches, starting at 0. Checkpoints hold E h. A
+    training step that returns ``hidden_mean`` of the batch saves a matrix product here.
 
     Args:
-        feature_mean: E x over the training data, (features,), or with an encoder the mean of its outputs; by
-            default that of the training part, through the encoder as it is when training starts. None for a
-            machine without input.
-        label_mean: E v, (labels,), which is also used for missing labels; by default the mean of the labels
-            of the training part.
+        feature_mean: E x over the training data, (features,), or with an encoder the mean of the encoder's
+            outputs; by default over the training part, by the encoder at the start of training. None for a
+            model without input.
+        label_mean: E v, (labels,), also used for missing labels; by default the mean of the training labels.
         hidden_rate: the weight of a batch in the running mean E h; 0 leaves the hidden units uncentred.
 
     Raises:
-        ValueError: means of another shape than the model's, or one of features for a machine without input,
-            when training starts; NaN or infinity in them;
-            ``hidden_rate`` outside [0, 1].
+        ValueError: at the start of training, means of another shape than the model's, or a mean of features
+            for a model without input; NaN or infinity in the means; ``hidden_rate`` outside [0, 1].
     """
 
     def __init__(
@@ -141,20 +139,20 @@ class CentredGradients(Callback):
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """The running mean E h, and E x, which an encoder that has learned would not repeat."""
+        """Return the running mean E h, and E x, which a trained encoder would not repeat."""
         return {"hidden_mean": self.hidden_mean, "feature_mean": self.feature_mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the checkpoint's E h, and its E x if none is given."""
+        """Load E h of a checkpoint, and E x if no mean of features is given."""
         self.hidden_mean = state_dict["hidden_mean"]
         if self.feature_mean is None:
             self.feature_mean = state_dict.get("feature_mean")
 
 
 def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
-    """Centre the gradients of biases (units,) and of weights (units, inputs), given the inputs' means.
+    """Centre gradients of biases (units,) and of weights (units, inputs), given the means of inputs.
 
-    If either is held fixed, so that it has no gradient, that of the other stays.
+    If biases or weights are frozen, the other gradient stays unchanged.
     """
     traded = [
         (by_bias, by_weight, mean)
@@ -170,7 +168,7 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
 
 @torch.no_grad()
 def _feature_mean(trainer: Trainer, model: ConditionalRBM) -> Float[Tensor, " features"]:
-    """The mean over the training part of what the machine is given, in double precision."""
+    """Return the mean of the model's inputs over the training part, in double precision."""
     part: Any = trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
     total, mode = torch.zeros((), dtype=torch.float64), model.training
     # Dropout and batch normalisation as in prediction.

@@ -32,15 +32,15 @@ class ProgressBar(RichProgressBar):
 
 
 class EvaluationCallback(Callback, ABC):
-    """Gathers the decodings of validation and of test batches; subclasses show those of each part."""
+    """A callback with the decodings of validation and test batches, which subclasses show part by part."""
 
     @abstractmethod
     def gather(self, decoding: Any, batch: Any) -> None:
-        """Take over the decoding of a batch."""
+        """Add the decoding of a batch."""
 
     @abstractmethod
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
-        """Show what :meth:`gather` has taken over from a part, ``"val"`` or ``"test"``, and forget it."""
+        """Show and drop the decodings of a part, ``"val"`` or ``"test"``."""
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
@@ -60,11 +60,10 @@ class EvaluationCallback(Callback, ABC):
 
 
 class DependencyHeatmap(Callback):
-    """Logs the figure ``fit/dependencies`` after a fit: how the labels are coupled.
+    """A callback that logs the figure ``fit/dependencies`` after a fit: the couplings of labels.
 
-    Shown are the weights of all parents of a directed model, or the couplings of an undirected one's pairs.
-    There is no figure if they depend on the input, if cliques are larger, or if hidden units couple the
-    labels.
+    Shown are the weights of all parents of a directed model, or the couplings of an undirected model's pairs.
+    Couplings by input, by larger cliques or by hidden units have no figure.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -73,7 +72,7 @@ class DependencyHeatmap(Callback):
 
 
 class VisitedNodes(EvaluationCallback):
-    """Logs histograms of the search nodes of decoding, ``val/nodes`` and ``test/nodes``.
+    """A callback that logs histograms of search nodes in decoding, ``val/nodes`` and ``test/nodes``.
 
     The test also logs a figure with a logarithmic axis, ``test/nodes_per_instance``.
     """
@@ -96,16 +95,16 @@ class VisitedNodes(EvaluationCallback):
 
 
 class FiniteObjective(Callback):
-    """Ends a training whose objective is no longer finite, before the next step.
+    """A callback that ends the training before a step with an infinite or NaN objective.
 
-    The checkpoints are then those of the last epoch before.
+    The checkpoints are then from the last complete epoch.
     """
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
         """Check the objective.
 
         Raises:
-            FloatingPointError: it is NaN or infinite.
+            FloatingPointError: the objective is NaN or infinite.
         """
         objective = float(loss.detach())
         if not math.isfinite(objective):
@@ -117,9 +116,9 @@ class FiniteObjective(Callback):
 
 
 class SeededEpochs(Callback):
-    """Seeds torch's random numbers, such as those of dropout, by the seed and the number of the epoch.
+    """A callback that seeds torch's random numbers, such as in dropout, by seed and epoch.
 
-    So a resumed run draws the same numbers as an uninterrupted one.
+    A resumed run then draws the same numbers as an uninterrupted run.
     """
 
     def __init__(self, seed: int) -> None:
@@ -130,21 +129,21 @@ class SeededEpochs(Callback):
     ) -> None:
         # After the epoch's start, where the data loader draws a number unless the run has just been resumed.
         if batch_idx == 0:
-            # Each process draws its own; the first one's are those of a single one.
+            # Processes draw different numbers; the first process draws as a single process would.
             torch.manual_seed(
                 self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
             )
 
 
 def writers(trainer: Trainer) -> Iterator[SummaryWriter]:
-    """The TensorBoard logs of a run; of several processes the first has them."""
+    """Yield the TensorBoard logs of a run; only in the first of several processes."""
     for logger in trainer.loggers:
         if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
             yield logger.experiment
 
 
 def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any], *content: Any) -> None:
-    """Log the figure ``draw(*content)``, unless that is None; without a TensorBoard log nothing is drawn."""
+    """Log the figure ``draw(*content)``, unless None; without a TensorBoard log nothing is drawn."""
     for writer in writers(trainer):
         if (figure := draw(*content)) is not None:
             writer.add_figure(name, figure, step, close=False)
@@ -152,10 +151,10 @@ def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any],
 
 @torch.no_grad()
 def _dependencies(module: StructuredModule) -> Any:
-    """The figure, or None."""
+    """Return the figure, or None."""
     if module.model.num_features is None:
         return None
-    # Shown is what does not depend on the input.
+    # At zero features: couplings that depend on the input have another shape and no figure.
     features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
     energy = module.model.energy(features)
     if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:

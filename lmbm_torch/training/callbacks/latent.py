@@ -24,10 +24,10 @@ with naming_extras():
 
 
 class IterationSchedule(Callback):
-    """T = ``first`` + epoch iterations of inference, epochs counted from 0.
+    """A schedule of T = ``first`` + epoch iterations of inference, epochs counted from 0.
 
     Belief propagation takes longer to converge as parameters grow (belief_propagation_in_crbms_2017,
-    section 6, where ``first`` is 7).
+    section 6, with ``first`` = 7).
 
     Raises:
         ValueError: ``first`` below 1.
@@ -43,10 +43,10 @@ class IterationSchedule(Callback):
 
 
 class BestWeights(Callback):
-    """Restores the weights and the iterations of inference of the best epoch at the end of a fit.
+    """A callback that restores the weights and the iterations of inference of the best epoch after a fit.
 
-    So the model that is tested is the one that early stopping chose. The checkpoint is that of the trainer's
-    first ``ModelCheckpoint`` with a ``monitor``; without one the last weights stay.
+    The tested model is then the choice of early stopping. The checkpoint comes from the trainer's first
+    ``ModelCheckpoint`` with a ``monitor``; without a monitor the last weights stay.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -60,7 +60,7 @@ class BestWeights(Callback):
 
 
 class ChangedPixels(EvaluationCallback):
-    """Logs ``val/`` and ``test/changed_pixel_error``, for data whose features are corrupted labels."""
+    """A callback for ``val/`` and ``test/changed_pixel_error``, on data with corrupted labels as features."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
@@ -74,7 +74,7 @@ class ChangedPixels(EvaluationCallback):
 
 
 class ImageFigure(Callback):
-    """The base of callbacks that show so many images of one size."""
+    """The base class of callbacks that show a number of images of equal size."""
 
     def __init__(self, height: int = 28, width: int = 28, count: int = 7) -> None:
         check_counts(height=height, width=width, count=count)
@@ -83,11 +83,11 @@ class ImageFigure(Callback):
 
 
 class RestoredImages(ImageFigure):
-    """Logs the figure ``val/images`` after each validation: clean, corrupted and predicted (paper, Figure 2).
+    """A callback for ``val/images`` after each validation: clean, corrupted, predicted (paper, Figure 2).
 
     Args:
         height, width: of the images.
-        count: number of images, the first ones of the validation part.
+        count: number of images, the first images of the validation part.
 
     Raises:
         ValueError: a number below 1.
@@ -104,11 +104,11 @@ class RestoredImages(ImageFigure):
 
 
 class WeightFilters(ImageFigure):
-    """Logs the figure ``fit/filters`` after a fit: the couplings of each hidden unit with the pixels.
+    """A callback that logs ``fit/filters`` after a fit: the couplings of each hidden unit with the pixels.
 
     Args:
         height, width: of the images.
-        count: number of hidden units, those of the largest weights.
+        count: number of hidden units, by largest weights.
 
     Raises:
         ValueError: a number below 1.
@@ -127,9 +127,9 @@ class WeightFilters(ImageFigure):
 
 
 class MessageConvergence(Callback):
-    """Logs a histogram of the iterations of inference, ``train/iterations``, after each epoch.
+    """A callback that logs a histogram of iterations of inference, ``train/iterations``, after each epoch.
 
-    Instances that did not converge count with all iterations; ``train/converged`` is the share that did.
+    Instances without convergence count with all iterations; ``train/converged`` is the converged share.
     """
 
     def __init__(self) -> None:

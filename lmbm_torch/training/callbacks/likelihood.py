@@ -1,4 +1,4 @@
-"""Callbacks for restricted Boltzmann machines without input: log-likelihoods from both sides, and samples."""
+"""Callbacks for restricted Boltzmann machines without input: bounds of log-likelihoods, and samples."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ with naming_extras():
 
 
 class LogLikelihood(Callback):
-    """Logs the mean log-likelihood of the validation part, of the training part where there is none.
+    """A callback for the mean log-likelihood of the validation part, by default of the training part.
 
-    After the first epoch and then after every few, ``val/log_likelihood_upper`` by forward annealing and
-    ``val/log_likelihood_lower`` by reverse annealing, in nats, each with its standard error
-    (``…_upper_error``, ``…_lower_error``) and its effective number of samples (``…_upper_size``,
+    After the first epoch and then at intervals, ``val/log_likelihood_upper`` by forward annealing and
+    ``val/log_likelihood_lower`` by reverse annealing, in nats, each with a standard error
+    (``…_upper_error``, ``…_lower_error``) and an effective number of samples (``…_upper_size``,
     ``…_lower_size``). The random numbers are the same each time. Chains start at the frequencies of the
     training labels.
 
     Args:
-        every: so many epochs.
+        every: interval in epochs.
         seed: of the estimates.
         settings: of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, such as
             ``num_temperatures``.
 
     Raises:
-        ValueError: ``every`` below 1; when training, a machine with input.
+        ValueError: ``every`` below 1; when training, a model with input.
     """
 
     # Also without a validation part.
@@ -58,7 +58,7 @@ class LogLikelihood(Callback):
                 pl_module.log(f"{name}_size", estimate.effective_size, sync_dist=True)
 
     def bounds(self, trainer: Trainer, pl_module: LightningModule) -> LogLikelihoodBounds:
-        """Both sides, for the machine as it is."""
+        """Compute both bounds for the present model."""
         model = _without_input(pl_module)
         data: Any = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         part = data.validation_set if len(data.validation_set) else data.train_set
@@ -75,14 +75,14 @@ class LogLikelihood(Callback):
 
 
 class SampledImages(ImageFigure):
-    """Logs the figure ``train/samples``: P(v = 1 | h) of chains at the machine's own temperature.
+    """A callback for the figure ``train/samples``: P(v = 1 | h) of chains at the model's own temperature.
 
-    After the first epoch and then after every few. Brighter pixels are more probable.
+    After the first epoch and then at intervals. Brighter pixels are more probable.
 
     Args:
         height, width: of the images.
         count: number of chains.
-        every: so many epochs.
+        every: interval in epochs.
 
     Raises:
         ValueError: a number below 1.

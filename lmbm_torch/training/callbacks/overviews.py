@@ -1,7 +1,8 @@
-"""Overviews in TensorBoard: charts of one run, and settings beside measures of several."""
+"""Loggers, and overviews in TensorBoard: charts of one run, and settings beside measures of several."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from lmbm_torch.training.callbacks.display import writers
 with naming_extras():
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.loggers import TensorBoardLogger
+
+with naming_extras():
+    from lightning.pytorch import loggers
+
 
 MEASURES = ("test/exact_match", "test/hamming_loss", "test/sample_f1", "test/macro_f1", "fit/objective")
 CHARTS = {
@@ -33,14 +38,14 @@ CHARTS = {
 
 
 class GroupedScalars(TensorBoardLogger):
-    """Lightning's TensorBoard logger without the chart of the epoch's number."""
+    """Lightning's TensorBoard logger without the chart of epoch numbers."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         super().log_metrics({name: value for name, value in metrics.items() if name != "epoch"}, step)
 
 
 class Charts(Callback):
-    """Charts of several scalars each, in the tab "Custom Scalars"."""
+    """A callback for charts of several scalars each, in the tab "Custom Scalars"."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for writer in writers(trainer):
@@ -48,12 +53,12 @@ class Charts(Callback):
 
 
 class Hyperparameters(Callback):
-    """A row of the tab "HParams": settings beside the metrics of the test, to compare runs of a sweep.
+    """A callback for a row of the tab "HParams": settings and test metrics, to compare runs of a sweep.
 
     Args:
-        values: settings by name. Those that are None are left out; a path such as
-            ``lmbm_torch.losses.local_hinge`` is shown by its last name.
-        measures: tags of scalars that the run logs.
+        values: settings by name. None is left out; a path such as ``lmbm_torch.losses.local_hinge`` is shown
+            by the last name.
+        measures: tags of logged scalars.
     """
 
     def __init__(self, values: Mapping[str, Any], measures: tuple[str, ...] = MEASURES) -> None:
@@ -70,3 +75,19 @@ class Hyperparameters(Callback):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None
                 writer.file_writer.add_summary(record)
+
+
+def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
+    """Make Lightning's logger for MLflow, to a folder unless ``MLFLOW_TRACKING_URI`` names a server.
+
+    Args:
+        options: of the logger.
+
+    Raises:
+        ModuleNotFoundError: mlflow is not installed.
+    """
+    with naming_extras():
+        import mlflow  # noqa: F401  # pyright: ignore[reportMissingImports]
+    # MLflow 3 refuses folders by default; databases need packages that mlflow-skinny lacks.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    return loggers.MLFlowLogger(**options)

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse import csr_array
 from sklearn.datasets import dump_svmlight_file
 
-from lmbm_torch.data import join, read_svmlight
+from lmbm_torch.data import read_svmlight
 
 TEXT = "3,0 1:0.5 4:1\n 2:-1  # no label\n7 1:2\n"
 
@@ -31,7 +31,7 @@ def test_given_sizes_let_a_test_file_be_joined(path, tmp_path):
     other = tmp_path / "test.svm"
     other.write_text("7 6:1\n")
     sizes = {"labels": range(8), "num_features": 6}
-    data = join(read_svmlight(path, **sizes), read_svmlight(other, **sizes))
+    data = read_svmlight(path, **sizes).with_test(read_svmlight(other, **sizes))
     assert (data.num_features, data.num_labels, len(data.test)) == (6, 8, 1)
     np.testing.assert_array_equal(data.test_labels, [[0, 0, 0, 0, 0, 0, 0, 1]])
 
@@ -52,7 +52,7 @@ def test_what_scikit_learn_writes_is_read_back(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (TEXT, {"labels": [0, 3]}, r"labels: expected all that occur, found others: \[7.0\]"),
+        (TEXT, {"labels": [0, 3]}, r"labels: expected every label of the file, got none for \[7.0\]"),
         (TEXT, {"labels": [0, 3, 7, 7]}, "label_names: expected distinct names"),
         (TEXT, {"num_features": 2}, "n_features"),
         ("1 0:2\n", {}, "index 0|zero-based|[Ii]nvalid index"),

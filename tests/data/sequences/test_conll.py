@@ -8,8 +8,7 @@ import pytest
 from lmbm_torch.data import load_conll2000, read_conll
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
-from lmbm_torch.data.sequences.columns import read_columns, write_columns
-from lmbm_torch.data.sequences.conll import ColumnSchema
+from lmbm_torch.data.sequences.conll import ColumnSchema, read_columns, write_columns
 
 CONTENT = """-DOCSTART- -X- O
 

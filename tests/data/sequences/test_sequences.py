@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.sequences.faq import FAQ_FEATURES, FAQ_LABELS, line_features, read_faq
-from lmbm_torch.data.sequences.named import load_conll2000, load_ocr_letters
+from lmbm_torch.data.named import load_conll2000, load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, digit_numbers, digit_transitions
-from lmbm_torch.data.sequences.windows import window_features
+from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
 
 
 def small(**changes):
@@ -82,58 +81,13 @@ def test_numbers_follow_their_grammar_and_share_no_image_between_folds():
         digit_numbers(num_folds=0)
 
 
-FAQ = """<head>Archive-name: acorn/faq/part2
-<head>
-<question>2.6) What configuration of serial cable should I use?
-<answer>
-<answer>    Here follows a diagram, see http://example.org [1]
-<answer> First | second
-<tail>--------"""
-
-
-def test_faq_lines_have_their_labels_and_features(tmp_path):
-    (tmp_path / "one.txt").write_text(FAQ, encoding="utf-8")
-    (tmp_path / "two.txt").write_text("<tail>The end\n", encoding="utf-8")
-    data = read_faq([tmp_path / "one.txt", tmp_path / "two.txt"])
-    assert data.label_names == FAQ_LABELS
-    assert [each.tolist() for each in data.within(0).labels] == [[0, 0, 1, 2, 2, 2, 3]]
-    assert data.fold.tolist() == [0, 1]
-    found = [{FAQ_FEATURES[column] for column in np.flatnonzero(row)} for row in data.features]
-    assert found[1] >= {"blank", "shorter-than-30"}
-    assert "contains-non-space" not in found[1]
-    assert found[2] == {
-        *("begins-with-number", "contains-alphanum", "contains-non-space", "contains-number"),
-        *("contains-question-mark", "contains-question-word", "ends-with-question-mark"),
-        *("first-alpha-is-capitalized", "prev-is-blank"),
-    }
-    assert found[4] >= {"contains-http", "contains-bracketed-number", "indented", "indented-1-to-4"}
-    assert found[5] >= {"begins-with-ordinal", "contains-pipe", "indented-1-to-4"}
-    assert found[6] == {
-        *("begins-with-punctuation", "contains-non-space", "only-punctuation", "shorter-than-30"),
-        "prev-begins-with-ordinal",
-    }
-    # Nothing is carried over from one file to the next.
-    assert "prev-is-blank" not in found[7]
-    assert line_features(["     five"])[0, FAQ_FEATURES.index("indented-5-to-10")] == 1
-
-
-def test_faq_refusals(tmp_path):
-    with pytest.raises(ValueError, match="paths: expected at least one file"):
-        read_faq([])
-    with pytest.raises(FileNotFoundError, match="missing"):
-        read_faq([tmp_path / "missing"])
-    (tmp_path / "bad").write_text("<head>fine\n<body>no\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"bad: line 2: expected one of"):
-        read_faq([tmp_path / "bad"])
-    (tmp_path / "empty").write_text("", encoding="utf-8")
-    with pytest.raises(ValueError, match="empty: expected at least one line"):
-        read_faq([tmp_path / "empty"])
-
-
 def test_windows_look_at_neighbours_and_know_the_training_part_alone():
     words, tags = np.array([0, 1, 2, 0, 3]), np.array([0, 1, 0, 0, 1])
     start = np.array([0, 3, 5])
-    features, names = window_features(words, tags, start, np.array(list("abcd")), np.array(["N", "V"]), 1)
+    windows = Windows.of(
+        ("word", "tag"), ("abcd", "NV"), (WORD_TEMPLATES, TAG_TEMPLATES), (words[:3], tags[:3]), start[:2]
+    )
+    features, names = windows.features((words, tags), start), windows.names
     assert len(set(names)) == len(names) == features.shape[1]
     assert features.has_canonical_format
 

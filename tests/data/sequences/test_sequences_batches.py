@@ -9,8 +9,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from lmbm_torch.data.batches import in_order, shuffled
-from lmbm_torch.data.sequences.batches import SequenceDataset
+from lmbm_torch.data.batches import SequenceDataset, in_order, shuffled
 from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.energies import PADDING
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from lmbm_torch.data import MulticlassData
 from reproduce import dual_2006, lmbm_2009
+from reproduce.multiclass_sets import MulticlassData
 
 
 @pytest.mark.data

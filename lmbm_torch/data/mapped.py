@@ -1,8 +1,8 @@
-"""Data sets larger than memory: arrays in a folder, of which only the rows asked for are read.
+"""Data sets larger than memory: arrays in a folder, of which rows are read when asked for.
 
 The folder holds ``labels.npy``, int8 with −1 for a missing label, and either ``features.npy`` or the CSR
-parts ``data.npy``, ``indices.npy`` and ``indptr.npy``, with the rows for training before those for testing,
-and ``data.json``, which names them and is written last.
+parts ``data.npy``, ``indices.npy`` and ``indptr.npy``, training rows before test rows. ``data.json`` has the
+names and is written last.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData, check_names
 from lmbm_torch.data.features import Features, check_features, numbered
-from lmbm_torch.data.formats.npy import read_header
+from lmbm_torch.data.formats.limits import read_header
 from lmbm_torch.files import reading, write_text
 from lmbm_torch.shapes import Float, Int
 
@@ -44,18 +44,19 @@ _DESCRIBED = {
 
 
 class StoredArray:
-    """An array in an npy file, of which rows are read when they are asked for.
+    """An array in an npy file, of which rows are read when asked for.
 
-    It is not mapped into memory: the system then brings in up to a mebibyte around each row, which counts as
-    this process's memory (250 MiB for 256 rows of 4 kB), and a file cut short ends the process. The file is
-    opened for each reading, so that processes and threads share no place in it.
+    The file is not mapped into memory: with mapping, the system reads up to a mebibyte around each row, which
+    counts as memory of this process (250 MiB for 256 rows of 4 kB), and a file cut short kills the process.
+    The file is opened for each reading, so processes and threads share no file position.
 
     Args:
         path: of the file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no npy file, or one of objects, in Fortran's order or truncated. The message names it.
+        FileNotFoundError: the file does not exist.
+        ValueError: no npy file, or an array of objects, in Fortran order or truncated. The message names the
+            file.
     """
 
     def __init__(self, path: str | PathLike) -> None:
@@ -66,11 +67,11 @@ class StoredArray:
             self.path, self._offset = file, stream.tell()
 
     def __getitem__(self, rows: Rows) -> np.ndarray:
-        """Some rows; those that follow each other are read at once.
+        """Return some rows; consecutive rows are read at once.
 
         Raises:
-            IndexError: no such row.
-            ValueError: the file has been cut short since it was opened. The message names it.
+            IndexError: an unknown row.
+            ValueError: the file has been cut short since opening. The message names the file.
         """
         numbers = _numbers(rows, self.shape[0])
         taken = np.empty((len(numbers), *self.shape[1:]), self.dtype)
@@ -101,10 +102,10 @@ class _Matrix:
 
 
 class MappedFeatures(_Matrix):
-    """``(instances, features)`` on the disk, dense; indexing reads rows, which must be finite.
+    """Dense features on disk, ``(instances, features)``; indexing reads rows, which must be finite.
 
     Raises:
-        ValueError: on indexing, rows that are damaged. The message names the file.
+        ValueError: on indexing, damaged rows. The message names the file.
     """
 
     name = "features"
@@ -116,14 +117,16 @@ class MappedFeatures(_Matrix):
         return taken
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TypeError("features: expected ones in memory, since all are needed at once, got mapped ones")
+        raise TypeError(
+            "features: expected features in memory, since all rows are needed at once, got features on disk"
+        )
 
 
 class MappedSparseFeatures(MappedFeatures):
-    """Sparse features on the disk, in CSR parts; indexing reads rows as a CSR array.
+    """Sparse features on disk, in CSR parts; indexing reads rows as a CSR array.
 
     Args:
-        num_features: which the parts do not hold.
+        num_features: number of columns, which the CSR parts do not hold.
     """
 
     def __init__(self, folder: Path, num_features: int) -> None:
@@ -157,7 +160,7 @@ class MappedSparseFeatures(MappedFeatures):
 
 
 class MappedLabels(_Matrix):
-    """``(instances, labels)`` on the disk; indexing reads rows, float32 with NaN where a label is missing."""
+    """Labels on disk, ``(instances, labels)``; indexing reads rows, float32 with NaN for a missing label."""
 
     name = "labels"
 
@@ -174,10 +177,10 @@ class MappedLabels(_Matrix):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MappedData(MultilabelData):
-    """A multi-label data set on the disk; ``features[rows]`` and ``labels[rows]`` read rows.
+    """A multi-label data set on disk; ``features[rows]`` and ``labels[rows]`` read rows.
 
     Raises:
-        ValueError: a field that does not fit; values are looked at when they are read.
+        ValueError: a field that does not fit; values are checked on reading.
     """
 
     def __post_init__(self) -> None:
@@ -188,16 +191,20 @@ class MappedData(MultilabelData):
             raise ValueError("train: expected at least one row, got none")
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MappedData:
-        """The same instances with other training and test parts."""
+        """Return the same instances with other training and test parts."""
         return replace(self, train=train, test=test)
+
+    def features_at(self, rows: Int[np.ndarray, " rows"]) -> SomeRows:
+        """Return features with slices read when asked for."""
+        return SomeRows(self.features, rows)
 
 
 def open_mapped(path: str | PathLike) -> MappedData:
-    """The data set of a folder that :func:`write_mapped` has filled.
+    """Open the data set in a folder that :func:`write_mapped` has written.
 
     Raises:
-        FileNotFoundError: no such folder, or not all of its files.
-        ValueError: files that are damaged or do not fit each other. The message names the file.
+        FileNotFoundError: a missing folder or missing files.
+        ValueError: damaged files, or files contradicting each other. The message names the file.
     """
     folder = Path(path)
     with reading(folder / DESCRIPTION, KeyError, TypeError, RecursionError) as file:
@@ -218,11 +225,11 @@ def open_mapped(path: str | PathLike) -> MappedData:
 
 
 class SomeRows:
-    """Some rows of mapped features, in the order given, which slices then read.
+    """Rows of mapped features in a given order; slices read from disk.
 
     Args:
-        features: whose they are.
-        rows: of them.
+        features: of the data set.
+        rows: rows of the features.
     """
 
     def __init__(self, features: MappedFeatures, rows: Int[np.ndarray, " rows"]) -> None:
@@ -234,11 +241,6 @@ class SomeRows:
         return self._features[self._rows[some]]
 
 
-def features_at(data: MultilabelData, rows: Int[np.ndarray, " rows"]) -> Features:
-    """The features of some rows; of a mapped data set they are read by slices."""
-    return SomeRows(data.features, rows) if isinstance(data, MappedData) else data.features[rows]
-
-
 def write_mapped(
     path: str | PathLike,
     train: Iterable[Part],
@@ -247,16 +249,16 @@ def write_mapped(
     label_names: Sequence[str],
     feature_names: Sequence[str] | None = None,
 ) -> None:
-    """Write a data set to a new folder, part by part, none of which is kept.
+    """Write a data set to a new folder, part by part; no part is kept in memory.
 
     Args:
-        train, test: parts of the rows, all dense or all CSR, as many as you like.
+        train, test: any number of parts, each (features, labels), all dense or all CSR.
         feature_names: by default feature_0, feature_1, …
 
     Raises:
         FileExistsError: the folder exists.
-        OSError: a file cannot be written, such as on a full disk; the message names it.
-        ValueError: no part to train on, or parts that are no features and labels or differ in their columns.
+        OSError: a file cannot be written, such as on a full disk; the message names the file.
+        ValueError: no training part, or parts that are no features and labels or differ in the columns.
     """
     folder = Path(path)
     folder.mkdir(parents=True)
@@ -292,7 +294,7 @@ def write_mapped(
 def _stored(
     features: Features, labels: np.ndarray, writers: dict[str, _ArrayWriter]
 ) -> dict[str, np.ndarray]:
-    """The rows that a part adds to each file."""
+    """Return the rows that a part adds to each file."""
     stored = {"labels": np.nan_to_num(labels, nan=-1).astype(np.int8)}
     if not isinstance(features, csr_array):
         return {**stored, "features": features}
@@ -304,7 +306,7 @@ def _stored(
 
 
 class _ArrayWriter:
-    """An npy file that grows by rows; numpy leaves room in its header for their number."""
+    """An npy file that grows by rows; numpy leaves room in the header for the number of rows."""
 
     def __init__(self, path: Path, like: np.ndarray) -> None:
         self._path = path
@@ -330,7 +332,7 @@ class _ArrayWriter:
 
     @contextmanager
     def _opened(self, mode: str) -> Iterator[Any]:
-        """The file, which is named when writing fails."""
+        """Open the file; an error of writing names the file."""
         try:
             with self._path.open(mode) as stream:
                 yield stream
@@ -339,10 +341,10 @@ class _ArrayWriter:
 
 
 def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
-    """The numbers, from 0, of some of ``count`` rows."""
+    """Return the numbers, from 0, of some of ``count`` rows."""
     if isinstance(rows, slice):
         return np.arange(*rows.indices(count))
     numbers = np.asarray(rows, np.int64)
     if len(numbers) and not -count <= numbers.min() <= numbers.max() < count:
-        raise IndexError(f"rows: expected ones of {count}, got {numbers.min()} to {numbers.max()}")
+        raise IndexError(f"rows: expected numbers below {count}, got {numbers.min()} to {numbers.max()}")
     return np.where(numbers < 0, numbers + count, numbers)

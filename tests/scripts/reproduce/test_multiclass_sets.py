@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmbm_torch.data import MULTICLASS_SETS, MulticlassData, load_multiclass
+from reproduce.multiclass_sets import MULTICLASS_SETS, MulticlassData, load_multiclass
 
 
 @pytest.fixture

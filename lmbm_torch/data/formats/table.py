@@ -1,0 +1,362 @@
+"""Data sets from CSV files, ARFF files and data frames, whose columns become features and labels."""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from io import TextIOWrapper
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.formats import arff
+from lmbm_torch.data.formats.limits import LimitedLines, open_compressed
+from lmbm_torch.data.splits import Splitter, held_out, stratified_split
+from lmbm_torch.data.tables.columns import Missing, Table, Unknown, as_numbers, as_texts, is_missing, naming
+from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
+from lmbm_torch.files import reading
+
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
+"""Texts that stand for a missing value in a CSV file."""
+DELIMITERS = (",", ";", "\t", "|")
+ROWS_TO_SNIFF = 50
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
+"""Of the files that are tables."""
+
+
+def is_table(path: str | PathLike) -> bool:
+    """Return whether the ending of a file is in :data:`ENDINGS`."""
+    return str(path).lower().endswith(ENDINGS)
+
+
+def open_table(source: Any, delimiter: str | None = None, expected: str | None = None) -> Table:
+    """Open a table from a file, .csv or .tsv (also .gz) or dense .arff, or from a data frame.
+
+    A CSV file starts with a line of names and is UTF-8. A column is numeric if every value that is not
+    missing is a number, else a column of texts. If values are separated by another character than a comma, a
+    comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are all numbers count as
+    numbers. Data frames need ``frame.columns`` and ``frame[name].to_numpy()``, as in pandas and polars.
+
+    Args:
+        delimiter: between the values of a CSV file; by default the entry of :data:`DELIMITERS` by which the
+            first rows have the same number of values, more than one; else a comma, or a tab in .tsv files.
+        expected: the delimiter to try first.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        TypeError: ``source`` is neither a path nor a data frame.
+        ValueError: another ending; an unreadable file; no row; columns without a name or of the same
+            name; a column of values neither numbers nor texts. The message names the source.
+    """
+    if hasattr(source, "columns") and hasattr(source, "__getitem__"):
+        return _from_frame(source)
+    if not isinstance(source, str | PathLike):
+        raise TypeError(f"source: expected a path or a data frame, got {type(source).__name__}")
+    if not is_table(source):
+        raise ValueError(
+            f"path: expected a file ending in one of {', '.join(ENDINGS)}, got {source}; "
+            "read_npz and read_svmlight read matrices without named columns"
+        )
+    with reading(source, csv.Error, OSError, EOFError, zlib.error) as file:
+        if file.suffix.lower() == ".arff":
+            return _from_arff(file)
+        _check_delimiter(delimiter)
+        usual = "\t" if ".tsv" in file.name.lower() else ","
+        return _from_csv(file, _sniffed(file, expected, usual) if delimiter is None else delimiter)
+
+
+def cells(path: str | PathLike, names: Sequence[str], delimiter: str | None = None) -> dict[str, list[str]]:
+    """Return the cells of named columns of a CSV file as written: ``007`` stays ``007``.
+
+    Args:
+        names: columns; names that the file does not have are left out.
+        delimiter: found by :func:`open_table`; None for sources without cells, with an empty result.
+    """
+    if delimiter is None:
+        return {}
+    with reading(path, csv.Error, OSError, EOFError, zlib.error) as file, _opened(file) as stream:
+        rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
+        header = [name.strip() for name in next(_read(rows), [])]
+        content = [row for row in _read(rows) if row]
+    return {name: [row[header.index(name)] for row in content] for name in names if name in header}
+
+
+def _opened(file: Path) -> IO[str]:
+    return TextIOWrapper(open_compressed(file), encoding="utf-8-sig", newline="")
+
+
+def _sniffed(file: Path, expected: str | None, usual: str) -> str:
+    """Return the delimiter on which the first rows agree, or else most of the first rows.
+
+    With the delimiter of most rows, an error names the rows that differ.
+    """
+    with _opened(file) as stream:
+        head = list(islice(LimitedLines(stream), ROWS_TO_SNIFF))
+    of_most: dict[str, int] = {usual: 0}
+    for delimiter in dict.fromkeys([*filter(None, [expected]), usual, *DELIMITERS]):
+        try:
+            rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        # The last line read may be the first part of a row.
+        widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
+        if len(widths) == 1 and widths != {1}:
+            return delimiter
+        same = [len(row) == len(rows[0]) > 1 for row in rows]
+        if 2 * sum(same) > len(same):
+            of_most[delimiter] = sum(same)
+    return max(of_most, key=lambda delimiter: of_most[delimiter])
+
+
+def _from_csv(file: Path, delimiter: str) -> Table:
+    with _opened(file) as stream:
+        rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
+        names = [name.strip() for name in next(_read(rows), [])]
+        _check_names(names)
+        cells: list[list[str]] = []
+        for row in _read(rows):
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise ValueError(f"line {rows.line_num}: expected {len(names)} values, got {len(row)}")
+            cells.append(row)
+    if not cells:
+        raise ValueError("expected at least one row, got none")
+    has_comma = delimiter != ","
+    columns = (
+        as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
+        for each in zip(*cells, strict=True)
+    )
+    return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)), delimiter)
+
+
+def _check_delimiter(delimiter: Any) -> None:
+    if delimiter is None:
+        return
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
+        raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
+
+
+def _read(rows: Any) -> Iterator[list[str]]:
+    """Yield the rows of a reader; word the reader's own limit of a cell with the number of the line."""
+    try:
+        yield from rows
+    except csv.Error as error:
+        limit = csv.field_size_limit()
+        if "field limit" not in str(error):
+            raise
+        raise ValueError(
+            f"line {rows.line_num}: expected cells of at most {limit} characters, got a longer one; "
+            "csv.field_size_limit of Python's csv module raises that"
+        ) from error
+
+
+def _from_arff(file: Path) -> Table:
+    if arff.is_sparse(file):
+        raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
+    content = arff.parse(file, encode_nominal=False)
+    names = [name for name, _ in content["attributes"]]
+    _check_names(names)
+    if not content["data"]:
+        raise ValueError("expected at least one row, got none")
+    columns = {}
+    for (name, kind), values in zip(content["attributes"], zip(*content["data"], strict=True), strict=True):
+        is_text = isinstance(kind, list) or kind == "STRING"
+        columns[name] = as_numbers(values) if is_text else np.array(values, np.float64)
+    return Table(file.stem, columns)
+
+
+def _from_frame(frame: Any) -> Table:
+    names = [str(name) for name in frame.columns]
+    _check_names(names)
+    columns = {}
+    for name, key in zip(names, frame.columns, strict=True):
+        try:
+            columns[name] = _from_array(np.asarray(frame[key].to_numpy()))
+        except ValueError as error:
+            raise ValueError(f"column {name!r}: {error}") from error
+    if not len(columns[names[0]]):
+        raise ValueError("frame: expected at least one row, got none")
+    return Table(type(frame).__name__, columns)
+
+
+def _from_array(values: np.ndarray) -> np.ndarray:
+    if values.dtype.kind in "biuf":
+        return values.astype(np.float64)
+    if values.dtype.kind not in "OUT":
+        raise ValueError(f"expected numbers or texts, got {values.dtype}")
+    found = [None if _is_missing(value) else value for value in values.tolist()]
+    kinds = {type(value) for value in found if value is not None}
+    if all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in kinds):
+        return np.array([np.nan if value is None else float(value) for value in found])
+    if not all(issubclass(kind, str) for kind in kinds):
+        raise ValueError(f"expected numbers or texts, got {sorted(kind.__name__ for kind in kinds)}")
+    return np.array(found, dtype=object)
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas' own marks of a missing value refuse to be compared, and may not be imported here.
+    return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if not names:
+        raise ValueError("expected a first line of column names, got none")
+    if nameless := [place for place, name in enumerate(names) if not name]:
+        raise ValueError(
+            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
+            "an index column"
+        )
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise ValueError(f"expected each column name once, got {twice} more than once")
+
+
+MissingLabels = Literal["unknown", "negative"]
+
+
+def read_table(
+    train: str | PathLike | Any,
+    labels: str | Sequence[str],
+    *,
+    test: str | PathLike | Any = None,
+    test_fraction: float = 0.0,
+    seed: int = 0,
+    groups: str | None = None,
+    ignore: str | Sequence[str] = (),
+    categorical: str | Sequence[str] = (),
+    text: str | Sequence[str] = (),
+    id_columns: str | Sequence[str] = (),
+    missing: Missing = "refuse",
+    unknown: Unknown = "refuse",
+    missing_labels: MissingLabels = "unknown",
+    sparse: bool = False,
+    delimiter: str | None = None,
+    test_splitter: Splitter = stratified_split,
+) -> MultilabelData:
+    """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
+
+    Every column that is neither a label nor ignored is a feature; a column of texts becomes one feature for
+    each distinct text. ``data.schema`` records how, so new rows can be read in the same way.
+
+    Args:
+        train: the table of the training part, as :func:`open_table` takes it.
+        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels;
+            values are 0, 1, true, false, yes, no, or missing.
+        test: a table with the same columns, for testing only.
+        test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
+            without ``test``.
+        seed: of the rows to hold out.
+        groups: a column of group names, such as numbers of patients; not a feature. All
+            rows of a group are held out or none. Groups with missing labels stay. Each label
+            keeps its proportion.
+        ignore, categorical, text, id_columns, missing, unknown, sparse: see
+            :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
+            training part.
+        missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
+            that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
+            negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
+        delimiter: between the values of CSV files; by default detected.
+        test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
+            which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+
+    Raises:
+        FileNotFoundError: the file does not exist.
+        TypeError: neither a path nor a data frame.
+        ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
+            ``missing_labels``.
+    """
+    if missing_labels not in ("unknown", "negative"):
+        raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")
+    if test is not None and test_fraction:
+        raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
+    table = open_table(train, delimiter)
+    with naming(table):
+        label_names = matching("labels", labels, list(table.columns))
+        if missing_labels == "negative":
+            table = _without_missing(table, label_names)
+        together = None if groups is None else groups_of(table, groups)
+        tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
+        if groups is not None:
+            ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
+        options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
+        schema = fit_schema(table, label_names, options, ~tested)
+    data = _as_described(table, schema)
+    if test is None:
+        return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
+    test_table = open_table(test, delimiter, schema.delimiter)
+    if absent := [name for name in label_names if name not in test_table.columns]:
+        raise ValueError(f"test: expected a column for each label, got none named {absent}")
+    if missing_labels == "negative":
+        with naming(test_table):
+            test_table = _without_missing(test_table, label_names)
+    return data.with_test(_as_described(test_table, schema))
+
+
+def new_rows(
+    source: str | PathLike | Any, schema: Schema, delimiter: str | None = None, *, labelled: bool = True
+) -> MultilabelData:
+    """Read rows of another table by a schema, all as training part.
+
+    Labels without a column are NaN.
+
+    Args:
+        labelled: read the labels; otherwise all labels are NaN, whatever the table has.
+
+    Raises:
+        The errors of :func:`open_table` and of :class:`~lmbm_torch.data.tables.schema.Schema`.
+    """
+    table = open_table(source, delimiter, schema.delimiter)
+    if not labelled:
+        kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
+        table = replace(table, columns=kept)
+    return _as_described(table, schema)
+
+
+def _without_missing(table: Table, label_names: Sequence[str]) -> Table:
+    """Return the table with 0 for every missing label."""
+    labels = np.nan_to_num(label_matrix(table, label_names))
+    return replace(table, columns={**table.columns, **dict(zip(label_names, labels.T, strict=True))})
+
+
+def _as_described(table: Table, schema: Schema) -> MultilabelData:
+    """Return all rows as training part."""
+    features, labels = schema.features(table), schema.labels(table)
+    return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
+
+
+def groups_of(table: Table, column: str) -> np.ndarray:
+    """Return the group of each row, (rows,), as texts.
+
+    Raises:
+        ValueError: an unknown column, or a row without a group.
+    """
+    if column not in table.columns:
+        raise ValueError(f"groups: expected the name of a column, got {column!r}")
+    values = table.columns[column]
+    if absent := int(is_missing(values).sum()):
+        raise ValueError(f"groups: expected a group for every row, got none for {absent} in {column!r}")
+    return np.array(as_texts(values))
+
+
+def _held_out(
+    table: Table,
+    label_names: Sequence[str],
+    fraction: float,
+    seed: int,
+    splitter: Splitter,
+    groups: np.ndarray | None,
+) -> np.ndarray:
+    """Return a mask of the rows for testing."""
+    rows = np.zeros(table.num_rows, np.bool_)
+    if fraction:
+        labels = label_matrix(table, label_names)
+        drawn = held_out(labels, fraction, seed, splitter, groups, argument="test_fraction")[1]
+        rows[drawn] = True
+    return rows

@@ -1,1 +1,0 @@
-"""Data sets larger than memory, read from a folder."""
