@@ -61,7 +61,7 @@ class SequentialEnergy:
     @property
     def positions(self) -> Int[Tensor, " labels"]:
         """The inverse of ``ordering``: the place of each label in it."""
-        return torch.tensor(self.ordering).argsort()
+        return torch.tensor(self.ordering, device="cpu").argsort()
 
     def to(self, *where: torch.dtype | torch.device | str) -> SequentialEnergy:
         """The energy with results in another precision.
@@ -108,14 +108,14 @@ class SequentialEnergy:
             ValueError: values that a label does not have.
         """
         labels = labels.expand(*labels.shape[:-2], self.batch_size, self.num_labels).long()
-        strange = (labels < 0) | (labels >= torch.tensor(self.num_states))
+        strange = (labels < 0) | (labels >= torch.tensor(self.num_states, device="cpu"))
         if bool(strange.any()):
             raise ValueError(
                 f"labels: expected 0 to states − 1, states {self.num_states}, got {int(strange.sum())} others"
             )
         values = labels.reshape(-1, self.num_labels)[:, list(self.ordering)]
-        rows = torch.arange(self.batch_size).repeat(len(values) // self.batch_size)
-        total = torch.zeros(len(values), dtype=torch.float64)
+        rows = torch.arange(self.batch_size, device="cpu").repeat(len(values) // self.batch_size)
+        total = torch.zeros(len(values), dtype=torch.float64, device="cpu")
         for position in range(self.num_labels):
             factor = self.log_conditional(position, rows, values[:, :position])
             total += factor.gather(1, values[:, position, None]).squeeze(1)
@@ -131,7 +131,7 @@ class SequentialEnergy:
 
     def select(self, rows: Tensor | slice) -> SequentialEnergy:
         """The distributions of some of the batch's examples."""
-        chosen = torch.arange(self.batch_size)[rows]
+        chosen = torch.arange(self.batch_size, device="cpu")[rows]
 
         def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
             return self.conditional(position, chosen[rows], earlier)

@@ -94,7 +94,8 @@ def _build(
         raise ValueError("encoder: expected none, since the model was trained without one")
     arguments = {RENAMED.get(name, name): value for name, value in arguments.items()}
     _check_shapes(kind, arguments, weights)
-    model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
+    with torch.device("cpu"):
+        model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
     # Weights keep the type that they were saved in.
     model.load_state_dict(weights, assign=True)
     for name in frozen:

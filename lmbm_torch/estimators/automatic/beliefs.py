@@ -132,4 +132,4 @@ def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
     """Whether a labelling (…, labels) has so many labels, (…, sizes)."""
     most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
-    return (sizes == torch.arange(1, most + 1)).float()
+    return (sizes == torch.arange(1, most + 1, device="cpu")).float()

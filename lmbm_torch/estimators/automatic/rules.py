@@ -52,8 +52,8 @@ class ExpectedF1:
 
     def _weights(self, beliefs: Beliefs) -> tuple[torch.Tensor, torch.Tensor]:
         """What each label adds to the expected F1 of an answer of each size, and that of the empty one."""
-        sizes = torch.arange(1, beliefs.shape[2] + 1)
-        answers = torch.arange(1, beliefs.shape[1] + 1)
+        sizes = torch.arange(1, beliefs.shape[2] + 1, device="cpu")
+        answers = torch.arange(1, beliefs.shape[1] + 1, device="cpu")
         believed = torch.from_numpy(beliefs)
         weights = believed @ (2 / (sizes[:, None] + answers)).to(believed)
         return weights, 1 - (believed / sizes).sum((1, 2))

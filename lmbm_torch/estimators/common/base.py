@@ -116,8 +116,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _undo_scaling(self, model: Any) -> None:
         """Make a model of :meth:`_scaled` features one of X."""
-        scale, shift = map(torch.as_tensor, (self.feature_scale_, self.feature_shift_))
-        model.undo_scaling(scale, shift)
+        model.undo_scaling(self.feature_scale_, self.feature_shift_)
 
     def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Weights (classes, features) and intercepts of :meth:`_scaled` features, as those of X."""

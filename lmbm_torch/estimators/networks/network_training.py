@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from lmbm_torch.estimators.common.calls import progress
 from lmbm_torch.estimators.common.kernels import Kernel
@@ -107,7 +108,10 @@ class DenseTrainer:
         rows: Any = feature_rows(X)
         kept = keep(rows)
         order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
-        model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
+        with torch.device("cpu"):
+            model = SigmoidBeliefNetwork(
+                rows.shape[1], labels.shape[1], order.tolist(), settings.degree
+            ).double()
         common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
         dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
         duals, start = path.duals(dual.problem, settings.C), None
@@ -155,7 +159,8 @@ class KernelTrainer:
         else:
             # The network sees the kernel expansion of every label.
             size = labels.shape[1]
-            model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
+            with torch.device("cpu"):
+                model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
             common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
             common |= {"parent_scale": self.parent_scale, "solver": settings.solver}
             dual = dual_problem(model, known.gram, labels, seed=seed, **common)

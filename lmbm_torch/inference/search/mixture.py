@@ -334,7 +334,7 @@ def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "ba
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
     """The sum of all log-potentials' sizes: the sum of local fields is no more precise than this."""
     if isinstance(energy, SequentialEnergy):
-        return torch.ones(energy.batch_size, dtype=energy.dtype)
+        return torch.ones(energy.batch_size, dtype=energy.dtype, device="cpu")
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))
     return size if energy.clique_weight is None else size + energy.clique_weight.abs().sum(-1)
 

@@ -63,10 +63,12 @@ def likely_labellings(
         log_prob[row, : len(each.log_prob)] = each.log_prob
         kernel.read_labels(each.bits, ordering, labels[row])
     left, log_known = (
-        torch.tensor([getattr(each, name) for each in found], dtype=torch.float64)
+        torch.tensor([getattr(each, name) for each in found], dtype=torch.float64, device="cpu")
         for name in ("left", "log_known")
     )
-    nodes, reached = (torch.tensor([getattr(each, name) for each in found]) for name in ("nodes", "reached"))
+    nodes, reached = (
+        torch.tensor([getattr(each, name) for each in found], device="cpu") for name in ("nodes", "reached")
+    )
     return LikelyLabellings(
         labels=torch.from_numpy(labels),
         probability=shares(torch.from_numpy(log_prob), left).to(energy.dtype),
@@ -93,7 +95,7 @@ def _arrays(energy: DirectedEnergy) -> tuple[np.ndarray, ...]:
     parents = np.full((len(cliques), max(map(len, cliques), default=1)), -1)
     for place, clique in enumerate(order):
         parents[place, : len(cliques[clique]) - 1] = cliques[clique][:-1]
-    weight = torch.zeros(1, 0) if ordered.clique_weight is None else ordered.clique_weight
+    weight = torch.zeros(1, 0, device="cpu") if ordered.clique_weight is None else ordered.clique_weight
     return (
         _array(ordered.unary),
         _array(ordered.parents.reshape(-1, labels, labels)),
