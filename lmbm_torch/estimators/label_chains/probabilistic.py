@@ -74,7 +74,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         decoder: what :meth:`predict` optimises: ``"exact_match"`` (the most probable labelling), or the
             expectation of ``"hamming"``, ``"f1"`` or ``"jaccard"`` (labels in {0, 1} alone).
         precision: δ, labellings are enumerated for the last three until no other answer can be better by more
-            than this, and for :meth:`predict_proba` until those left out have no more probability.
+            than this, and for :meth:`predict_proba` until those left out have no more probability; of up to
+            256 labellings all are summed.
         max_labellings: enumerated at most, of each member and instance; what they leave out is told.
         cv: folds (a number or a splitter), by which a link is trained on predictions, of instances that were
             held out, of the labels before it; None for the labels themselves.

@@ -147,8 +147,13 @@ def marginals(
     max_labellings: int = most_probable.MAX_LABELLINGS,
     constraints: Constraints | None = None,
 ) -> StateMarginals:
-    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
-    limits: dict[str, Any] = {"mass_left": mass_left, "max_labellings": max_labellings}
+    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`.
+
+    Of few labellings all are summed, as :func:`~lmbm_torch.inference.search.most_probable.marginals` does.
+    """
+    check_members(energies)
+    left = most_probable.least_left(energies[0], mass_left, max_labellings)
+    limits: dict[str, Any] = {"mass_left": left, "max_labellings": max_labellings}
     found = labellings(energies, known=known, constraints=constraints, **limits)
     return found.marginals(most_probable.num_states(energies[0]), known)
 

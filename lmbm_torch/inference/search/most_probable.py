@@ -158,12 +158,23 @@ def marginals(
 ) -> StateMarginals:
     """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
 
-    Where what is known is impossible, a known label has its value and all else is 0.
+    Where what is known is impossible, a known label has its value and all else is 0. Of few labellings
+    (:class:`~lmbm_torch.inference.routes.Limits`) all are summed, and nothing is left.
 
     Args, Raises: see :func:`labellings`.
     """
-    found = labellings(energy, known=known, mass_left=mass_left, max_labellings=max_labellings)
+    left = least_left(energy, mass_left, max_labellings)
+    found = labellings(energy, known=known, mass_left=left, max_labellings=max_labellings)
     return found.marginals(num_states(energy), known)
+
+
+def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_labellings: int) -> float:
+    """Return ``mass_left``, or 0 for a model of so few labellings that all are summed."""
+    check_not_negative("mass_left", mass_left)
+    check_count("max_labellings", max_labellings)
+    is_sequential = isinstance(energy, SequentialEnergy)
+    count = math.prod(energy.num_states) if is_sequential else 2**energy.num_labels
+    return 0.0 if count <= min(2**LIMITS.listed, max_labellings) else mass_left
 
 
 def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:
