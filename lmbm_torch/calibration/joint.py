@@ -86,9 +86,9 @@ def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights 
     alone, parts = label_scales(held_out, weights), list(_parts(held_out, answers, weights))
     right = Right(torch.cat([part.right for part in parts]), torch.cat([part.weight for part in parts]))
     with torch.no_grad():
-        under_each = replace(alone, factors=torch.tensor(FACTORS, dtype=torch.float64))
+        under_each = replace(alone, factors=torch.tensor(FACTORS, dtype=torch.float64, device="cpu"))
         factors = two_factors(*_log_probs(parts, under_each), right)
-    found = replace(alone, factors=torch.tensor(factors, dtype=torch.float64))
+    found = replace(alone, factors=torch.tensor(factors, dtype=torch.float64, device="cpu"))
     return _together(found, parts, right) if sums_labellings(first) else found
 
 
@@ -254,11 +254,11 @@ def two_factors(
     """
     confidence = right.mean(answer.exp())
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))
-    first, second = torch.tensor(pairs).T
+    first, second = torch.tensor(pairs, device="cpu").T
     away = (confidence[first] + confidence[second]) / 2 - right.share
     away = (away.abs() - right.error).clamp(min=0)
     likely = [pair for pair, far in zip(pairs, away == away.min(), strict=True) if far]
-    unlikely = 0.5 * (torch.tensor(FACTORS, dtype=torch.float64).log() / FACTOR_SPREAD).square()
+    unlikely = 0.5 * (torch.tensor(FACTORS, dtype=torch.float64, device="cpu").log() / FACTOR_SPREAD).square()
 
     def probable(pair: tuple[int, int]) -> float:
         mixed = torch.logaddexp(*truth[list(pair)])
@@ -292,7 +292,9 @@ def _together(start: Calibration, parts: Sequence[_Part], right: Right) -> Calib
         loss.backward()
         return loss.item(), cast(Tensor, theta.grad).numpy()
 
-    neutral = torch.cat([torch.ones(num_labels + 1), torch.zeros(num_labels + 2)]).double()
+    neutral = torch.cat(
+        [torch.ones(num_labels + 1, device="cpu"), torch.zeros(num_labels + 2, device="cpu")]
+    ).double()
     start_factors = start.factors.log().numpy()
     lowest, highest = math.log(FACTORS[0]), math.log(FACTORS[-1])
     bounds = [(0, None)] * (num_labels + 1) + [(None, None)] * num_labels

@@ -105,19 +105,21 @@ class Calibration:
     scale: Float[Tensor, " labels"]
     shift: Float[Tensor, " labels"]
     coupling_scale: float | Tensor
-    factors: Float[Tensor, " members"] = field(default_factory=lambda: torch.ones(1, dtype=torch.float64))
+    factors: Float[Tensor, " members"] = field(
+        default_factory=lambda: torch.ones(1, dtype=torch.float64, device="cpu")
+    )
 
     def __post_init__(self) -> None:
         check_shape("scale", self.scale, None)
         check_shape("shift", self.shift, *self.scale.shape)
         check_shape("factors", self.factors, None)
         for name in ("scale", "shift", "coupling_scale", "factors"):
-            check_finite(name, torch.as_tensor(getattr(self, name)))
+            check_finite(name, torch.as_tensor(getattr(self, name), device="cpu"))
 
     @classmethod
     def of_scale(cls, scale: float, num_labels: int) -> Calibration:
         """One scale of everything, an inverse temperature."""
-        ones = torch.ones(num_labels, dtype=torch.float64)
+        ones = torch.ones(num_labels, dtype=torch.float64, device="cpu")
         return cls(scale * ones, 0 * ones, scale)
 
     def state(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class Calibration:
         if len(self.factors) > 1:
             raise ValueError(f"factors: expected one for a single energy, got {len(self.factors)}")
         scale, shift = self.scale.to(energy.device, energy.dtype), self.shift.to(energy.device, energy.dtype)
-        coupling_scale = torch.as_tensor(self.coupling_scale).to(scale)
+        coupling_scale = torch.as_tensor(self.coupling_scale, device=scale.device).to(scale)
         match energy:
             case DirectedEnergy():
                 weight = energy.clique_weight
@@ -267,7 +269,9 @@ class _Quadratic:
         """Around ``theta``, (2, labels)."""
         away = torch.stack([theta[0] - 1, theta[1]])
         value, gradient = 0.5 * away.square().sum(0), away
-        curvature = torch.eye(2, dtype=theta.dtype)[..., None].repeat(1, 1, theta.shape[1])
+        curvature = torch.eye(2, dtype=theta.dtype, device=theta.device)[..., None].repeat(
+            1, 1, theta.shape[1]
+        )
         for each in margins:
             slopes = torch.stack([each.of_scale * common.scale.to(each.of_scale), each.of_shift])
             margin = torch.einsum("vl,vbl->bl", theta.to(slopes), slopes)
@@ -378,7 +382,7 @@ class Margins:
             return cls(energy.local_margins(labels), spins, None, observed)
 
         def at(scale: float, coupling_scale: float) -> Tensor:
-            ones = torch.ones(energy.num_labels, dtype=torch.float64)
+            ones = torch.ones(energy.num_labels, dtype=torch.float64, device="cpu")
             return Calibration(scale * ones, 0 * ones, coupling_scale).apply(energy).local_margins(labels)
 
         return cls(at(1, 0), spins, at(0, 1), observed)

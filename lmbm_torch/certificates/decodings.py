@@ -132,14 +132,18 @@ def _check(
 
 
 def _blocks(batch: int) -> Iterator[Tensor]:
-    yield from torch.arange(batch).split(BLOCK)
+    yield from torch.arange(batch, device="cpu").split(BLOCK)
 
 
 def _problem(
     energy: Any, margin: float | None, known: Tensor | None, constraints: Constraints | None, rows: Tensor
 ) -> dict[str, Any]:
     """The part of a certificate that says what was decoded."""
-    given = torch.full((len(rows), energy.num_labels), -1) if known is None else known[rows].nan_to_num(-1)
+    given = (
+        torch.full((len(rows), energy.num_labels), -1, device="cpu")
+        if known is None
+        else known[rows].nan_to_num(-1)
+    )
     likely = "log_prob" if isinstance(energy, DirectedEnergy) else "score"
     problem = {
         "energy": _energy(energy.select(rows)),
@@ -247,7 +251,10 @@ def _losses(energy: Any, margin: float | None) -> Losses:
         case PairwiseEnergy():
             unary, pair = energy.unary, energy.pairwise
         case _:
-            unary, pair = torch.zeros(energy.batch_size, labels), torch.zeros(labels, labels)
+            unary, pair = (
+                torch.zeros(energy.batch_size, labels, device="cpu"),
+                torch.zeros(labels, labels, device="cpu"),
+            )
             weight = energy.weight
     arrays: dict[str, Any] = {
         "unary": double(unary),

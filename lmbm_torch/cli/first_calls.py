@@ -101,8 +101,8 @@ def climb_chains() -> None:
 def search(dtype: torch.dtype) -> None:
     """Decode Boltzmann machines and belief networks, with shared couplings, own couplings, and rules."""
     generator = torch.Generator().manual_seed(0)
-    many = torch.randn(few_parents.LABELS, few_parents.LABELS, generator=generator, dtype=dtype)
-    banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many)))
+    many = torch.randn(few_parents.LABELS, few_parents.LABELS, generator=generator, dtype=dtype, device="cpu")
+    banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many), device="cpu"))
     for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
         routine(banded, node_limit=1000)
     bayes.decode_f1([banded], max_labellings=1, num_samples=2)
@@ -111,14 +111,18 @@ def search(dtype: torch.dtype) -> None:
     bayes.decode_f1([few], max_labellings=10, num_samples=2)
     most_probable.labellings(few, max_labellings=10)
     chain_dp.decode(ChainEnergy(many[None, :3, :3], many[:3, :3]))
-    eleven = torch.arange(11)
+    eleven = torch.arange(11, device="cpu")
     exact.marginals(DirectedEnergy(many[:3, :11], many[:11, :11].tril(-1), eleven))
     for labels in (LABELS, 3 * LABELS):
-        unary = torch.randn(3, labels, generator=generator, dtype=torch.float64)
-        coupling = torch.randn(labels, labels, generator=generator, dtype=torch.float64) / labels
+        unary = torch.randn(3, labels, generator=generator, dtype=torch.float64, device="cpu")
+        coupling = (
+            torch.randn(labels, labels, generator=generator, dtype=torch.float64, device="cpu") / labels
+        )
         pairwise = (coupling + coupling.mT).fill_diagonal_(0)
         machine = PairwiseEnergy(unary.to(dtype), pairwise.to(dtype))
-        network = DirectedEnergy(unary.to(dtype), coupling.tril(-1).to(dtype), torch.arange(labels))
+        network = DirectedEnergy(
+            unary.to(dtype), coupling.tril(-1).to(dtype), torch.arange(labels, device="cpu")
+        )
         names = [str(label) for label in range(labels)]
         rules = Constraints.of(exactly(1, names), names)
         for energy in (machine, network):
@@ -138,7 +142,9 @@ def propagate(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     for batch, visible, hidden in ((40, 6, 4), (2, 70, 40)):
         shapes = ((batch, visible), (batch, hidden), (visible, hidden))
-        energy = BipartiteEnergy(*(torch.randn(shape, generator=generator).to(dtype) for shape in shapes))
+        energy = BipartiteEnergy(
+            *(torch.randn(shape, generator=generator, device="cpu").to(dtype) for shape in shapes)
+        )
         for routine in (matrix_bp.marginals, matrix_bp.max_marginals, matrix_bp.marginal_map):
             routine(energy, num_iters=2)
     few = energy.select(slice(0, 2))

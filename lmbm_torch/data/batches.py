@@ -51,7 +51,7 @@ class InstanceDataset(Dataset[Batch]):
         return self.__getitems__([row])
 
     def __getitems__(self, rows: Sequence[int]) -> Batch:
-        index = torch.tensor(rows)
+        index = torch.tensor(rows, device="cpu")
         return Batch(to_tensor(self.features[rows]), self.labels[index], index)
 
 

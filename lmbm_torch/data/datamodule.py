@@ -199,7 +199,9 @@ class MultilabelDataModule(LightningDataModule):
         return self.data.features[self.train_rows]
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:
-        labels: Float[Tensor, "instances labels"] = torch.tensor(self.data.labels[rows], dtype=self.dtype)
+        labels: Float[Tensor, "instances labels"] = torch.tensor(
+            self.data.labels[rows], dtype=self.dtype, device="cpu"
+        )
         scaled = self.scaling.transform(to_tensor(self.data.features[rows]))
         return InstanceDataset(to_features(scaled.to(self.dtype)), labels)
 

@@ -110,7 +110,9 @@ def standardise(features: Features) -> Scaling:
             "features: expected dense features to standardise, got CSR; unit_norm keeps them sparse"
         )
     scaler = StandardScaler().fit(features)
-    mean, scale = (torch.tensor(fitted, dtype=torch.float64) for fitted in (scaler.mean_, scaler.scale_))
+    mean, scale = (
+        torch.tensor(fitted, dtype=torch.float64, device="cpu") for fitted in (scaler.mean_, scaler.scale_)
+    )
     return Scaling(mean, scale, unit_rows=False)
 
 
@@ -141,7 +143,7 @@ def unscaled(features: Features) -> Scaling:
 
 
 def _neutral(features: Features, unit_rows: bool) -> Scaling:
-    mean = torch.zeros(features.shape[1], dtype=torch.float64)
+    mean = torch.zeros(features.shape[1], dtype=torch.float64, device="cpu")
     return Scaling(mean, torch.ones_like(mean), unit_rows)
 
 

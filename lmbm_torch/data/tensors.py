@@ -43,7 +43,9 @@ def csr_tensor(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
         warnings.filterwarnings("ignore", message="Sparse invariant checks are implicitly disabled")
-        return torch.sparse_csr_tensor(crow_indices, col_indices, values, size=shape, check_invariants=False)
+        return torch.sparse_csr_tensor(
+            crow_indices, col_indices, values, size=shape, check_invariants=False, device=values.device
+        )
 
 
 def _from_numpy(array: np.ndarray) -> Tensor:

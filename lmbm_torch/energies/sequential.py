@@ -116,14 +116,14 @@ class SequentialEnergy:
             ValueError: values that a label does not have.
         """
         labels = labels.expand(*labels.shape[:-2], self.batch_size, self.num_labels).long()
-        strange = (labels < 0) | (labels >= torch.tensor(self.num_states))
+        strange = (labels < 0) | (labels >= torch.tensor(self.num_states, device="cpu"))
         if bool(strange.any()):
             raise ValueError(
                 f"labels: expected 0 to states − 1, states {self.num_states}, got {int(strange.sum())} others"
             )
         values = labels.reshape(-1, self.num_labels)[:, list(self.ordering)]
-        rows = torch.arange(self.batch_size).repeat(len(values) // self.batch_size)
-        total = torch.zeros(len(values), dtype=torch.float64)
+        rows = torch.arange(self.batch_size, device="cpu").repeat(len(values) // self.batch_size)
+        total = torch.zeros(len(values), dtype=torch.float64, device="cpu")
         for position in range(self.num_labels):
             factor = self.log_conditional(position, rows, values[:, :position])
             total += factor.gather(1, values[:, position, None]).squeeze(1)

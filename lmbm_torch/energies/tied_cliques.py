@@ -126,7 +126,9 @@ class TiedCliques:
         """
         num_formulas = 1 + max((clause.formula for clause in clauses), default=-1)
         check_count("clauses: formulas", num_formulas)
-        energy = from_markov_logic(clauses, torch.eye(num_formulas, dtype=torch.float64), num_atoms)
+        energy = from_markov_logic(
+            clauses, torch.eye(num_formulas, dtype=torch.float64, device="cpu"), num_atoms
+        )
         says_nothing = ~(energy.weight != 0).any(1)
         if bool(says_nothing.any()):
             which = says_nothing.nonzero()[:, 0].tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
 from lmbm_torch.fitting.recipe import ROUNDS
@@ -36,7 +37,8 @@ def completed_labels(
     """
     order = np.argsort(np.isnan(labels).sum(0), kind="stable")
     width: int = features.shape[1]  # pyright: ignore[reportOptionalSubscript]
-    model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist()).double()
+    with torch.device("cpu"):
+        model = SigmoidBeliefNetwork(width, labels.shape[1], order.tolist()).double()
     dual = dual_problem(model, features, labels, C=C, sample_weight=sample_weight, seed=seed)
     state = fit_dual(dual, tol=TOL, max_iter=MAX_ITER)
     completed = np.empty_like(labels)

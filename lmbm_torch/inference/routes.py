@@ -148,6 +148,9 @@ class Limits:
     # Share of the probability: what likely labellings may leave out for marginals, which are wrong by no more
     # (scripts/bench/expected_f1.py).
     mass_left: float = 0.01
+    # Labels: marginals of a model label by label sum all labellings of so many labels of two values, which
+    # takes less CPU time than the search for the likely ones (scripts/bench/chain_marginals.py).
+    listed: int = 8
 
 
 LIMITS = Limits()

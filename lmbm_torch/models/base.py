@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -115,8 +116,9 @@ class Model(StoredModule):
         """
         for weight, bias in self.OF_FEATURES.items():
             of_features = getattr(self, weight)
-            of_features.div_(torch.as_tensor(scale).to(of_features))
-            shifts = torch.as_tensor(shift).to(of_features)
+            like: Any = {"dtype": of_features.dtype, "device": of_features.device}
+            of_features.div_(torch.as_tensor(scale, **like))
+            shifts = torch.as_tensor(shift, **like)
             if shifts.any():
                 getattr(self, bias).sub_((of_features * shifts).sum(-1))
 

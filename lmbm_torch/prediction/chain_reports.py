@@ -155,4 +155,4 @@ def _figures(
 
 
 def _joined(parts: list[Any]) -> Any:
-    return torch.cat([torch.as_tensor(part) for part in parts])
+    return torch.cat([torch.as_tensor(part, device="cpu") for part in parts])

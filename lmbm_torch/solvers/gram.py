@@ -92,7 +92,7 @@ class CachedGram:
         self._kernel = kernel
         self._cache_bytes = cache_bytes
         self._kept: Tensor | None = None
-        self._slot = torch.full((num_instances,), -1)
+        self._slot = torch.full((num_instances,), -1, device="cpu")
         self._used = 0
         self._is_matrix = False
 
@@ -101,7 +101,9 @@ class CachedGram:
         kept = self._room()
         if self._is_matrix:
             return kept[index]
-        index = torch.arange(self.num_instances)[index] if isinstance(index, slice) else index.cpu()
+        index = (
+            torch.arange(self.num_instances, device="cpu")[index] if isinstance(index, slice) else index.cpu()
+        )
         is_missing = self._slot[index] < 0
         if not bool(is_missing.any()):
             return kept[self._slot[index]]
@@ -114,12 +116,12 @@ class CachedGram:
             found[is_missing] = fresh
             found[~is_missing] = kept[self._slot[index[~is_missing]]]
         count = min(len(missing), len(kept) - self._used)
-        places = torch.arange(self._used, self._used + count)
+        places = torch.arange(self._used, self._used + count, device="cpu")
         kept[places] = fresh[:count]
         self._slot[missing[:count]] = places
         self._used += count
         # Kept in their own order, rows that are asked for by a slice need not be copied.
-        everything = torch.arange(self.num_instances)
+        everything = torch.arange(self.num_instances, device="cpu")
         self._is_matrix = self._used == self.num_instances and bool((self._slot == everything).all())
         return found
 
@@ -150,7 +152,7 @@ class CachedGram:
             values = self._kernel(rows, columns)
             kept[rows, columns] = values
             kept[columns, rows] = values.mT
-        self._slot = torch.arange(self.num_instances)
+        self._slot = torch.arange(self.num_instances, device="cpu")
         self._used, self._is_matrix = self.num_instances, True
 
 

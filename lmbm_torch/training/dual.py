@@ -239,7 +239,7 @@ class _Part:
         def assign(weights: Any) -> None:
             dual.assign(weights)
             with torch.no_grad():
-                self.model.undo_scaling(torch.as_tensor(self.units.scale), torch.as_tensor(self.units.shift))
+                self.model.undo_scaling(self.units.scale, self.units.shift)
 
         return replace(dual, assign=assign)
 

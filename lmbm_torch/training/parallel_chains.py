@@ -90,7 +90,9 @@ class ParallelChainsModule(PersistentModule):
         """Draw training labels at random; all replicas of the first temperature come first."""
         labels = self._training_labels()
         generator = torch.Generator().manual_seed(self.global_rank)
-        rows = torch.randint(len(labels), (self.num_replicas * self.num_chains,), generator=generator)
+        rows = torch.randint(
+            len(labels), (self.num_replicas * self.num_chains,), generator=generator, device="cpu"
+        )
         return labels[rows].to(uint8)
 
     @one_door

@@ -80,7 +80,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
 
 def _square(name: str, weights: Tensor | np.ndarray, label_names: Sequence[str]) -> np.ndarray:
     """The weights in float64, after a check that there is a finite one for every two names."""
-    square = torch.as_tensor(weights).detach().cpu().double().numpy()
+    square = torch.as_tensor(weights, device="cpu").detach().double().numpy()
     check_shape(name, square, None, len(square))
     check_finite(name, square)
     if len(label_names) != len(square):

@@ -80,7 +80,7 @@ def _sheet(images: Tensor) -> tuple[Tensor, int, int]:
     columns = math.ceil(math.sqrt(len(images)))
     lines = math.ceil(len(images) / columns)
     _, height, width = images.shape
-    sheet = torch.full((lines * (height + 1) - 1, columns * (width + 1) - 1), torch.nan)
+    sheet = torch.full((lines * (height + 1) - 1, columns * (width + 1) - 1), torch.nan, device="cpu")
     for number, image in enumerate(images.detach().float().cpu()):
         top, left = (number // columns) * (height + 1), (number % columns) * (width + 1)
         sheet[top : top + height, left : left + width] = image

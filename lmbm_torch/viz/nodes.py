@@ -27,7 +27,7 @@ def node_histogram(
     Raises:
         ValueError: no instance, or counts below zero.
     """
-    counts = torch.as_tensor(nodes).cpu().double().numpy()
+    counts = torch.as_tensor(nodes, device="cpu").double().numpy()
     check_shape("nodes", counts, None)
     if counts.min() < 0:
         raise ValueError(f"nodes: expected at least 0 for every instance, got {counts.min():g}")

@@ -92,12 +92,12 @@ def test_predictions_are_the_most_probable_labellings(estimator, data, members):
     assert decoding.status.exact.all()
     np.testing.assert_allclose(decoding.objective, table.max(0))
     np.testing.assert_allclose(chain.log_prob(X, chain.predict(X)), table.max(0))
-    came = chain.set_params(precision=1e-6).predict_proba(X)
+    came = chain.predict_proba(X)
     for label, classes in enumerate(chain.classes_):
         for place, value in enumerate(classes):
             expected = (np.exp(table) * (labellings[:, [label]] == value)).sum(0)
             own = came[label][:, place] if data is mixed else np.abs(1 - place - came[:, label])
-            np.testing.assert_allclose(own, expected, atol=2e-6)
+            np.testing.assert_allclose(own, expected, rtol=0, atol=1e-12)
     ranked = np.sort(table, 0)[::-1]
     for search in ("best_first", "depth_first"):
         found = chain.set_params(search=search).decode(X, top_k=3)

@@ -136,6 +136,14 @@ def test_threads_and_workers_change_no_label(name):
     np.testing.assert_array_equal(labels, same)
 
 
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_a_default_device_changes_no_answer(name, elsewhere):
+    with torch.device("meta"):
+        found = fitted_answers(name)
+    for ours, theirs in zip(found, elsewhere[name], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_seeds_are_for_what_has_none():
     pipeline = make_pipeline(StandardScaler(), LMSBNClassifier())
     assert seeds_for(pipeline, None) == {}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference import routes
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import flips
 from lmbm_torch.inference.search.undirected_branch_and_bound import undirected_problem
+from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, tabu
 from lmbm_torch.kernels.search.compiled import undirected as compiled
+from lmbm_torch.kernels.search.plain import flips as plain_flips
 from lmbm_torch.kernels.search.plain import undirected as plain
 
 drawn = partial(random_pairwise_energy, per_example=True)
@@ -55,6 +60,51 @@ def test_compiled_flips_are_those_of_the_plain_ones_however_many_rows(strength):
     assert (compiled.raised_scores(problem) == expected).all()
     alone = [flips.decode(energy.select(torch.tensor([row]))).labels for row in range(70)]
     assert torch.equal(torch.cat(alone), flips.decode(energy).labels)
+
+
+def cut(seed: int, labels: int) -> PairwiseEnergy:
+    """Half of all pairs repel each other: the best labelling is a largest cut."""
+    generator = torch.Generator().manual_seed(seed)
+    upper = torch.rand(3, labels, labels, generator=generator).lt(0.5).double().triu(1)
+    return PairwiseEnergy(torch.zeros(3, labels).double(), -(upper + upper.mT) / 4)
+
+
+@pytest.mark.parametrize("labels", [40, 60, 90])
+def test_dense_machines_are_searched_past_the_limit_of_nodes(labels):
+    energy, generator = cut(labels, labels), np.random.default_rng(0)
+    found = routes.decode(energy)
+    assert not found.status.exact.any()
+    for row, couplings in enumerate(energy.pairwise.numpy()):
+        problem = SpinProblem.of_machine(np.zeros(labels), couplings, None)
+        starts = generator.choice([-1.0, 1.0], (8, labels + 1))
+        rows = np.stack([tabu(problem, start) for start in starts])
+        assert found.objective[row] >= problem.values(rows).max() - 1e-9
+    assert torch.equal(found.objective, energy.score(found.labels))
+    assert (found.bound >= found.objective).all()
+
+
+@pytest.mark.parametrize("most_flips", [0, 7, sys.maxsize])
+def test_a_tabu_search_keeps_what_is_known_and_loses_nothing(most_flips):
+    energy = drawn(3, 14, 30, coupling=3.0)
+    problem = undirected_problem(energy, random_known(4, energy, 0.3))
+    spins = np.where(problem.known == 0, 1.0, problem.known)
+    found = spins.copy()
+    for fields, couplings, known, row in zip(*problem[:3], found, strict=True):
+        plain_flips.tabu(fields, couplings, known, row, most_flips)
+    assert (found[problem.known != 0] == problem.known[problem.known != 0]).all()
+    scores = [energy.score(torch.from_numpy(each > 0).long()) for each in (spins, found)]
+    assert (scores[1] >= scores[0]).all()
+    gained = (scores[1] > scores[0] + 1e-9).double().mean()
+    assert (gained == 0) if most_flips == 0 else (gained > 0.5)
+
+
+def test_a_labelling_that_is_the_best_stays():
+    energy = drawn(5, 10, 20)
+    best = 2.0 * exact.decode(energy).labels.double().numpy() - 1
+    for fields, couplings, row in zip(energy.unary.numpy(), energy.pairwise.numpy(), best, strict=True):
+        expected = row.copy()
+        plain_flips.tabu(fields, couplings, np.zeros(10), row, sys.maxsize)
+        np.testing.assert_array_equal(row, expected)
 
 
 def test_what_is_no_number_is_refused():

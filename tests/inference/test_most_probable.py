@@ -32,6 +32,20 @@ def agreeing(energies, known):
     return every, probability / probability.sum(0)
 
 
+@pytest.mark.parametrize(("labels", "most", "is_whole"), [(8, 256, True), (9, 1000, False), (5, 31, False)])
+def test_marginals_of_few_labellings_sum_all_of_them(labels, most, is_whole):
+    energies = random_chains(0, 2, num_states=(2,) * labels, sharpness=2.0)
+    for found, some in (
+        (mixture.marginals(energies, mass_left=0.2, max_labellings=most), energies),
+        (most_probable.marginals(energies[0], mass_left=0.2, max_labellings=most), energies[:1]),
+    ):
+        every, truth = agreeing(some, None)
+        expected = torch.einsum("lb,li->bi", truth, every.double())
+        worst = (found.states[:, :, 1] - expected).abs().max()
+        assert (bool(found.status.exact.all()), bool(worst < 1e-12)) == (is_whole, is_whole)
+        assert worst <= found.mass_left.max() + 1e-12
+
+
 @settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),

@@ -72,6 +72,14 @@ def test_a_model_comes_back(tmp_path, name, dtype):
     assert {name for name, weight in found.named_parameters() if not weight.requires_grad} == frozen
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_is_loaded_on_the_cpu_whatever_the_default_device(tmp_path, name):
+    save(MODELS[name](), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        found = load(tmp_path / "model.safetensors")
+    assert {each.device.type for each in (*found.parameters(), *found.buffers())} == {"cpu"}
+
+
 def encoder() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2), nn.ReLU())
 

@@ -61,8 +61,8 @@ def read_uai(path: str | PathLike) -> CliqueEnergy:
         constant = weights.pop((), 0.0)
         return CliqueEnergy(
             tuple(weights),
-            torch.tensor([*weights.values()], dtype=torch.float64),
-            torch.tensor([constant], dtype=torch.float64),
+            torch.tensor([*weights.values()], dtype=torch.float64, device="cpu"),
+            torch.tensor([constant], dtype=torch.float64, device="cpu"),
             num_labels,
         )
 
@@ -121,7 +121,7 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
         is_new = len(words) == 1 + 2 * first
         if not is_new and first >= len(words):
             raise ValueError(f"expected {first} sets of observations, but the file ends")
-        known = torch.full((1 if is_new else first, num_labels), torch.nan, dtype=torch.float64)
+        known = torch.full((1 if is_new else first, num_labels), torch.nan, dtype=torch.float64, device="cpu")
         for row in known:
             for _ in range(first if is_new else tokens.count("the number of observations")):
                 variable = tokens.variable("an observed variable", num_labels)

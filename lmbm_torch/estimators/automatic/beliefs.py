@@ -133,4 +133,4 @@ def _size_indicators(labels: torch.Tensor) -> torch.Tensor:
     """Return whether label sets (…, labels) have certain sizes, (…, sizes)."""
     most = _sizes(labels.shape[-1])
     sizes = labels.sum(-1, keepdim=True).clamp(max=most)
-    return (sizes == torch.arange(1, most + 1)).float()
+    return (sizes == torch.arange(1, most + 1, device="cpu")).float()

@@ -61,7 +61,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         rows, codes = self._validate_fit(X, y)
         emission = EMISSIONS[self.emission](len(self.classes_), self.n_features_in_)
         model, lengths = HiddenMarkov(emission).double(), _lengths(rows)
-        inside = torch.arange(int(lengths.max())) < lengths[:, None]
+        inside = torch.arange(int(lengths.max()), device="cpu") < lengths[:, None]
         labels = spread(torch.from_numpy(codes), inside)
         weights = self._weights(sample_weight, rows.start[1:])
         weight = None if weights is None else torch.from_numpy(weights)

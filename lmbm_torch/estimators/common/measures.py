@@ -19,7 +19,7 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
     """
     # Imported at use: torchmetrics imports slowly.
     functional = import_module("lmbm_torch.metrics.functional")
-    predicted, truth = torch.as_tensor(predicted), torch.as_tensor(truth)
+    predicted, truth = torch.as_tensor(predicted, device="cpu"), torch.as_tensor(truth, device="cpu")
     known = ~truth.isnan()
     counted = known.any(1)
     labels = [torch.where(known, each, 0).long()[counted] for each in (predicted, truth)]

@@ -48,7 +48,11 @@ def learned_calibration(
     model = unfitted(classifier)
     model.set_params(calibrate=False, constraints=classifier._nameless_rules(), **settings)
     held_out = list(held_out_energies(model, X, labels, sample_weight, folds))
-    weights = None if sample_weight is None else [torch.as_tensor(sample_weight[rows]) for _, rows in folds]
+    weights = (
+        None
+        if sample_weight is None
+        else [torch.as_tensor(sample_weight[rows], device="cpu") for _, rows in folds]
+    )
     return fitted_scales(kind, held_out, lambda energy: classifier._decode_energy(energy).labels, weights)
 
 

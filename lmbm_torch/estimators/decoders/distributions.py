@@ -213,7 +213,7 @@ class AllowedDistribution:
             return members[0]
         masses = torch.stack([member.log_partition for member in members])
         labels = (masses.softmax(0)[..., None] * torch.stack([member.labels for member in members])).sum(0)
-        log_partition = masses.logsumexp(0) - torch.tensor(len(members)).log()
+        log_partition = masses.logsumexp(0) - math.log(len(members))
         return Marginals(labels, log_partition, members[0].status, method=members[0].method)
 
     def _sample(self, num_samples: int, generator: torch.Generator) -> Tensor:

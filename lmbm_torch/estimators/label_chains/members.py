@@ -130,8 +130,10 @@ def draws_of_mixture(
 
 
 def _drawn(energies: Sequence[SequentialEnergy], num_samples: int, generator: torch.Generator) -> Tensor:
-    which = torch.randint(len(energies), (num_samples,), generator=generator)
-    drawn = torch.empty(num_samples, energies[0].batch_size, energies[0].num_labels, dtype=torch.int64)
+    which = torch.randint(len(energies), (num_samples,), generator=generator, device="cpu")
+    drawn = torch.empty(
+        num_samples, energies[0].batch_size, energies[0].num_labels, dtype=torch.int64, device="cpu"
+    )
     for member, energy in enumerate(energies):
         if count := int((which == member).sum()):
             drawn[which == member] = ancestral.sample(energy, count, generator=generator)

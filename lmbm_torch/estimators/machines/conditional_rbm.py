@@ -226,9 +226,10 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         start = torch.Generator().manual_seed(seed)
         inputs, back = merged(self._scaled(X, weights))
         width: int = inputs.shape[1]  # pyright: ignore[reportOptionalSubscript]
-        model = ConditionalRBM(
-            width, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
-        )
+        with torch.device("cpu"):
+            model = ConditionalRBM(
+                width, labels.shape[1], self.num_hidden, init_std=self.init_std, generator=start
+            )
         self.model_ = model.to(self._device, self._dtype)
         self.objective_ = self._objective()
         batches = partial(self._batches, inputs, labels, weights)
@@ -413,11 +414,12 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     def _of_all_columns(self, back: Any) -> ConditionalRBM:
         """Convert the model of ``merged`` features to a model of all features."""
         learnt = self.model_
-        whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)
+        with torch.device("cpu"):
+            whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)
         whole = whole.to(self._device, self._dtype)
         for name, weight in whole.named_parameters():
             value: Any = self._array(learnt.get_parameter(name))
-            weight.copy_(torch.as_tensor(value @ back if name in learnt.OF_FEATURES else value))
+            weight.copy_(torch.as_tensor(value @ back if name in learnt.OF_FEATURES else value, device="cpu"))
         return whole
 
     def _descend(self, batches: Batches, weights: np.ndarray, loss: Loss, seed: int, curve: _Curve) -> None:

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.utils.metaestimators import available_if
 from torch import Tensor
@@ -238,7 +239,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         """Train on complete labels."""
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
-        model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
+        with torch.device("cpu"):
+            model = BoltzmannMachine(self.n_features_in_, num_labels, cliques=pairs).double()
         oracle = self._oracle(num_labels)
         features: Any = self._scaled(X, sample_weight)
         problem = structural_problem(

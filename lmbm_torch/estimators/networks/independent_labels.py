@@ -117,7 +117,9 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         size = odds.shape[1]
         # A field is half the log-odds.
         return DirectedEnergy(
-            torch.from_numpy(odds / 2), torch.zeros(size, size).double(), torch.arange(size)
+            torch.from_numpy(odds / 2),
+            torch.zeros(size, size, device="cpu").double(),
+            torch.arange(size, device="cpu"),
         )
 
     def _code_losses(self, X: Any, codes: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from lmbm_torch.estimators.common.calls import progress
 from lmbm_torch.estimators.common.kernels import Kernel

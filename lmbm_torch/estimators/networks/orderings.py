@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 from sklearn.model_selection import KFold
 
@@ -175,7 +176,8 @@ def _fields(
     labels, sample_weight, C, seed = common
     train, held_out = split
     weights = None if sample_weight is None else sample_weight[train]
-    independent = SigmoidBeliefNetwork(features.shape[1], labels.shape[1], degree=1)  # pyright: ignore[reportOptionalSubscript]
+    with torch.device("cpu"):
+        independent = SigmoidBeliefNetwork(features.shape[1], labels.shape[1], degree=1)  # pyright: ignore[reportOptionalSubscript]
     settings: Any = {"C": C, "sample_weight": weights, "seed": seed}
     dual = dual_problem(independent, features[train], labels[train], **settings)
     network = dual.problem.network(fit_dual(dual, tol=1e-2, max_iter=1000).weights)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from scipy import sparse
 from sklearn.preprocessing import LabelBinarizer
 from sklearn.utils.multiclass import check_classification_targets
@@ -76,7 +77,10 @@ class StreamTrainer:
         """
         settings = self.settings
         width: int = X.shape[1]  # pyright: ignore[reportOptionalSubscript]
-        model = SigmoidBeliefNetwork(width, labels.shape[1], self.ordering.tolist(), settings.degree).double()
+        with torch.device("cpu"):
+            model = SigmoidBeliefNetwork(
+                width, labels.shape[1], self.ordering.tolist(), settings.degree
+            ).double()
         common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": sample_weight}
         dual = dual_problem(model, X, labels, solver="pegasos", **common)
         sums = (

@@ -159,11 +159,11 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         def decode(energy: DirectedEnergy) -> Decoding:
             return base._decode_energy(energy, rules=rules)
 
-        grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64)
+        grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64, device="cpu")
         grid = base.margin * grid / self.num_steps
         # By absolute value: among equally good thresholds the smallest is taken.
         order = grid.abs().argsort(stable=True).tolist()
-        thresholds = torch.zeros(num_labels, dtype=torch.float64)
+        thresholds = torch.zeros(num_labels, dtype=torch.float64, device="cpu")
         best = value(torch.cat([decode(energy).labels.cpu() for energy in energies]))
         unchanged = 0
         for label in list(range(num_labels)) * self.max_cycles:

@@ -49,7 +49,7 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
     unary, constant = _given(energy, labels)
     log_sums = torch.zeros_like(constant)
     for rows, places in _alike(free):
-        fields, alone = unary[rows][:, places], torch.arange(len(rows))
+        fields, alone = unary[rows][:, places], torch.arange(len(rows), device="cpu")
         if energy.pairwise.ndim == 2:
             found = half_products.sums(fields, energy.pairwise[places][:, places])
             labels[rows[:, None], places] = found.ones.to(labels)
@@ -126,7 +126,7 @@ def _alike(
 ) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
     """Examples with the same free labels, and these."""
     if bool((free == free[0]).all()):
-        yield torch.arange(len(free)), free[0].nonzero()[:, 0]
+        yield torch.arange(len(free), device="cpu"), free[0].nonzero()[:, 0]
         return
     masks, kind = free.unique(dim=0, return_inverse=True)
     for index, mask in enumerate(masks):

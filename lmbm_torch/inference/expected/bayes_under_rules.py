@@ -162,8 +162,8 @@ def _best_allowed(
     order = probability.argsort(descending=True, stable=True)[:MAX_COMPARED]
     candidates = labels[order[probability[order] > 0]]
     if not len(candidates):
-        given = torch.full((labels.shape[-1],), torch.nan) if known is None else known[row]
-        zeros = torch.zeros(labels.shape[-1]).numpy()
+        given = torch.full((labels.shape[-1],), torch.nan, device="cpu") if known is None else known[row]
+        zeros = torch.zeros(labels.shape[-1], device="cpu").numpy()
         allowed = constraints.nearest(zeros, given.double().cpu().numpy())
         if allowed is None:
             raise ValueError(f"known: expected values that the rules allow, got a contradiction in row {row}")

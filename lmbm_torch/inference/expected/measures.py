@@ -244,7 +244,7 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
         )
         k, sizes = (
             torch.arange(size + 1, device=left.device)[:, None],
-            torch.arange(1, num_labels + 1).to(left.device),
+            torch.arange(1, num_labels + 1, device="cpu").to(left.device),
         )
         others = sizes - k
         advantage = _f1_advantages(size, num_labels).to(left)[:, 1:]
@@ -272,12 +272,15 @@ def _f1_advantages(size: int, num_labels: int) -> Tensor:
     The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and no others:
     with |y| the first term falls faster than the second where ŷ' is no larger, and where it is c = 0 is best.
     """
-    kept, other = torch.arange(size + 1.0).double()[:, None], torch.arange(num_labels + 1.0).double()
+    kept, other = (
+        torch.arange(size + 1.0, device="cpu").double()[:, None],
+        torch.arange(num_labels + 1.0, device="cpu").double(),
+    )
     if size > _TABLE_LABELS:
         same = (size - kept) / size
         return torch.where(other == size, same, 1.0)
     added = (other - kept).clamp(min=0)[..., None]
-    other, c = other[:, None], torch.arange(size + 1.0).double()
+    other, c = other[:, None], torch.arange(size + 1.0, device="cpu").double()
     theirs = added + c
     ours = torch.where(theirs + size == 0, 1.0, 2 * c / (size + theirs).clamp(min=1))
     gains = 2 * theirs / (other + theirs).clamp(min=1) - ours

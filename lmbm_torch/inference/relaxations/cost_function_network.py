@@ -166,7 +166,7 @@ def decode(
                 free.unary.numpy(), couplings, free.constant.tolist(), strict=True
             )
         ]
-    leaders = torch.tensor(np.array([solution.values for solution in solutions])).double()
+    leaders = torch.tensor(np.array([solution.values for solution in solutions]), device="cpu").double()
     labels = settled.of_all(clamp(leaders, settled.known))
     if not all(solution.converged for solution in solutions):
         labels = task.better(task.improve(labels), task.own_choice())

@@ -185,7 +185,7 @@ def _decode(
             task.programmes(), clamp(start.double(), task.settled.known).numpy(), strict=True
         )
     ]
-    leaders = torch.tensor(np.array([solution.values for solution in solutions]).round())
+    leaders = torch.tensor(np.array([solution.values for solution in solutions]).round(), device="cpu")
     labels = task.settled.of_all(leaders).long()
     # Out of time, the solver may not have come to look at where it started.
     found = task.decoding(task.better(task.improve(labels), start), solutions)

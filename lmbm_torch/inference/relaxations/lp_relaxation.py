@@ -100,7 +100,7 @@ def _decode(task: Task) -> Decoding:
             solver.update(q=programme.cost, A=programme.values, b=programme.upper)
         solutions.append(_solve(solver, task.polytope, programme))
     # An interior point may be past a bound by the solver's tolerance.
-    leaders = torch.tensor(np.array([solution.values for solution in solutions])).clamp(0, 1)
+    leaders = torch.tensor(np.array([solution.values for solution in solutions]), device="cpu").clamp(0, 1)
     relaxed = task.settled.of_all(leaders)
     labels = task.better(task.improve((relaxed > HALF).long()), task.own_choice())
     found = task.decoding(labels, solutions)

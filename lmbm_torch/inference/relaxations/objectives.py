@@ -196,7 +196,7 @@ class Task:
         # Without its constant, which no solver needs to see.
         precise = energy.to("cpu", torch.float64)
         precise = replace(precise, constant=torch.zeros_like(precise.constant))
-        given = torch.full((energy.batch_size, energy.num_labels), torch.nan).double()
+        given = torch.full((energy.batch_size, energy.num_labels), torch.nan, device="cpu").double()
         given = given if known is None else known.double().cpu()
         return cls(energy, precise, given, rule, constraints)
 
@@ -265,8 +265,8 @@ class Task:
         """
         loss = self.rule.loss(self.precise, labels)
         # Python's numbers would be rounded to torch's default precision.
-        scale = torch.tensor([solution.scale for solution in solutions], dtype=torch.float64)
-        proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64)
+        scale = torch.tensor([solution.scale for solution in solutions], dtype=torch.float64, device="cpu")
+        proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64, device="cpu")
         typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
         is_wide = scale > WIDE * typical
         # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.

@@ -90,8 +90,8 @@ def marginals(
     def padded(rows: np.ndarray) -> np.ndarray:
         return np.concatenate([rows, np.zeros((most - len(rows), *rows.shape[1:]))])
 
-    labellings = torch.tensor(np.array([padded((one.spins + 1) / 2) for one in support])).long()
-    found = torch.tensor(np.array([padded(one.probabilities) for one in support]))
+    labellings = torch.tensor(np.array([padded((one.spins + 1) / 2) for one in support]), device="cpu").long()
+    found = torch.tensor(np.array([padded(one.probabilities) for one in support]), device="cpu")
     labellings, found = labellings.to(energy.device), found.to(energy.device)
     scores = first_order(energy, "sparse_map.marginals").score(labellings.transpose(0, 1)).mT
     probabilities = _Distribution.apply(scores, labellings, found, temperature)
@@ -100,7 +100,7 @@ def marginals(
     labels = labels.clamp(0, 1)
     spins = 2 * labels - 1
     objective = (probabilities * scores).sum(-1) - temperature / 2 * spins.square().sum(-1)
-    left = torch.tensor(residual).to(energy.device, energy.dtype)
+    left = torch.tensor(residual, device="cpu").to(energy.device, energy.dtype)
     done = torch.tensor(converged, device=energy.device)
     status = Status(done, done.clone(), torch.tensor(calls, device=energy.device), left)
     return SparseMarginals(labels, labellings, probabilities, objective, objective.detach() + left, status)
@@ -195,10 +195,10 @@ def _search(
     none = np.zeros((0, energy.num_labels))
     active = [_ActiveSet(none, none[:, 0], none[:, 0])] * count
     residual, calls = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
-    open_rows = torch.arange(count)
+    open_rows = torch.arange(count, device="cpu")
     for _ in range(num_iters):
         rows = open_rows.tolist()
-        mean = torch.tensor(np.array([active[row].mean for row in rows]))
+        mean = torch.tensor(np.array([active[row].mean for row in rows]), device="cpu")
         part = precise.select(open_rows)
         # The objective's gradient: what each labelling adds to it at the present mean.
         best = decoder(part.add_unary(-2 * temperature * mean))

@@ -59,7 +59,9 @@ def mean_chances(
 
 
 def _noise(energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None) -> np.ndarray:
-    uniform = torch.rand(num_samples, energy.num_labels, dtype=torch.float64, generator=generator)
+    uniform = torch.rand(
+        num_samples, energy.num_labels, dtype=torch.float64, generator=generator, device="cpu"
+    )
     return uniform.logit().numpy()
 
 
@@ -222,8 +224,8 @@ def _label_by_label(
     energy: SequentialEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Int[Tensor, "num_samples batch labels"]:
     """Draws of a model that is asked once a label for all samples together."""
-    rows = torch.arange(energy.batch_size).repeat(num_samples)
-    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64)
+    rows = torch.arange(energy.batch_size, device="cpu").repeat(num_samples)
+    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64, device="cpu")
     for position in range(energy.num_labels):
         probability = energy.log_conditional(position, rows, values[:, :position]).exp()
         values[:, position] = torch.multinomial(probability, 1, generator=generator)[:, 0]

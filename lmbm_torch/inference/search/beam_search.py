@@ -107,9 +107,9 @@ def _sweep(energy: SequentialEnergy, width: int, known: Tensor | None) -> Decodi
     """Beam search of a model that is asked for label by label."""
     check_count("width", width)
     model = Sequential.of(energy, known)
-    everything = torch.full((model.batch_size,), -torch.inf, dtype=torch.float64)
+    everything = torch.full((model.batch_size,), -torch.inf, dtype=torch.float64, device="cpu")
     leaves, _, dropped, nodes = sweep(model, everything, width)
-    first = torch.searchsorted(leaves.rows, torch.arange(model.batch_size))
+    first = torch.searchsorted(leaves.rows, torch.arange(model.batch_size, device="cpu"))
     best = leaves.log_prob[first]
     bound = best.maximum(dropped)
     residual = torch.where(bound > best, bound - best, 0)

@@ -263,7 +263,7 @@ def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
 def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
     """Parents and child of each clique, by position, and its weight."""
     parents, child = _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else [])
-    weight = torch.zeros(1, 0) if energy.clique_weight is None else energy.clique_weight
+    weight = torch.zeros(1, 0, device="cpu") if energy.clique_weight is None else energy.clique_weight
     return torch.from_numpy(parents), torch.from_numpy(child), torch.atleast_2d(weight.double())
 
 

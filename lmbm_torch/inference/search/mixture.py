@@ -147,8 +147,13 @@ def marginals(
     max_labellings: int = most_probable.MAX_LABELLINGS,
     constraints: Constraints | None = None,
 ) -> StateMarginals:
-    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
-    limits: dict[str, Any] = {"mass_left": mass_left, "max_labellings": max_labellings}
+    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`.
+
+    Of few labellings all are summed, as :func:`~lmbm_torch.inference.search.most_probable.marginals` does.
+    """
+    check_members(energies)
+    left = most_probable.least_left(energies[0], mass_left, max_labellings)
+    limits: dict[str, Any] = {"mass_left": left, "max_labellings": max_labellings}
     found = labellings(energies, known=known, constraints=constraints, **limits)
     return found.marginals(most_probable.num_states(energies[0]), known)
 
@@ -334,7 +339,7 @@ def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "ba
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
     """The sum of all log-potentials' sizes: the sum of local fields is no more precise than this."""
     if isinstance(energy, SequentialEnergy):
-        return torch.ones(energy.batch_size, dtype=energy.dtype)
+        return torch.ones(energy.batch_size, dtype=energy.dtype, device="cpu")
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))
     return size if energy.clique_weight is None else size + energy.clique_weight.abs().sum(-1)
 

@@ -63,10 +63,12 @@ def likely_labellings(
         log_prob[row, : len(each.log_prob)] = each.log_prob
         kernel.read_labels(each.bits, ordering, labels[row])
     left, log_known = (
-        torch.tensor([getattr(each, name) for each in found], dtype=torch.float64)
+        torch.tensor([getattr(each, name) for each in found], dtype=torch.float64, device="cpu")
         for name in ("left", "log_known")
     )
-    nodes, reached = (torch.tensor([getattr(each, name) for each in found]) for name in ("nodes", "reached"))
+    nodes, reached = (
+        torch.tensor([getattr(each, name) for each in found], device="cpu") for name in ("nodes", "reached")
+    )
     return LikelyLabellings(
         labels=torch.from_numpy(labels),
         probability=shares(torch.from_numpy(log_prob), left).to(energy.dtype),
@@ -93,7 +95,7 @@ def _arrays(energy: DirectedEnergy) -> tuple[np.ndarray, ...]:
     parents = np.full((len(cliques), max(map(len, cliques), default=1)), -1)
     for place, clique in enumerate(order):
         parents[place, : len(cliques[clique]) - 1] = cliques[clique][:-1]
-    weight = torch.zeros(1, 0) if ordered.clique_weight is None else ordered.clique_weight
+    weight = torch.zeros(1, 0, device="cpu") if ordered.clique_weight is None else ordered.clique_weight
     return (
         _array(ordered.unary),
         _array(ordered.parents.reshape(-1, labels, labels)),
@@ -156,12 +158,23 @@ def marginals(
 ) -> StateMarginals:
     """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
 
-    Where what is known is impossible, a known label has its value and all else is 0.
+    Where what is known is impossible, a known label has its value and all else is 0. Of few labellings
+    (:class:`~lmbm_torch.inference.routes.Limits`) all are summed, and nothing is left.
 
     Args, Raises: see :func:`labellings`.
     """
-    found = labellings(energy, known=known, mass_left=mass_left, max_labellings=max_labellings)
+    left = least_left(energy, mass_left, max_labellings)
+    found = labellings(energy, known=known, mass_left=left, max_labellings=max_labellings)
     return found.marginals(num_states(energy), known)
+
+
+def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_labellings: int) -> float:
+    """Return ``mass_left``, or 0 for a model of so few labellings that all are summed."""
+    check_not_negative("mass_left", mass_left)
+    check_count("max_labellings", max_labellings)
+    is_sequential = isinstance(energy, SequentialEnergy)
+    count = math.prod(energy.num_states) if is_sequential else 2**energy.num_labels
+    return 0.0 if count <= min(2**LIMITS.listed, max_labellings) else mass_left
 
 
 def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:

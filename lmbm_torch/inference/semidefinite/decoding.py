@@ -184,13 +184,15 @@ def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> No
 
 def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int) -> Decoding:
     """The searches' answers, numbers in the energy's precision."""
-    spins = torch.tensor(np.stack([each.spins for each in found]))
+    spins = torch.tensor(np.stack([each.spins for each in found]), device="cpu")
     labels = torch.stack([settled.of_all((each + 1) / 2) for each in spins.unbind(1)], 1).long()
     losses = torch.stack([task.rule.loss(task.precise, each) for each in labels.unbind(1)], 1)
     losses, order = losses.sort(dim=1, stable=True)
     labels = labels.gather(1, order[:, :, None].expand_as(labels))
-    complete = torch.tensor([each.complete for each in found])
-    proven = -settled.energy.constant - torch.tensor([each.others for each in found], dtype=torch.float64)
+    complete = torch.tensor([each.complete for each in found], device="cpu")
+    proven = -settled.energy.constant - torch.tensor(
+        [each.others for each in found], dtype=torch.float64, device="cpu"
+    )
     if isinstance(task.rule, Hinge):
         proven = proven.clamp(min=0)
     proven = torch.where(complete, losses[:, -1], torch.minimum(proven, losses[:, -1]))
@@ -198,7 +200,7 @@ def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int)
     objective, bound = (
         task.rule.objective(energy, values.to(energy.dtype)) for values in (losses.mT, proven)
     )
-    nodes = torch.tensor([each.nodes for each in found])
+    nodes = torch.tensor([each.nodes for each in found], device="cpu")
     status = Status(proven == losses[:, -1], complete, nodes, (objective[-1] - bound).abs())
     if top_k == 1:
         labels, objective = labels.squeeze(1), objective.squeeze(0)

@@ -278,7 +278,7 @@ def best_labels(energy: ChainEnergy) -> Tensor:
         return _best_path(_best_scores(chains), chains)
     energy.check_values()
     batch, length, states = energy.unary.shape
-    labels = torch.zeros(batch, length, dtype=torch.int64)
+    labels = torch.zeros(batch, length, dtype=torch.int64, device="cpu")
     are_possible = kernel.best_paths(
         energy.unary.detach().contiguous().numpy().reshape(-1, states),
         length * np.arange(batch),

@@ -97,7 +97,7 @@ def best_scores(
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
         effects, kind = precise.parents.mT, kernel.LOGISTIC
-        constant = torch.zeros(energy.batch_size, dtype=torch.float64)
+        constant = torch.zeros(energy.batch_size, dtype=torch.float64, device="cpu")
     else:
         # A pair's term is shared by the fields of both of its labels.
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
@@ -175,7 +175,9 @@ def climbed(
         return found
     precise, labels = energy.to(torch.float64), found.labels.clone()
     couplings = precise.pairwise.expand(energy.batch_size, -1, -1).numpy()
-    given = torch.zeros(1, energy.num_labels) if known is None else (2 * known - 1).nan_to_num(0.0)
+    given = (
+        torch.zeros(1, energy.num_labels, device="cpu") if known is None else (2 * known - 1).nan_to_num(0.0)
+    )
     for row in rows:
         fields, spins = precise.unary[row].numpy(), given[row % len(given)].double().numpy()
         problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)

@@ -97,7 +97,7 @@ class TreeLikelihood:
         num_states: int,
     ) -> TreeLikelihood:
         """Chains, in which every position is the next one's parent; arguments: see the class."""
-        parents = torch.cat([torch.arange(-1, length - 1) for length in lengths.tolist()])
+        parents = torch.cat([torch.arange(-1, length - 1, device="cpu") for length in lengths.tolist()])
         return cls(gram, labels, parents, lengths, upper, num_states)
 
     @property
@@ -154,7 +154,11 @@ class TreeBelief:
     def less_degree(self) -> Float[Tensor, "nodes 1"]:
         """1 − the number of neighbours: how often a node's entropy counts beside its edges'."""
         of_children = self.parents[self.parents >= 0]
-        degree = (self.parents >= 0).double().index_add(0, of_children, torch.ones(len(of_children)).double())
+        degree = (
+            (self.parents >= 0)
+            .double()
+            .index_add(0, of_children, torch.ones(len(of_children), device="cpu").double())
+        )
         return 1 - degree[:, None]
 
 
@@ -298,7 +302,7 @@ def init(problem: TreeLikelihood) -> TreeDualState:
     states, beliefs = problem.num_states, []
     for span in problem.spans:
         parents = problem.parents[span]
-        flat = torch.zeros(1, len(parents), states, dtype=torch.float64)
+        flat = torch.zeros(1, len(parents), states, dtype=torch.float64, device="cpu")
         beliefs.append(TreeBelief.of(TreeEnergy(flat, flat.new_zeros(states, states), parents)))
     return _certified(problem, tuple(beliefs), num_iters=0)
 
@@ -331,8 +335,8 @@ def update(
 def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_iters: int) -> TreeDualState:
     """Both values at the duals, computed afresh from all of the kernel."""
     states, spans = problem.num_states, problem.spans
-    coef = torch.empty(len(problem.labels), states, dtype=torch.float64)
-    transition = torch.zeros(states, states, dtype=torch.float64)
+    coef = torch.empty(len(problem.labels), states, dtype=torch.float64, device="cpu")
+    transition = torch.zeros(states, states, dtype=torch.float64, device="cpu")
     for span, upper, each in zip(spans, problem.upper, beliefs, strict=True):
         missing = TreeBelief.certain(each.parents, problem.labels[span], states) - each
         coef[span] = upper * missing.nodes

@@ -88,7 +88,9 @@ class CentredGradients(Callback):
             self.label_mean = labels.nanmean(0)
         check_shape("label_mean", self.label_mean, model.num_labels)
         self.label_mean = self.label_mean.to(model.coupling)
-        hidden_mean = torch.zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
+        hidden_mean = (
+            model.coupling.new_zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
+        )
         self.hidden_mean = hidden_mean.to(model.coupling)
         # Another forward pass would change the state of an encoder with dropout or batch normalisation.
         self._hook = model.register_forward_hook(self._see)
@@ -170,7 +172,7 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
 def _feature_mean(trainer: Trainer, model: ConditionalRBM) -> Float[Tensor, " features"]:
     """Return the mean of the model's inputs over the training part, in double precision."""
     part: Any = trainer.datamodule.train_set  # pyright: ignore[reportAttributeAccessIssue]
-    total, mode = torch.zeros((), dtype=torch.float64), model.training
+    total, mode = torch.zeros((), dtype=torch.float64, device="cpu"), model.training
     # Dropout and batch normalisation as in prediction.
     model.eval()
     for first in range(0, len(part), INSTANCES_AT_ONCE):

@@ -85,7 +85,7 @@ class VisitedNodes(EvaluationCallback):
             self._nodes.append(decoding.nodes.cpu())
 
     def show(self, trainer: Trainer, pl_module: LightningModule, part: str) -> None:
-        nodes = torch.cat(self._nodes) if self._nodes else torch.empty(0)
+        nodes = torch.cat(self._nodes) if self._nodes else torch.empty(0, device="cpu")
         self._nodes.clear()
         if len(nodes) and not trainer.sanity_checking:
             for writer in writers(trainer):

@@ -169,7 +169,7 @@ def _propagate(problem: Problem, model: Model) -> Beliefs:
             1, min(groups, iterations // _SUM_ITERATIONS, part_bytes(_SUM_BYTES) // model.weight.nbytes)
         )
         groups, rows_summed = _power_of_two(groups), num_hidden
-    pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype)
+    pair_sums = torch.zeros(groups, rows_summed, columns, dtype=problem.visible.dtype, device="cpu")
     bounds = np.linspace(0, num_hidden, parts + 1).astype(np.int64)
     firsts = np.linspace(0, batch, groups + 1).astype(np.int64)
 
@@ -232,8 +232,8 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
     messages = empty((kept, num_hidden, columns), kind)
     if problem.start is not None:
         _encode(problem.start, in_odds, messages)
-    known = torch.full((1, num_visible), math.nan) if problem.known is None else problem.known
-    weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
+    known = torch.full((1, num_visible), math.nan, device="cpu") if problem.known is None else problem.known
+    weights = torch.zeros(batch, device="cpu") if problem.pair_weights is None else problem.pair_weights
     return Instances(
         visible=pad(problem.visible.double(), added).numpy(),
         hidden=problem.hidden.double().contiguous().numpy(),

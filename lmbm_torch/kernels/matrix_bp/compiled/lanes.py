@@ -122,7 +122,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
 
     weight = problem.coupling.mT.exp().contiguous().numpy()
     known = torch.full_like(problem.visible, math.nan) if problem.known is None else problem.known
-    weights = torch.zeros(batch) if problem.pair_weights is None else problem.pair_weights
+    weights = torch.zeros(batch, device="cpu") if problem.pair_weights is None else problem.pair_weights
     visible = side_by_side(problem.visible.double(), 0.0)
     blocks, matrix = len(visible), (num_hidden, num_visible, lanes)
     kept, summed = num_hidden * keeps, 0 if problem.pair_weights is None else num_hidden
@@ -133,7 +133,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
         init=side_by_side(_first_fields(problem), 0.0),
         known=side_by_side(known.double(), math.nan),
         pair_weights=side_by_side(weights.to(dtype), 0.0),
-        moving=side_by_side(torch.ones(batch, dtype=torch.bool), 0.0),
+        moving=side_by_side(torch.ones(batch, dtype=torch.bool, device="cpu"), 0.0),
         to_hidden=np.empty((blocks, kept, num_visible, lanes), weight.dtype),
         pair_sum=np.zeros((blocks, summed, num_visible), weight.dtype),
         visible_out=np.empty((blocks, num_visible, lanes)),

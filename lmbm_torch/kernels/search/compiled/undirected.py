@@ -13,7 +13,7 @@ import numpy as np
 from lmbm_torch.kernels.jit import compiled, fast
 from lmbm_torch.kernels.search.compiled.roof_duality import messages as _messages
 from lmbm_torch.kernels.search.plain import flips, undirected
-from lmbm_torch.kernels.search.plain.undirected import WORSE, Best, Tree, UndirectedProblem
+from lmbm_torch.kernels.search.plain.undirected import NODES_TO_FLIP, WORSE, Best, Tree, UndirectedProblem
 from lmbm_torch.kernels.threads import share, stoppable
 
 # Nodes that are visited too soon for anybody to interrupt: of a hundred labels within some 20 ms.
@@ -21,7 +21,7 @@ _AT_ONCE = 100_000
 # Examples whose flips take longer than the call of a kernel.
 _TOGETHER = 32
 
-_improved, _raised = fast(flips.improved), fast(flips.raised)
+_improved, _raised, _tabu = fast(flips.improved), fast(flips.raised), fast(flips.tabu)
 
 
 class _Path(NamedTuple):
@@ -120,6 +120,8 @@ def _best_score(problem, best, example, stop):
         total += room[i]
     tree = Tree(moved, room, up, down, 0.0, known, slack, problem.node_limit)
     _solve(tree, _raised(fields, couplings, known), best, example, stop)
+    if not best.proven[example]:
+        _tabu(fields, couplings, known, best.spins[example], problem.node_limit // NODES_TO_FLIP)
     best.bound[example] = total - best.bound[example]
 
 

@@ -25,6 +25,8 @@ from lmbm_torch.kernels.search.plain import flips, roof_duality
 
 # How much the worse way of a label counts beside its better one where labels compete to be decided.
 WORSE = 0.1
+# Nodes of a search that has met its limit, for each flip of the tabu search that follows.
+NODES_TO_FLIP = 4
 
 
 class UndirectedProblem(NamedTuple):
@@ -50,7 +52,8 @@ class Best(NamedTuple):
 
     Args:
         spins: (batch, labels).
-        bound: (batch,), no labelling has a lower hinge loss, or a higher score, up to rounding.
+        bound: (batch,), no labelling has a lower hinge loss, or a higher score, up to rounding, than the better
+            of this and of ``spins``.
         proven: (batch,), whether the search has ended by itself.
         nodes: (batch,), partial labellings whose bound was computed.
     """
@@ -124,6 +127,9 @@ def best_scores(problem: UndirectedProblem) -> Best:
         moved, up, down = fields + messages.sum(1), couplings - messages.T, -couplings - messages.T
         tree = Tree(moved, np.abs(moved), up, down, 0.0, known, slack, problem.node_limit)
         _solve(tree, flips.raised(fields, couplings, known), best, example)
+        if not best.proven[example]:
+            most_flips = problem.node_limit // NODES_TO_FLIP
+            flips.tabu(fields, couplings, known, best.spins[example], most_flips)
         best.bound[example] = np.abs(moved).sum() + weights.sum() / 2 - best.bound[example]
     return best
 
