@@ -61,9 +61,11 @@ def allowed_transitions(tags: Sequence[str], constraints: str | Pairs) -> Allowe
     parts = [_parts(name, constraints) for name in names]
     outside = ("O", "")
     return AllowedTransitions(
-        torch.tensor([_may_follow(outside, part, constraints) for part in parts]),
-        torch.tensor([[_may_follow(before, part, constraints) for part in parts] for before in parts]),
-        torch.tensor([_may_follow(part, outside, constraints) for part in parts]),
+        torch.tensor([_may_follow(outside, part, constraints) for part in parts], device="cpu"),
+        torch.tensor(
+            [[_may_follow(before, part, constraints) for part in parts] for before in parts], device="cpu"
+        ),
+        torch.tensor([_may_follow(part, outside, constraints) for part in parts], device="cpu"),
     )
 
 
@@ -92,8 +94,8 @@ def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) ->
 def _of_pairs(names: list[str], pairs: Pairs) -> AllowedTransitions:
     """Return the masks of listed pairs."""
     place = {name: index for index, name in enumerate(names)}
-    start, end = torch.zeros(2, len(names), dtype=torch.bool)
-    steps = torch.zeros(len(names), len(names), dtype=torch.bool)
+    start, end = torch.zeros(2, len(names), dtype=torch.bool, device="cpu")
+    steps = torch.zeros(len(names), len(names), dtype=torch.bool, device="cpu")
     for before, after in pairs:
         for name in (before, after):
             if name is not None and name not in place:

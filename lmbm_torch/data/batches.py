@@ -163,7 +163,9 @@ class SequenceDataset(Dataset[SequenceBatch]):
         start, chosen = self.data.start, self.chosen[list(numbers)]
         lengths = torch.from_numpy(np.diff(start)[chosen])
         places = np.concatenate([np.arange(*start[each : each + 2]) for each in chosen])
-        inside = torch.arange(int(lengths.max())) < lengths[:, None]
-        labels = torch.full(inside.shape, PADDING)
+        inside = torch.arange(int(lengths.max()), device="cpu") < lengths[:, None]
+        labels = torch.full(inside.shape, PADDING, device="cpu")
         labels[inside] = torch.from_numpy(self.data.labels[places])
-        return SequenceBatch(to_tensor(self.data.features[places]), lengths, labels, torch.tensor(numbers))
+        return SequenceBatch(
+            to_tensor(self.data.features[places]), lengths, labels, torch.tensor(numbers, device="cpu")
+        )

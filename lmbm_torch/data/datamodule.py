@@ -298,7 +298,7 @@ class MappedDataset(InstanceDataset):
         places = self.rows[rows]
         features = self.scaling.transform(to_tensor(self.data.features[places]))
         labels = torch.from_numpy(self.data.labels[places])
-        return Batch(features.to(self.dtype), labels.to(self.dtype), torch.tensor(rows))
+        return Batch(features.to(self.dtype), labels.to(self.dtype), torch.tensor(rows, device="cpu"))
 
 
 class MappedDataModule(MultilabelDataModule):

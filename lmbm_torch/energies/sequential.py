@@ -69,7 +69,7 @@ class SequentialEnergy:
     @property
     def positions(self) -> Int[Tensor, " labels"]:
         """Return the inverse of ``ordering``: the place of each label."""
-        return torch.tensor(self.ordering).argsort()
+        return torch.tensor(self.ordering, device="cpu").argsort()
 
     def to(self, *where: torch.dtype | torch.device | str) -> SequentialEnergy:
         """Return the energy with results in another precision.
@@ -139,7 +139,7 @@ class SequentialEnergy:
 
     def select(self, rows: Tensor | slice) -> SequentialEnergy:
         """Return the distributions of some of the batch's examples."""
-        chosen = torch.arange(self.batch_size)[rows]
+        chosen = torch.arange(self.batch_size, device="cpu")[rows]
 
         def conditional(position: int, rows: Tensor, earlier: Tensor) -> Tensor:
             return self.conditional(position, chosen[rows], earlier)

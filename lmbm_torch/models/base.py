@@ -108,7 +108,7 @@ class Model(StoredModule):
         """Return which of :meth:`weights` couple two or more labels, or a label and a hidden unit."""
 
     @torch.no_grad()
-    def undo_scaling(self, scale: float | Tensor, shift: float | Tensor) -> None:
+    def undo_scaling(self, scale: float | np.ndarray | Tensor, shift: float | np.ndarray | Tensor) -> None:
         """Change the weights so that features f give the former energy of (f − shift) / scale.
 
         Args:

@@ -107,7 +107,8 @@ def _build(
         raise ValueError("encoder: expected None, since the model was trained without an encoder")
     arguments = {RENAMED.get(name, name): value for name, value in arguments.items()}
     _check_shapes(kind, arguments, weights)
-    model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
+    with torch.device("cpu"):
+        model = kind(**arguments, **({"encoder": encoder} if has_encoder else {}))
     # Weights keep the dtype of the file.
     model.load_state_dict(weights, assign=True)
     for name in frozen:

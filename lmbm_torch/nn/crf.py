@@ -97,7 +97,7 @@ class CRF(nn.Module):
         mask: Shaped[Tensor, "_ _"] | None = None,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> ChainEnergy:
-        """Return the energy of the tokens that the mask keeps, without gaps, batch first.
+        """Return the energy of the kept tokens, without gaps, batch first.
 
         A sequence without a token has one position here.
 
@@ -141,7 +141,7 @@ class CRF(nn.Module):
         *,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> Tensor:
-        """Return the log-likelihood log P(tags), to be maximised; its negative is the loss.
+        """Return the log-likelihood log P(tags), to be maximised; minus the log-likelihood is the loss.
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
@@ -173,7 +173,7 @@ class CRF(nn.Module):
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
-            allowed_tags: true for each tag that a token may have, in the layout of the emissions: one tag
+            allowed_tags: true for each allowed tag of a token, in the layout of the emissions: one tag
                 where the tag is known, all tags where nothing is known.
             reduction: see :meth:`forward`.
 
@@ -214,7 +214,7 @@ class CRF(nn.Module):
         *,
         transitions: Float[Tensor, "batch length tags tags"] | None = None,
     ) -> list[list[int]]:
-        """Return the most probable tags of each sequence (MAP), for the tokens that the mask keeps.
+        """Return the most probable tags of each sequence (MAP), without the masked tokens.
 
         Args:
             emissions, mask, transitions: see :meth:`energy`.
@@ -267,7 +267,7 @@ class CRF(nn.Module):
         return nodes if self.batch_first else nodes.transpose(0, 1)
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weights of starts, steps and ends, −∞ where the constraints forbid them."""
+        """Return the weights of starts, steps and ends, with −∞ for forbidden entries."""
         weights = self.start_transitions, self.transitions, self.end_transitions
         masks = self._forbidden_start, self._forbidden_steps, self._forbidden_end
         pairs = zip(weights, masks, strict=True)
@@ -280,7 +280,7 @@ class CRF(nn.Module):
         """Return emissions and mask, batch first.
 
         Raises:
-            ValueError: shapes that do not fit each other or ``num_tags``.
+            ValueError: emissions without ``num_tags`` tags, or a mask of another shape than the emissions.
         """
         if emissions.ndim != 3 or emissions.shape[2] != self.num_tags or 0 in emissions.shape:
             axes = "(batch, length" if self.batch_first else "(length, batch"
@@ -295,7 +295,7 @@ class CRF(nn.Module):
         return (emissions, mask) if self.batch_first else (emissions.transpose(0, 1), mask.mT)
 
     def _order(self, kept: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-        """Return the places of the kept tokens in order, then of all others."""
+        """Return the places of the kept tokens in order, then the places of masked tokens."""
         return torch.argsort(kept, dim=1, descending=True, stable=True)
 
     def _packed(self, tags: Tensor, kept: Tensor, name: str) -> Tensor:

@@ -79,6 +79,8 @@ def is_there(name: str) -> bool:
     # In an installed package; beside the package in a clone.
     if name == "conf":
         return (REPOSITORY / name).is_dir()
+    if name in lmbm_torch.__all__:
+        return True
     module = ""
     for part in name.split("."):
         below = f"{module}.{part}".removeprefix(".")

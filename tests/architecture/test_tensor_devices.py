@@ -12,7 +12,7 @@ MAKERS = {
     *("tensor", "tril_indices", "triu_indices", "zeros"),
 }
 # Modules of torch are made where the default device says, as torch's own are.
-MODULES = ("lmbm_torch/models/", "lmbm_torch/metrics/")
+MODULES = ("lmbm_torch/models/", "lmbm_torch/metrics/", "lmbm_torch/nn/")
 
 
 def unplaced(source: str) -> list[str]:

@@ -52,8 +52,8 @@ class ExpectedF1:
 
     def _weights(self, beliefs: Beliefs) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each label's share in the expected F1 of answers by size, and the empty answer's value."""
-        sizes = torch.arange(1, beliefs.shape[2] + 1)
-        answers = torch.arange(1, beliefs.shape[1] + 1)
+        sizes = torch.arange(1, beliefs.shape[2] + 1, device="cpu")
+        answers = torch.arange(1, beliefs.shape[1] + 1, device="cpu")
         believed = torch.from_numpy(beliefs)
         weights = believed @ (2 / (sizes[:, None] + answers)).to(believed)
         return weights, 1 - (believed / sizes).sum((1, 2))

@@ -103,7 +103,11 @@ class ChainFields:
 
 def _chances(chain: Any, X: Any, instances: int, labels: np.ndarray) -> np.ndarray:
     """Return P(y_i = 1 | x, earlier labels of the chain), (instances, labels)."""
-    energy, rows, ordering = chain.energy(X, instances), torch.arange(instances), list(chain.ordering)
+    energy, rows, ordering = (
+        chain.energy(X, instances),
+        torch.arange(instances, device="cpu"),
+        list(chain.ordering),
+    )
     seen = torch.from_numpy(labels[ordering]).expand(instances, -1)
     found = np.empty((instances, len(labels)))
     for position, label in enumerate(ordering):

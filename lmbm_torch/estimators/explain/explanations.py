@@ -35,7 +35,7 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, labels: np.ndarray) -> Answer:
         """Return labels without an objective."""
-        return cls(torch.from_numpy(labels), torch.full((1,), torch.nan))
+        return cls(torch.from_numpy(labels), torch.full((1,), torch.nan, device="cpu"))
 
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]

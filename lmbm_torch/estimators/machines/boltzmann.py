@@ -181,9 +181,10 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         labels: np.ndarray,
     ) -> None:
         """Train on complete labels."""
-        model = BoltzmannMachine(
-            self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
-        ).double()
+        with torch.device("cpu"):
+            model = BoltzmannMachine(
+                self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
+            ).double()
         self._decoder(model.cliques.largest)
         seed = self._seed()
         if recipe.multiple(self.C) is not None and any(

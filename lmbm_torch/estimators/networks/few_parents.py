@@ -77,7 +77,8 @@ def train_few_parents(
     parents = parents[by_label][:, by_label].toarray()
     weight = np.concatenate([part.features for part in solved])[by_label]
     bias = np.concatenate([part.bias for part in solved])[by_label]
-    model = SigmoidBeliefNetwork(weight.shape[1], len(order), order.tolist(), 2).double()
+    with torch.device("cpu"):
+        model = SigmoidBeliefNetwork(weight.shape[1], len(order), order.tolist(), 2).double()
     model.assign(*map(torch.from_numpy, (weight, bias, parents)))
     primal, dual, losses, rounds = map(
         np.concatenate,

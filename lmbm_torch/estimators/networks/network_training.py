@@ -102,7 +102,8 @@ def train_linear(
     rows: Any = feature_rows(X)
     kept = keep(rows)
     order = _ordering(settings, path, rows, labels, seed=seed, sample_weight=sample_weight, kept=kept)
-    model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
+    with torch.device("cpu"):
+        model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
     common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
     dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
     duals, start = path.duals(dual.problem, settings.C), None
@@ -139,7 +140,8 @@ def train_kernel(
     else:
         # The features of the network are the kernel expansions, one for each label.
         size = labels.shape[1]
-        model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
+        with torch.device("cpu"):
+            model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
         common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
         common |= {"parent_scale": parent_scale, "solver": settings.solver}
         dual = dual_problem(model, known.gram, labels, seed=seed, **common)
