@@ -1,6 +1,6 @@
 """Estimators in scikit-learn's style: multi-label classifiers, classifiers of classes and of sequences.
 
-The package lists the classes of this version. The modules of the rooms below are internal and may change, except:
+The package lists the classes of this version. All modules are internal and may change, except:
 
 * ``baselines``: the baselines of the papers, assembled from scikit-learn's estimators.
 """
