@@ -140,7 +140,7 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
     @of_label_columns
     def predict_proba(self, X) -> list[np.ndarray]:
         """P(class | whole sequence) of each position, (length, classes) a sequence."""
-        return self._each(X, lambda energy: chain_dp.marginals(energy).nodes)
+        return self._each(X, lambda energy: chain_dp.marginals(energy).states)
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:

@@ -16,6 +16,7 @@ from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.explain.contributions import Fields
 from lmbm_torch.estimators.explain.explanations import Decode, Explanation, explanation
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.solvers.networks.problems import canonical
@@ -102,7 +103,7 @@ def decode_around(
     rules: Constraints,
     known: ArrayLike | None,
     top_k: int = 1,
-    part_limit: int | None = constrained.PART_LIMIT,
+    part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
     """The classifier's best labellings that obey the rules, by its ``decode`` with labels held.
 

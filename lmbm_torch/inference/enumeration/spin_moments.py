@@ -10,7 +10,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import half_products
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door

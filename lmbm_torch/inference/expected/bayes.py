@@ -10,7 +10,6 @@ most probable one, which :func:`lmbm_torch.inference.search.mixture.decode` find
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,32 +19,23 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import clamp
-from lmbm_torch.inference.expected.measures import (
-    F1,
-    HAMMING,
-    JACCARD,
-    Measure,
-    labelling_of_most_f1,
-)
+from lmbm_torch.inference.expected.measures import F1, JACCARD, MEASURES, Measure
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status, joined, rows_of
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.sampling import ancestral
-from lmbm_torch.inference.search import branch_and_bound, mixture, most_probable
+from lmbm_torch.inference.search import branch_and_bound, mixture
 from lmbm_torch.inference.search.mixture import Members
+from lmbm_torch.inference.search.most_probable import affordable_labellings
 from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = [
-    "affordable_labellings",
-    "decode_f1",
-    "decode_hamming",
-    "decode_jaccard",
-    "labelling_of_most_f1",
-]
+__all__ = ["decode", "enumerated"]
 
+# Regret of an answer, in units of the measure.
 TOLERANCE = 0.01
-# Most answers are proven by so few labellings; where no less can be left, those of samples are better.
+# Probability that the likely labellings may leave out: most answers are proven then; where more is left, the
+# answers of samples are better (scripts/bench/expected_f1.py).
 MASS_LEFT = 0.3
 # Of a search for how probable the most probable labelling may be.
 _NODES_PER_LABEL = 10
@@ -57,139 +47,98 @@ _CHUNK_BYTES = 2**27
 _FEWER = 0.3
 
 
-def decode_hamming(
+@torch.no_grad()
+def decode(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    measure: str,
     *,
     known: Known | None = None,
     tolerance: float = TOLERANCE,
     mass_left: float = MASS_LEFT,
     max_labellings: int | None = None,
-    num_samples: int = 1000,
+    num_samples: int = LIMITS.samples,
     generator: torch.Generator | None = None,
 ) -> Decoding:
-    """argmax_ŷ E[1 − |ŷ Δ y| / K]: every label at its most probable value.
+    """Return labellings of largest expected measure, by the most probable labellings or by samples.
+
+    ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is
+    2 |ŷ ∩ y| / (|ŷ| + |y|) and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. For F1
+    the expectation of an answer of a given size is a sum over the answer's labels (Dembczyński et al. 2011).
+    For Jaccard the answer is the best of some candidates; the regret covers the other labellings.
 
     Args:
-        energies: the members, of one shape.
-        known: labels that are given, NaN for those to decode; where that is impossible, these are 0, and
+        energies: the members of an equal mixture, of one shape.
+        measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`.
+        known: given labels, NaN for a label to decode; of impossible known labels the others are 0, and
             nothing is proven.
-        tolerance: enumerate labellings until no other one can be better by more than this …
-        mass_left: … and the probability of those left out, and so what is not known of the objective, is no
-            more than this.
-        max_labellings: of each member and instance, to enumerate; by default 10,000, of more than 100 labels
-            fewer, for each takes longer to find.
-        num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
-            and nothing is known; for F1 of a single network on the CPU by compiled code.
-        generator: of the samples, on the energies' device.
+        tolerance: the regret at which the enumeration of labellings ends …
+        mass_left: … provided that the labellings left out have at most this probability.
+        max_labellings: the number of labellings of each member and instance; None for 10,000, fewer of more
+            than 100 labels.
+        num_samples: draws for each instance whose likely labellings leave more than 0.3 of the probability,
+            without known labels; for F1 of a single belief network on the CPU by compiled code.
+        generator: the source of the samples, on the energies' device.
 
     Returns:
-        The expected measure is the objective; see :class:`Decoding`. ``status.exact``: no labelling
-        is better. ``status.converged``: ``max_labellings`` did not end it. ``status.residual``: the regret
-        or, where labels were sampled, the objective's standard error.
+        The expected measure as objective; see :class:`Decoding`. ``status.exact``: no labelling is better;
+        ``status.converged``: ``max_labellings`` did not end the enumeration; ``status.residual``: the regret,
+        or the objective's standard error of a sampled answer.
 
     Raises:
-        ValueError: no members, members of different shape, dtype or device, ``known`` of another shape or
-            with other values, a negative tolerance, a limit that is no count.
+        ValueError: no members, members of different shape, dtype or device; labels of several values for F1
+            or Jaccard; ``known`` of another shape or with other values; a negative tolerance; a limit that is
+            no count.
     """
-    return _decode(energies, known, HAMMING, tolerance, mass_left, max_labellings, num_samples, generator)
-
-
-def decode_f1(
-    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
-    *,
-    known: Known | None = None,
-    tolerance: float = TOLERANCE,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int | None = None,
-    num_samples: int = 1000,
-    generator: torch.Generator | None = None,
-) -> Decoding:
-    """argmax_ŷ E[2 |ŷ ∩ y| / (|ŷ| + |y|)], 1 where both are empty (Dembczyński et al. 2011).
-
-    Given the size of ŷ the expectation is a sum over its labels of Σ_c P(y_i = 1, |y| = c) / (c + |ŷ|), whose
-    largest terms are taken; the best of all sizes is the answer. Labels are 0 or 1.
-
-    Args, Returns, Raises: see :func:`decode_hamming`.
-    """
-    _check_binary(energies)
-    return _decode(energies, known, F1, tolerance, mass_left, max_labellings, num_samples, generator)
-
-
-def decode_jaccard(
-    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
-    *,
-    known: Known | None = None,
-    tolerance: float = TOLERANCE,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int | None = None,
-    num_samples: int = 1000,
-    generator: torch.Generator | None = None,
-) -> Decoding:
-    """argmax_ŷ E[|ŷ ∩ y| / |ŷ ∪ y|], 1 where both are empty.
-
-    Of networks of up to 10 labels all labellings are compared; else the likely ones and the best of each size
-    for the F measure, so that the answer need not be the best: its regret counts that in. Labels are 0 or 1.
-
-    Args, Returns, Raises: see :func:`decode_hamming`.
-    """
-    _check_binary(energies)
-    return _decode(energies, known, JACCARD, tolerance, mass_left, max_labellings, num_samples, generator)
-
-
-def _check_binary(energies: Members) -> None:
-    for member, energy in enumerate(energies):
-        if isinstance(energy, SequentialEnergy) and max(energy.num_states) > 2:
-            raise ValueError(
-                f"energies[{member}]: expected labels of two values, got num_states {energy.num_states}"
-            )
-
-
-@torch.no_grad()
-def _decode(
-    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
-    known: Tensor | None,
-    measure: Measure,
-    tolerance: float,
-    mass_left: float,
-    max_labellings: int | None,
-    num_samples: int,
-    generator: torch.Generator | None,
-) -> Decoding:
-    mixture.check_members(energies)
-    for energy in energies:
-        energy.check_values()
-    first = energies[0]
+    first = _checked(energies, measure)
     check_not_negative("tolerance", tolerance)
     check_not_negative("mass_left", mass_left)
     if max_labellings is None:
         max_labellings = affordable_labellings(first.num_labels)
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
-    enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= LIMITS.expected
     if known is not None:
         Sequential.of(first, known)
-    found = []
-    most = 2**first.num_labels if enumerated else min(2**first.num_labels, max_labellings) * len(energies)
-    for rows in _chunks(first, int(most)):
+    found, chosen = [], MEASURES[measure]
+    for rows in _chunks(first, min(2**first.num_labels, max_labellings) * len(energies)):
         members: Any = [energy.select(rows) for energy in energies]
         given = None if known is None else known[rows]
-        if enumerated:
-            found.append(_of_all(members, given, measure))
-            continue
         hopeless = _none_is_likely(members, max_labellings) if known is None else []
-        found.append(_of_the_likely(members, given, measure, tolerance, mass_left, max_labellings, hopeless))
+        found.append(_of_the_likely(members, given, chosen, tolerance, mass_left, max_labellings, hopeless))
     answer = joined(found)
-    if not enumerated and known is None:
-        _put_samples(answer, energies, measure, num_samples, generator)
+    if known is None:
+        _put_samples(answer, energies, chosen, num_samples, generator)
     return answer
 
 
-def affordable_labellings(num_labels: int, of_a_hundred_labels: int = most_probable.MAX_LABELLINGS) -> int:
-    """Labellings that are enumerated in about the time of so many of a hundred labels; as many of fewer.
+@torch.no_grad()
+def enumerated(energies: Sequence[DirectedEnergy], measure: str, *, known: Known | None = None) -> Decoding:
+    """Return labellings of largest expected measure under belief networks, by all labellings.
 
-    One more takes a node for each label, with a field for each, and their queue grows with both.
+    Args:
+        energies, measure, known: see :func:`decode`. For Jaccard all labellings of up to 10 labels are
+            compared.
+
+    Raises:
+        ValueError: see :func:`decode`.
     """
-    return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
+    first = _checked(energies, measure)
+    if known is not None:
+        Sequential.of(first, known)
+    found = []
+    for rows in _chunks(first, 2**first.num_labels):
+        given = None if known is None else known[rows]
+        found.append(_of_all([energy.select(rows) for energy in energies], given, MEASURES[measure]))
+    return joined(found)
+
+
+def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEnergy:
+    mixture.check_members(energies)
+    for member, energy in enumerate(energies):
+        states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,)
+        if max(states) > 2 and measure != "hamming":
+            raise ValueError(f"energies[{member}]: expected labels of two values, got num_states {states}")
+        energy.check_values()
+    return energies[0]
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.expected.measures import F1, HAMMING, JACCARD, Measure
+from lmbm_torch.inference.expected.measures import MEASURES, Measure
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.inference.search import mixture, most_probable
+from lmbm_torch.inference.search import mixture
 from lmbm_torch.shapes import Int, Known
 
-__all__ = ["MEASURES", "decode", "decode_most_probable"]
+__all__ = ["decode", "decode_most_probable"]
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,10 +52,8 @@ def _lost(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> T
 
 
 EXACT_MATCH = Measure(_most_probable, _is_same, _most, _lost)
-MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}
 # Of the likely labellings so many are compared.
 MAX_COMPARED = 256
-MASS_LEFT = 0.01
 
 
 @torch.no_grad()
@@ -64,8 +63,8 @@ def decode(
     constraints: Constraints,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    tolerance: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
     """An allowed labelling whose expected measure is large, given that the rules are obeyed.
 
@@ -73,7 +72,8 @@ def decode(
         energies: one or more of the same size and device, whose equal mixture the distribution is.
         measure: one of :data:`MEASURES`; labels are 0 or 1.
         constraints: over the labels.
-        known, mass_left, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
+        tolerance: ``mass_left``, and
+        known, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
 
     Returns:
         Whose ``objective`` is the least expected measure that the labels may have, ``bound`` the largest that
@@ -83,7 +83,7 @@ def decode(
         ValueError: constraints of another number of labels, or that contradict what is known; energies that
             are no mixture.
     """
-    return _decode(energies, MEASURES[measure], constraints, known, mass_left, max_labellings)
+    return _decode(energies, MEASURES[measure], constraints, known, tolerance, max_labellings)
 
 
 @torch.no_grad()
@@ -92,8 +92,8 @@ def decode_most_probable(
     constraints: Constraints,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    tolerance: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
     """The most probable allowed labelling of a mixture, as far as its likely labellings tell.
 
@@ -103,7 +103,7 @@ def decode_most_probable(
         Objective and bound are log-probabilities as in :func:`lmbm_torch.inference.search.mixture.decode`,
         not given the rules.
     """
-    found = _decode(energies, EXACT_MATCH, constraints, known, mass_left, max_labellings)
+    found = _decode(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)
     # Of what is allowed no other has a share that is larger by more than the residual.
     share = found.objective.double()
@@ -118,10 +118,10 @@ def _decode(
     chosen: Measure,
     constraints: Constraints,
     known: Tensor | None,
-    mass_left: float,
+    tolerance: float,
     max_labellings: int,
 ) -> Decoding:
-    limits = {"mass_left": mass_left, "max_labellings": max_labellings}
+    limits = {"mass_left": tolerance, "max_labellings": max_labellings}
     likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
     answer = chosen.choose(labels, probability)

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.kernels.installed import compiled
 
-__all__ = ["F1", "HAMMING", "JACCARD", "Measure", "labelling_of_most_f1"]
+__all__ = ["F1", "HAMMING", "JACCARD", "MEASURES", "Measure", "labelling_of_most_f1"]
 
 # Labellings that are most probable, or drawn first, to try where not all pairs can be compared.
 LIKELY_CANDIDATES = 32
@@ -333,3 +333,4 @@ def _overlap(labels: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
 HAMMING = Measure(_most_probable_values, _hamming_gain, _hamming_best, _hamming_regret)
 F1 = Measure(_best_f1, _f1_gain, _f1_best, _f1_regret, _f1_judged)
 JACCARD = Measure(_best_jaccard, _jaccard_gain, _jaccard_best, _jaccard_regret)
+MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}

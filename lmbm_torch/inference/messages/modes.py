@@ -18,9 +18,9 @@ from torch import Tensor
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
+from lmbm_torch.inference.routes import quantities
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "joint_modes", "marginal_modes"]
@@ -112,7 +112,7 @@ def decode(
     no_parents = torch.zeros(num_labels, num_labels, dtype=fields.dtype, device=fields.device)
     independent = DirectedEnergy(fields, no_parents, torch.arange(num_labels, device=fields.device))
     given = None if known is None else known.to(fields.dtype)
-    found = routes.decode(independent, known=given, top_k=top_k, constraints=constraints)
+    found = quantities.decode(independent, known=given, top_k=top_k, constraints=constraints)
     labels = found.labels.reshape(batch_size, top_k, num_labels)
     objective = _expected_right(probability, labels)
     last = found.objective.reshape(batch_size, top_k)[:, -1]

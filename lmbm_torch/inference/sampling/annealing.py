@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Float
 
 __all__ = ["Stretch", "between", "check_path", "stretches", "uncoupled"]

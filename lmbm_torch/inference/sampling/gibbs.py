@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict, Unpack, overload
 
@@ -9,14 +11,105 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies.pairwise import from_others
 from lmbm_torch.inference.common.given import check_start, clamp
 from lmbm_torch.inference.results import BipartiteSamples
-from lmbm_torch.inference.sampling.label_blocks import draw, sweep, uncoupled
-from lmbm_torch.shapes import Int, Known, Shaped
+from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
 __all__ = ["draw", "sample"]
+
+
+def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """{0, 1} in the probabilities' dtype, each 1 with its probability.
+
+    Uniform numbers are drawn and compared: on a CPU torch.bernoulli takes five times as long, longer than
+    the matrix product that the probabilities come from.
+    """
+    uniform = torch.rand(
+        probabilities.shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device
+    )
+    return uniform.lt_(probabilities)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Labels of which no example couples any two.
+
+    Args:
+        index: which they are.
+        unary: theirs.
+        pairwise: their couplings with all labels, one matrix for each example or one for all.
+        known: {0, 1, NaN}, theirs, if any label is known.
+    """
+
+    index: Int[Tensor, " block"]
+    unary: Float[Tensor, "batch block"]
+    pairwise: Float[Tensor, "block labels"] | Float[Tensor, "batch block labels"]
+    known: Shaped[Tensor, "batch block"] | None
+
+    def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
+        """The known values, else σ(2 z_i): the chance of 1 given the other labels, or given their means."""
+        fields = self.unary + from_others(self.pairwise, to_spins(labels))
+        return clamp(torch.sigmoid(2 * fields), self.known)
+
+
+def sweep(
+    energy: PairwiseEnergy | BipartiteEnergy, known: Known | None
+) -> Callable[[Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]:
+    """All units once, each block with the last values of all others.
+
+    Returns:
+        Labels (or means) and what to make of a block's probabilities → the labels after the sweep, and the
+        hidden units that a bipartite energy's were given; those of a Boltzmann machine are the labels.
+    """
+    if isinstance(energy, BipartiteEnergy):
+
+        def both_sides(visible: Tensor, draw: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            hidden = draw(energy.hidden_given_visible(visible))
+            return clamp(draw(energy.visible_given_hidden(hidden)), known), hidden
+
+        return both_sides
+    blocks = uncoupled_blocks(energy, known)
+
+    def every_block(labels: Tensor, draw: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        labels = labels.clone()
+        for block in blocks:
+            labels[..., block.index] = draw(block.expected(labels))
+        return labels, labels
+
+    return every_block
+
+
+def uncoupled(energy: PairwiseEnergy | BipartiteEnergy) -> Float[Tensor, "batch labels"]:
+    """The chance of each label to be 1 if nothing were coupled."""
+    return torch.sigmoid(2 * energy.unary if isinstance(energy, PairwiseEnergy) else energy.visible)
+
+
+def uncoupled_blocks(energy: PairwiseEnergy, known: Known | None) -> list[Block]:
+    """All labels, each in the first block that it has no coupling with, in the order of their indices."""
+    coupled = energy.pairwise != 0
+    rows = (coupled if coupled.ndim == 2 else coupled.any(0)).cpu()
+    blocks: list[list[int]] = []
+    # For each block, which labels it is coupled with.
+    reach: list[Tensor] = []
+    for label in range(energy.num_labels):
+        free = next((place for place, reached in enumerate(reach) if not reached[label]), len(blocks))
+        if free == len(blocks):
+            blocks.append([])
+            reach.append(torch.zeros_like(rows[0]))
+        blocks[free].append(label)
+        reach[free] |= rows[label]
+    return [
+        Block(
+            index=index,
+            unary=energy.unary[:, index],
+            pairwise=energy.pairwise[..., index, :],
+            known=None if known is None else known[:, index],
+        )
+        for index in (torch.tensor(block, device=energy.device) for block in blocks)
+    ]
 
 
 class _Options(TypedDict, total=False):

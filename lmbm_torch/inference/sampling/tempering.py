@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_device, check_finite, check_labels, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.results import TemperedSamples
+from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.inference.sampling.annealing import between, check_path, uncoupled
-from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Bool, Float, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
@@ -98,7 +98,7 @@ def sample(
     num_chains: int = 1,
     init: Shaped[Tensor, "replicas chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
-) -> TemperedSamples:
+) -> BipartiteSamples:
     """The last of ``num_steps`` steps of one replica at each energy of a path and one at the energy itself.
 
     In a step every replica draws its hidden units and then its visible ones, and every second pair of
@@ -152,7 +152,7 @@ def sample(
             accepted[first::2] += swaps.to(accepted).mean(-1)
             proposed[first::2] += 1
     states = visible.long().unflatten(1, (num_chains, energy.batch_size))
-    return TemperedSamples(states, accepted / proposed)
+    return BipartiteSamples(states, swap_rate=accepted / proposed)
 
 
 def path_from_base(

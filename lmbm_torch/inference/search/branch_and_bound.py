@@ -24,12 +24,12 @@ from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.base import known_spins
-from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import compiled, kernels
 from lmbm_torch.kernels.search.plain.directed import Found, SearchProblem
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
 # Far above the round-off of the sums, so that what ties ties whatever the order of summation.
 ROUND_OFF = 1e-12

@@ -21,7 +21,7 @@ from lmbm_torch.checks import check_count, check_like, check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import (
     Decoding,
     LikelyLabellings,
@@ -33,9 +33,8 @@ from lmbm_torch.inference.results import (
 from lmbm_torch.inference.search import best_first, branch_and_bound, most_probable
 from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
+from lmbm_torch.verdicts import searched_on_host
 
-# Of each member, unless others are asked for.
-MAX_CANDIDATES = 64
 # Under rules: of each mass that may be left the next one's share, and the least that is still something.
 _FEWER = 0.1
 _LEAST = 1e-9
@@ -56,7 +55,7 @@ def decode(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    max_candidates: int = MAX_CANDIDATES,
+    max_candidates: int = LIMITS.candidates,
     node_limit: int | None = None,
 ) -> Decoding:
     """argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
@@ -94,8 +93,8 @@ def labellings(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
-    mass_left: float = most_probable.MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> LikelyLabellings:
     """The likely labellings of every member with their shares of the mixture, and the mixture's mass left.
@@ -143,8 +142,8 @@ def marginals(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
-    mass_left: float = most_probable.MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> StateMarginals:
     """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`."""
@@ -161,7 +160,7 @@ def decode_hinge(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    max_candidates: int = MAX_CANDIDATES,
+    max_candidates: int = LIMITS.candidates,
     node_limit: int | None = None,
 ) -> Decoding:
     """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.

@@ -19,15 +19,15 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
-__all__ = ["labellings", "marginals"]
+__all__ = ["affordable_labellings", "labellings", "marginals"]
 
 
 def likely_labellings(
@@ -107,8 +107,6 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().double().numpy())
 
 
-MASS_LEFT = LIMITS.mass_left
-MAX_LABELLINGS = 10_000
 # A pass finds the labellings that are up to this factor less probable than those of the pass before.
 _STEP = math.log(8)
 # Of the first threshold, lest rounding puts it above the labelling that it is that of.
@@ -123,8 +121,8 @@ def labellings(
     energy: DirectedEnergy | SequentialEnergy,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> LikelyLabellings:
     """The most probable labellings of each example, best first, and the probability of all others.
 
@@ -151,8 +149,8 @@ def marginals(
     energy: DirectedEnergy | SequentialEnergy,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> StateMarginals:
     """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
 
@@ -162,6 +160,14 @@ def marginals(
     """
     found = labellings(energy, known=known, mass_left=mass_left, max_labellings=max_labellings)
     return found.marginals(num_states(energy), known)
+
+
+def affordable_labellings(num_labels: int, of_a_hundred_labels: int = LIMITS.labellings) -> int:
+    """Return the number of labellings that take as much CPU time as so many labellings of 100 labels.
+
+    A labelling more takes a node for each label, with a field for each, and the queue grows with both.
+    """
+    return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
 
 
 def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:

@@ -23,7 +23,7 @@ from lmbm_torch.checks import check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.energies.base import known_spins
-from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.inference.search.branch_and_bound import ROUND_OFF
@@ -31,12 +31,13 @@ from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.search.plain.undirected import UndirectedProblem
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
-__all__ = ["decode", "decode_hinge"]
+__all__ = ["decode", "decode_by_flips", "decode_hinge"]
 
 # Under rules, while an example is not proven: nodes of the search that has them inside, and parts for those
 # that have them around. Either is fast where the other one is not.
-STAGES = ((300, 30), (20_000, constrained.PART_LIMIT))
+STAGES = ((300, 30), (20_000, LIMITS.parts))
 
 
 @searched_on_host
@@ -113,6 +114,35 @@ def decode(
     objective = precise.score(labels)
     bound = torch.where(proven, objective, (precise.constant + bound).maximum(objective))
     return _decoding(energy, labels, objective, bound, proven, nodes)
+
+
+@searched_on_host
+@torch.no_grad()
+def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
+    """Return labellings of high score, without a proof: no flip of one free label raises the score.
+
+    The exact searches begin from these labellings. A labelling of 45 labels takes some 20 µs.
+
+    Args:
+        energy: a Boltzmann machine, on any device; the flips themselves run on the CPU.
+        known: {0, 1, NaN}, NaN for a free label.
+
+    Returns:
+        The score is the objective, bound ≥ objective; ``status.exact`` nowhere, for nothing is proven.
+
+    Raises:
+        ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values.
+    """
+    problem = undirected_problem(energy, known)
+    spins = torch.from_numpy(kernels("search.undirected", "flips").raised_scores(problem))
+    labels, precise = (spins > 0).long(), energy.to(torch.float64)
+    objective = precise.score(labels)
+    bound = precise.constant + precise.unary.abs().sum(1) + precise.pairwise.abs().sum((-1, -2)) / 2
+    objective, bound = objective.to(energy.dtype), bound.maximum(objective).to(energy.dtype)
+    every = torch.ones_like(objective, dtype=torch.bool)
+    nodes = torch.zeros_like(every, dtype=torch.long)
+    status = Status(~every, every, num_iters=nodes, residual=bound - objective)
+    return Decoding(labels=labels, objective=objective, bound=bound, nodes=nodes, status=status)
 
 
 def _under_rules(

@@ -31,7 +31,6 @@ from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.relaxations.objectives import Hinge, Rule, Score, Task
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
 from lmbm_torch.inference.results import Decoding, Status
@@ -40,6 +39,7 @@ from lmbm_torch.inference.semidefinite.spin_search import Limits
 from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_hinge"]
 

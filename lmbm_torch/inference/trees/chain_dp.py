@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
-from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
+from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.trees import chain_steps
 from lmbm_torch.inference.trees.chain_steps import Chains
 from lmbm_torch.shapes import Float, Int
@@ -52,7 +52,7 @@ def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
 
 @one_door
 @torch.no_grad()
-def marginals(energy: ChainEnergy) -> ChainMarginals:
+def marginals(energy: ChainEnergy) -> StateMarginals:
     """P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
 
     Args:
@@ -67,14 +67,14 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
     """
     if chain_steps.is_coarse(energy):
         fine = marginals(energy.to(torch.float64))
-        parts = (fine.nodes, fine.edges, fine.log_partition)
-        nodes, edges, log_partition = (part.to(energy.dtype) for part in parts)
-        return ChainMarginals(
-            nodes, edges, log_partition, replace(fine.status, residual=fine.status.residual.to(energy.dtype))
-        )
+        assert fine.edges is not None
+        parts = (fine.states, fine.log_partition, fine.edges, fine.status.residual)
+        states, log_partition, edges, residual = (part.to(energy.dtype) for part in parts)
+        return StateMarginals(states, replace(fine.status, residual=residual), log_partition, edges)
     chains = Chains.of(energy)
     if (found := chain_steps.sums(energy, chains)) is not None:
-        return ChainMarginals(*found, Status.certain(energy, energy.lengths))
+        nodes, edges, log_partition = found
+        return StateMarginals(nodes, Status.certain(energy, energy.lengths), log_partition, edges)
     messages, scale = chain_steps.forward(chains)
     forward = torch.stack(messages, 1)
     ahead, backward = chain_steps.backward(chains)
@@ -93,7 +93,7 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
             tables.flatten(-2).softmax(-1).view_as(tables).masked_fill(~energy.inside[:, 1:, None, None], 0)
         )
         status = replace(status, exact=torch.zeros_like(status.exact))
-    return ChainMarginals(nodes, edges, log_partition, status)
+    return StateMarginals(nodes, status, log_partition, edges)
 
 
 @one_door

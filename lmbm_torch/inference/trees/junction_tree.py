@@ -24,8 +24,8 @@ from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals, Status
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.trees.elimination import Layout, Tables, eliminate, layout_of, traced
 from lmbm_torch.inference.trees.log_tables import (
     EXCLUDED,
@@ -46,7 +46,6 @@ __all__ = [
     "decode",
     "decode_hinge",
     "is_narrow",
-    "is_narrow_for_hinge",
     "log_partition",
     "marginals",
     "sample",
@@ -79,30 +78,23 @@ def treewidth(energy: SparseEnergy, *, constraints: Constraints | None = None) -
 
 
 def is_narrow(
-    energy: SparseEnergy, max_treewidth: int = LIMITS.treewidth, *, constraints: Constraints | None = None
-) -> bool:
-    """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
-    if isinstance(energy, DirectedEnergy):
-        return is_narrow_for_hinge(energy, max_treewidth, constraints=constraints)
-    return _is_narrow(energy, scopes_of(energy), max_treewidth, constraints)
-
-
-def is_narrow_for_hinge(
     energy: SparseEnergy,
     max_treewidth: int = LIMITS.treewidth,
     *,
     constraints: Constraints | None = None,
+    of_margins: bool = False,
 ) -> bool:
-    """The same of the graph of :func:`decode_hinge`."""
+    """Return whether :func:`treewidth` is at most ``max_treewidth``; dense graphs need no elimination order.
+
+    Args:
+        energy, constraints: see :func:`treewidth`.
+        of_margins: for the graph of :func:`decode_hinge`, always that of a directed model.
+    """
+    of_margins = of_margins or isinstance(energy, DirectedEnergy)
     # To list the families of a thousand labels takes thirty times as long.
-    if most_others(energy) > max_treewidth:
+    if of_margins and most_others(energy) > max_treewidth:
         return False
-    return _is_narrow(energy, families(energy), max_treewidth, constraints)
-
-
-def _is_narrow(
-    energy: SparseEnergy, scopes: Cliques, max_treewidth: int, constraints: Constraints | None
-) -> bool:
+    scopes = families(energy) if of_margins else scopes_of(energy)
     if degeneracy(energy.num_labels, scopes) > max_treewidth:
         return False
     try:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.tree import TreeEnergy
-from lmbm_torch.inference.results import Decoding, Status, TreeMarginals
+from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
 
@@ -40,7 +40,7 @@ def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
 
 @one_door
 @torch.no_grad()
-def marginals(energy: TreeEnergy) -> TreeMarginals:
+def marginals(energy: TreeEnergy) -> StateMarginals:
     """P(y_t) and P(y_{parent of t}, y_t), and the log partition.
 
     Args:
@@ -61,7 +61,7 @@ def marginals(energy: TreeEnergy) -> TreeMarginals:
         edges[:, node] = log_edge.exp()
         log_nodes.append(log_edge.logsumexp(-2))
     nodes, status = torch.stack(log_nodes, 1).exp(), Status.certain(energy, energy.num_nodes)
-    return TreeMarginals(nodes, edges, _total(energy, below), status)
+    return StateMarginals(nodes, status, _total(energy, below), edges)
 
 
 @one_door

@@ -27,12 +27,11 @@ from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_loss", "restricted", "where_broken"]
-
-PART_LIMIT = 1000
 
 Routine = Callable[..., Decoding]
 """``routine(energy, known=...)``: the best labelling of each example with its objective and bound."""
@@ -45,7 +44,7 @@ def decode(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    part_limit: int | None = PART_LIMIT,
+    part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
     """The best labelling that obeys all rules, for an objective of which more is better.
 
@@ -80,7 +79,7 @@ def decode_loss(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    part_limit: int | None = PART_LIMIT,
+    part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
     """The labelling of least loss that obeys all rules; see :func:`decode`."""
     search = partial(_decode, constraints, routine, -1.0, part_limit)

@@ -1,13 +1,13 @@
 """Answers put together from those of other queries: of parts, without rules, or after a search that gave up.
 
-Each function takes a :class:`~lmbm_torch.inference.routes.Query` and asks others by
-:func:`~lmbm_torch.inference.routes.answer`. What parts an energy has tells
-:mod:`~lmbm_torch.inference.composed.independent`.
+Each function takes a :class:`~lmbm_torch.inference.routes.table.Query` and asks others by
+:func:`~lmbm_torch.inference.routes.table.answer`. What parts an energy has tells
+:mod:`~lmbm_torch.inference.routes.parts`.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import DirectedEnergy, RestrictedEnergy
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.composed.independent import Problem, Split, is_divisible, splits
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced
-from lmbm_torch.inference.routes import Query, answer
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced, rows_of
+from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
+from lmbm_torch.inference.routes.table import BEST, Query, answer
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.trees import junction_tree
@@ -32,6 +32,7 @@ __all__ = [
     "as_pairs",
     "best_by_parts",
     "best_few",
+    "best_of_one",
     "by_matched",
     "enumerated_under_rules",
     "normalised",
@@ -103,6 +104,12 @@ def enumerated_under_rules(query: Query) -> Any:
         raise
 
 
+def best_of_one(query: Query) -> Decoding:
+    """Return the most probable labelling of the only member of a mixture."""
+    one: dict[str, Any] = {"quantity": "decode", "energy": query.first, "measure": "", "node_limit": "auto"}
+    return answer(replace(query, **one))
+
+
 def best_few(query: Query) -> Decoding:
     """Return the best few of many labellings of a Boltzmann machine, by the semidefinite search."""
     nodes = _fewer_nodes(query)
@@ -126,7 +133,7 @@ def programmed(query: Query) -> Decoding:
 
 def _fewer_nodes(query: Query) -> int | None:
     """Return the limit of a search whose nodes take far longer."""
-    return query.nodes and max(1, query.nodes // routes.LIMITS.nodes_to_one)
+    return query.nodes and max(1, query.nodes // LIMITS.nodes_to_one)
 
 
 def searched_then_tree(query: Query) -> Decoding:
@@ -142,7 +149,7 @@ def searched_then_tree(query: Query) -> Decoding:
 
 def searched_then_semidefinite(query: Query) -> Decoding:
     """Return the proven best labelling of so many labels that only easy ones are for branch and bound."""
-    found = _searched(query, routes.LIMITS.machine_nodes)
+    found = _searched(query, LIMITS.machine_nodes)
     rows = _open_rows(found)
     return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
 
@@ -162,7 +169,7 @@ def best_by_parts(query: Query) -> Decoding:
     if is_directed or query.constraints is None:
         # What a search of the whole proves soon is not taken apart. Under rules one of a Boltzmann machine
         # that ends soon is none: what is around it goes on.
-        most = routes.LIMITS.soon_nodes
+        most = LIMITS.soon_nodes
         found = _searched(query, most if query.nodes is None else min(most, query.nodes))
         left = _open_rows(found)
         if not len(left):
@@ -251,7 +258,7 @@ def _problems(split: Split) -> list[Problem]:
 def _asked(query: Query, problem: Problem) -> Any:
     """The answer for parts, which have no parts of their own."""
     constraints = problem.constraints
-    if constraints is None and query.constraints is not None and query.quantity not in routes.BEST:
+    if constraints is None and query.constraints is not None and query.quantity not in BEST:
         # Where rules hold of other parts, sums of this one are exact, too, or refused.
         constraints = Constraints((), tuple(map(str, range(problem.energy.num_labels))))
     given: dict[str, Any] = {"energy": problem.energy, "known": problem.known, "constraints": constraints}
@@ -373,13 +380,4 @@ def _in_place(parts: list[tuple[Tensor, Any]], size: int) -> Any:
     if len(parts) == 1 and len(parts[0][0]) == size:
         return parts[0][1]
     order = torch.cat([rows for rows, _ in parts]).argsort()
-    return _reordered(joined([part for _, part in parts]), order)
-
-
-def _reordered(whole: Any, order: Tensor) -> Any:
-    if isinstance(whole, Tensor):
-        return whole[order]
-    if not is_dataclass(whole):
-        return whole
-    values = {field.name: _reordered(getattr(whole, field.name), order) for field in fields(whole)}
-    return type(whole)(**values)
+    return rows_of(joined([part for _, part in parts]), order)
