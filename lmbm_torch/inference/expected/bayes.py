@@ -1,11 +1,16 @@
-"""Bayes-optimal labellings of directed models: those whose expected measure is largest, and how far from it.
+"""Bayes-optimal labellings of directed models: labellings of largest expected measure, and the regret.
 
-The expectation is over the joint distribution of the labels, an equal mixture of the models that are given
-(one, as a rule): of a network all labellings are enumerated up to 14 labels; beyond
-them, and of other directed models, the most probable ones until no labelling can be better by more than the
-tolerance (:mod:`lmbm_torch.inference.search.most_probable`). Where that takes too many, or none is probable
-enough for that to end, the answer is that of samples. The labelling of largest expected exact match is the
-most probable one, which :func:`lmbm_torch.inference.search.mixture.decode` finds for any number of labels.
+The expectation is over the joint distribution of the labels, an equal mixture of the given models. Up to 14
+labels of
+belief networks are enumerated. For more labels, and for other directed models, the most probable labellings
+are found
+until no labelling can be better by more than the tolerance
+(:mod:`lmbm_torch.inference.search.most_probable`). If too
+many labellings are needed, or no labelling is probable enough, samples give the answer. The labelling of
+largest
+expected exact match is the most probable labelling, found by
+:func:`lmbm_torch.inference.search.mixture.decode` for
+any number of labels.
 """
 
 from __future__ import annotations
@@ -142,10 +147,9 @@ def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEner
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
-    """The examples of which so many labellings together have less than the probability that is asked for.
+    """Return the examples whose most probable labellings together lack the required probability.
 
-    No labelling is more probable than a bound says: the one of surest parents where that is enough, else a
-    search's, be it ended after a few nodes.
+    The probability of a labelling is bounded by surest parents, or if necessary by a search with a few nodes.
     """
     networks = [each for each in members if isinstance(each, DirectedEnergy)]
     if not networks:
@@ -164,7 +168,7 @@ def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
 
 
 def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
-    """Σ_k max log P(y_k | parents), over all values of the parents, each label's by itself."""
+    """Return Σ_k max log P(y_k | parents), over all values of the parents, each label alone."""
     largest = energy.unary.abs() + energy.parents.abs().sum(-1)
     if energy.clique_weight is not None:
         place = energy.positions.tolist()
@@ -183,7 +187,7 @@ def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Itera
 
 
 def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Measure) -> Decoding:
-    """The answer by all labellings."""
+    """Return the answer by all labellings."""
     labels, probability = _enumerated(members, known)
     best = measure.choose(labels, probability)
     worth = measure.worth(labels, probability, best).to(members[0].dtype)
@@ -205,10 +209,10 @@ def _of_the_likely(
     max_labellings: int,
     hopeless: list[int],
 ) -> Decoding:
-    """The answer by the most probable labellings, more of them until the regret is small.
+    """Return the answer by the most probable labellings, with more labellings until the regret is small.
 
     Args:
-        hopeless: examples of which none are looked for, and nothing is known.
+        hopeless: examples without a search, all labels free.
     """
     dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
     passed_over = torch.zeros_like(rows, dtype=torch.bool)
@@ -248,7 +252,7 @@ def _of_the_likely(
 
 
 def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decoding:
-    """Labels of zero for so many examples, of whose measure nothing is known but that it is at most 1."""
+    """Return labels of zero for the examples, whose measure is at most 1."""
     zeros = torch.zeros(examples, dtype=energy.dtype, device=energy.device)
     labels = torch.zeros(examples, energy.num_labels, dtype=torch.int64, device=energy.device)
     unproven = torch.zeros_like(zeros, dtype=torch.bool)
@@ -263,7 +267,7 @@ def _put_samples(
     num_samples: int,
     generator: torch.Generator | None,
 ) -> None:
-    """Put in the answers by samples for the examples of which most is left."""
+    """Write the answers by samples for the examples with most of the probability left."""
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
@@ -287,7 +291,8 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best labellings against samples of the members, (batch, labels), their measure, and its error."""
+    """Return the best labellings against samples of the members, (batch, labels), the measure, and the error.
+    """
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)
@@ -307,7 +312,7 @@ def _of_samples(
 def _enumerated(
     members: Sequence[DirectedEnergy], known: Tensor | None
 ) -> tuple[Int[Tensor, "1 labellings labels"], Float[Tensor, "batch labellings"]]:
-    """All labellings, and the mixture's probabilities of them, given what is known."""
+    """Return all labellings, and the mixture's probabilities of these labellings, given the known labels."""
     count, device = members[0].num_labels, members[0].device
     codes = torch.arange(2**count, device=device)[:, None] >> torch.arange(count - 1, -1, -1, device=device)
     labels = codes & 1

@@ -1,8 +1,9 @@
-"""Labellings of large expected measure among those that obey rules, and how far they may be from the best.
+"""Labellings of large expected measure among the labellings that obey rules, and the regret.
 
-The distribution is that given that the rules are obeyed, by its likely labellings
-(:func:`lmbm_torch.inference.search.mixture.labellings`). Where the best answer to it obeys the rules, it is
-the best of all; else the best of the likely labellings is taken, with the measure of the former as its bound.
+The distribution is conditional on the rules, by the likely labellings
+(:func:`lmbm_torch.inference.search.mixture.labellings`). If the best answer obeys the rules, the answer is
+optimal.
+Else the best likely labelling is taken, with the measure of the former answer as the bound.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ __all__ = ["decode", "decode_most_probable"]
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable labelling, which several members may have found, and its probability, (batch,)."""
+    """Return the most probable labelling, which several members may have found, and the probability, (batch,).
+    """
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)
@@ -66,21 +68,23 @@ def decode(
     tolerance: float = LIMITS.mass_left,
     max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
-    """An allowed labelling whose expected measure is large, given that the rules are obeyed.
+    """Return an allowed labelling of large expected measure, given that the rules are obeyed.
 
     Args:
-        energies: one or more of the same size and device, whose equal mixture the distribution is.
-        measure: one of :data:`MEASURES`; labels are 0 or 1.
+        energies: members of the same size and device of an equal mixture.
+        measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`; labels are 0 or 1.
         constraints: over the labels.
-        tolerance: ``mass_left``, and
+        tolerance: the largest probability, as a share of all allowed labellings, of labellings left out.
         known, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
 
     Returns:
-        Whose ``objective`` is the least expected measure that the labels may have, ``bound`` the largest that
-        any labels have, ``regret`` their difference, ``status.exact`` where there is none.
+        ``objective``: the least possible expected measure of the labels; ``bound``: the largest of any
+        labels;
+        ``regret``: the difference; ``status.exact``: the regret is 0.
 
     Raises:
-        ValueError: constraints of another number of labels, or that contradict what is known; energies that
+        ValueError: constraints of another number of labels, or that contradict the known labels; energies
+            that
             are no mixture.
     """
     return _decode(energies, MEASURES[measure], constraints, known, tolerance, max_labellings)
@@ -95,13 +99,14 @@ def decode_most_probable(
     tolerance: float = LIMITS.mass_left,
     max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
-    """The most probable allowed labelling of a mixture, as far as its likely labellings tell.
+    """Return the most probable allowed labelling of a mixture, among the likely labellings.
 
     Args, Raises: see :func:`decode`.
 
     Returns:
         Objective and bound are log-probabilities as in :func:`lmbm_torch.inference.search.mixture.decode`,
-        not given the rules.
+        not
+        conditional on the rules.
     """
     found = _decode(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)
@@ -158,7 +163,7 @@ def _best_allowed(
     known: Tensor | None,
     row: int,
 ) -> Int[Tensor, " labels"]:
-    """The likely labelling of largest expected measure; where there is none any that is allowed."""
+    """Return the likely labelling of largest expected measure, or any allowed labelling if none is likely."""
     order = probability.argsort(descending=True, stable=True)[:MAX_COMPARED]
     candidates = labels[order[probability[order] > 0]]
     if not len(candidates):

@@ -136,13 +136,13 @@ class When(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Condition of a query, and the routine that answers then.
+    """Condition of a query, and the routine for queries with that condition.
 
     Args:
         when: the condition.
-        routine: module and function in this package, ``{quantity}`` for the name of the quantity. The
-            routine takes the energy and the query's options by the names of its arguments, or the ``query``.
-            None to refuse.
+        routine: module and function in this package, ``{quantity}`` for the name of the quantity. The routine
+            takes the energy and the query's options by the names of the arguments, or the ``query``. None to
+            refuse the query.
         words: the ``method`` of the result, "" for the routine's own; of a refusal the message, filled in by
             :meth:`str.format`.
     """
@@ -622,6 +622,6 @@ OPTIONS = (
 
 @cache
 def _taken(routine: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Return the options that a routine has arguments for; None for a routine that takes the query."""
+    """Return the names of options in the routine's arguments; None for a routine that takes the query."""
     arguments = signature(routine).parameters
     return None if "query" in arguments else tuple(name for name in OPTIONS if name in arguments)

@@ -1,9 +1,11 @@
 """Exact inference in trees by dynamic programming: messages from the leaves to the roots, and back.
 
-With up_t(s) the log-sum (or largest) over everything below node t given its state s, a node reports
-m_t(r) = log Σ_s exp(transition_t(r, s) + up_t(s)) to its parent (max_margin_markov_networks_survey_2003,
-section 4.2). One step takes one node of every example; parents stand before their children, so that the
-nodes' own order serves both ways.
+With up_t(s) the log-sum (or maximum) over all nodes below node t given state s of t, a node sends
+m_t(r) = log Σ_s exp(transition_t(r, s) + up_t(s)) to the parent (max_margin_markov_networks_survey_2003,
+section
+4.2). One step computes one node of every example; parents stand before children, so that the order of the
+nodes
+serves both directions.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Combine = Callable[[int, Tensor], Tensor]
 
 @one_door
 def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
-    """log Σ_y exp(score(y)), differentiable; its gradient is the marginals.
+    """Return log Σ_y exp(score(y)), differentiable; the gradient is the marginals.
 
     Args:
         energy: trees in float32 or float64, on any device.
@@ -41,7 +43,7 @@ def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
 @one_door
 @torch.no_grad()
 def marginals(energy: TreeEnergy) -> StateMarginals:
-    """P(y_t) and P(y_{parent of t}, y_t), and the log partition.
+    """Return P(y_t) and P(y_{parent of t}, y_t), and the log partition.
 
     Args:
         energy: see :func:`log_partition`.
@@ -67,7 +69,7 @@ def marginals(energy: TreeEnergy) -> StateMarginals:
 @one_door
 @torch.no_grad()
 def decode(energy: TreeEnergy) -> Decoding:
-    """The labelling with the largest score (MAP); of several such, any.
+    """Return the labelling with the largest score (MAP); ties are broken arbitrarily.
 
     Args:
         energy: see :func:`log_partition`.
@@ -94,12 +96,14 @@ def decode(energy: TreeEnergy) -> Decoding:
 
 
 def _nodes(energy: TreeEnergy) -> list[tuple[int, Tensor]]:
-    """Each node's parent, and the transitions from it."""
+    """Return each node's parent, and the transitions from the parent."""
     return list(zip(energy.parents.tolist(), energy.tables.unbind(1), strict=True))
 
 
 def _upward(energy: TreeEnergy, combine: Combine) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """Log-potentials of each node and all below it, (batch, states), and the messages of all but roots."""
+    """Return log-potentials of each node and all nodes below, (batch, states), and the messages of all but
+    roots.
+    """
     energy.check_values()
     below = list(energy.unary.unbind(1))
     messages: dict[int, Tensor] = {}
@@ -115,6 +119,6 @@ def _sum(node: int, table: Tensor) -> Tensor:
 
 
 def _total(energy: TreeEnergy, below: list[Tensor]) -> Float[Tensor, " batch"]:
-    """The log partition, by what is below each root."""
+    """Return the log partition, by the log-potentials below each root."""
     roots = (energy.parents < 0).nonzero()[:, 0].tolist()
     return torch.stack([below[root] for root in roots]).logsumexp(-1).sum(0)

@@ -1,6 +1,6 @@
-"""The best labellings that rules allow: enumerated, or by searches with the rules inside.
+"""Best labellings under rules: by enumeration, or by searches with the rules inside.
 
-These propagate the rules at every node, and have them in its bound:
+The searches propagate the rules at every node, and use the rules in the bound:
 :mod:`lmbm_torch.kernels.search.compiled.under_rules`.
 """
 
@@ -38,14 +38,15 @@ NUM_KEPT = 16
 
 
 def suits(energy: Any) -> bool:
-    """Whether the energy can be searched here: pairs of labels at most, and the kernel usable."""
+    """Return whether the energy can be searched: pairs of labels at most, and a usable kernel."""
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
     is_able = (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
     return is_able and _kernel() is not None
 
 
 def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
-    """The allowed labellings of largest score, of an energy that :func:`pairwise_enumeration.suits`.
+    """Return the allowed labellings of largest score, of an energy for which :func:`pairwise_enumeration.suits`
+    is true.
 
     Raises:
         ValueError: NaN or infinity in the energy, or rules of another size.
@@ -66,7 +67,7 @@ def least_hinges(
     known: Known | None,
     top_k: int,
 ) -> Decoding:
-    """The allowed labellings of least hinge loss, of an energy that :func:`suits`, on the CPU.
+    """Return the allowed labellings of least hinge loss, for an energy on the CPU that :func:`suits`.
 
     Raises:
         ValueError: see :func:`best_scores`.
@@ -87,12 +88,13 @@ def best_scores(
     known: Known | None,
     top_k: int,
 ) -> Decoding:
-    """The allowed labellings of largest score, of an energy that :func:`suits`, on the CPU.
+    """Return the allowed labellings of largest score, for an energy on the CPU that :func:`suits`.
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``known`` or rules of another size, that contradict each
-            other, or values that are none; a limit or ``top_k`` that is no count; more labellings asked for
-            than are allowed, or found within the limit.
+        ValueError: NaN or infinity in the energy; ``known`` or rules of another size, or in contradiction, or
+            other known values than 0, 1 and NaN; a limit or ``top_k`` that is no count; more labellings
+            requested
+            than allowed, or than found within the limit.
     """
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
@@ -107,7 +109,7 @@ def best_scores(
 
 
 class _Found(NamedTuple):
-    """What was found, labels (top_k, batch, labels), and how each example's search ended."""
+    """Labellings (top_k, batch, labels), and the end of each example's search."""
 
     samples: Tensor
     bound: Tensor
@@ -130,7 +132,7 @@ def _search(
     node_limit: int | None,
     top_k: int,
 ) -> _Found:
-    """Check what came, and search."""
+    """Check the input, and search."""
     energy.check_values()
     check_rules(energy, constraints, known)
     check_count("top_k", top_k)
@@ -165,7 +167,7 @@ def climbed(
     constraints: Constraints,
     known: Tensor | None,
 ) -> Decoding:
-    """One labelling of each example, made better by flips where it is not proven the best.
+    """Return one labelling of each example, improved by flips where not proven optimal.
 
     Args:
         margin: of hinge losses; None for scores.
@@ -191,7 +193,7 @@ def climbed(
 
 
 def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:
-    """An allowed labelling in place of those that a search has not found; refuses where there are too few."""
+    """Return an allowed labelling instead of missing labellings; refuse too few labellings."""
     count, top_k = int(np.isfinite(found.losses[row]).sum()), found.losses.shape[1]
     if not count:
         constraints.check(known, f"known[{row}]")
@@ -206,7 +208,7 @@ def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray)
 
 
 def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
-    """Parents first; of a Boltzmann machine the labels first whose couplings weigh most."""
+    """Return parents first; of a Boltzmann machine labels with the largest couplings first."""
     if isinstance(energy, DirectedEnergy):
         return energy.ordering.numpy()
     pairwise = energy.pairwise.detach().abs()
@@ -216,7 +218,7 @@ def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
 
 @lru_cache(NUM_KEPT)
 def _rows(constraints: Constraints) -> Any:
-    """The rules as the kernel reads them, and behind them the pairs that they imply."""
+    """Return the rules for the kernel, followed by the implied pairs."""
     matrix, bounds = constraints.matrix, constraints.bounds
     pairs = implied_pairs(matrix, bounds)
     # "Not both" of labels by their values: weights of 1 or −1 whose sum may reach 1 less than its largest.
@@ -241,7 +243,7 @@ def _rows(constraints: Constraints) -> Any:
 
 
 def _decoding(energy: Any, found: _Found, losses: Tensor, sign: float) -> Decoding:
-    """The answer: losses (batch, top_k) in float64, and objectives of the other ``sign`` or of theirs."""
+    """Return the answer: losses (batch, top_k) in float64 times ``sign`` as objectives."""
     bound = torch.where(found.proven, losses[:, -1], found.bound.minimum(losses[:, -1]))
     exact = losses[:, -1] <= bound
     labels, objective = found.samples.transpose(0, 1).contiguous(), (sign * losses).to(energy.dtype)
