@@ -1,4 +1,4 @@
-"""Sizes at which the choice of a routine changes: one record for all of inference."""
+"""Limits of sizes at which the choice of a routine changes, one record for all of inference."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class LikelyLabellings:
-    """Most probable labellings of each example, and the probability of the other labellings.
+    """Labellings of each example by decreasing probability, and the probability of the other labellings.
 
     Args:
         labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.

@@ -57,8 +57,7 @@ def check_agreement(
 
 
 def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
-    """Return the model of the free labels: known labels have neither field nor coupling, and a constant score.
-    """
+    """Return the model of the free labels: known labels get neither field nor coupling."""
     if known is None:
         return energy
     free = known.isnan()

@@ -265,8 +265,7 @@ def _refuse_impossible(
 
 
 def _inverse(log_weights: Tensor, uniform: Tensor) -> Tensor:
-    """Return the places where cumulative sums pass the shares ``uniform``, by rows, never at a weight of 0.
-    """
+    """Return the places where cumulative sums pass the shares ``uniform``, by rows, never at weight 0."""
     sums = log_weights.double().softmax(1).cumsum(1)
     return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
 
@@ -336,8 +335,7 @@ def decode_hinge(
 def _decode(
     energy: Energy, known: Tensor | None, top_k: int, objective: Callable[[Tensor], Tensor]
 ) -> Decoding:
-    """Return the ``top_k`` labellings of largest ``objective``, a map from labels to (labellings, batch) values.
-    """
+    """Return the ``top_k`` labellings of largest ``objective``, labels → (labellings, batch) values."""
     labellings = _Labellings.of(energy, known)
     fewest = 2**labellings.fewest
     if not 1 <= top_k <= fewest:
@@ -356,8 +354,7 @@ def _decode(
 
 
 def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
-    """Return the free labels, whether all examples know the same, and the fewest and most free labels of an
-    example.
+    """Return the free labels, whether all examples know the same, and the fewest and most free labels.
 
     Compiled code cannot ask, and takes the whole range.
     """
@@ -373,9 +370,7 @@ def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the ``count`` largest values along the first axis and the rows, best first, earlier rows first at
-    ties.
-    """
+    """Return the ``count`` largest values along the first axis and the rows, best first."""
     if count == 1:
         return values.max(0, keepdim=True)
     ordered, rows = values.sort(stable=True, dim=0, descending=True)
@@ -458,9 +453,7 @@ class _Labellings:
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
-        """Return ``part`` of every chunk, differentiable; the backward pass of several chunks computes ``part``
-        again.
-        """
+        """Return ``part`` of every chunk, differentiable; the backward pass recomputes several chunks."""
         if len(self.starts) == 1:
             return map(part, self.starts)
         # At use: its first call imports torch's compiler, for seconds.

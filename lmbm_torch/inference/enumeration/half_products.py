@@ -67,8 +67,7 @@ def moments(
     coupling: Float[Tensor, "labels labels"],
     weight: Float[Tensor, " batch"],
 ) -> Moments:
-    """Return means of spins and of products of two spins, and log partitions, of tensors in double precision.
-    """
+    """Return means of spins and of products of two spins, and log partitions, in double precision."""
     batches = list(_batches(unary))
     weights = weight.split([len(rows) for rows in batches])
     found = [_moments(_Halves.of(rows, coupling), own) for rows, own in zip(batches, weights, strict=True)]

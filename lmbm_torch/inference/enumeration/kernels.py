@@ -75,8 +75,7 @@ def suits(energy: PairwiseEnergy) -> bool:
 
 @torch.no_grad()
 def decode(energy: PairwiseEnergy) -> Decoding | None:
-    """Return the best labellings by the compiled kernel; None if the kernel does not apply or labels are many.
-    """
+    """Return the best labellings by the compiled kernel; None if the kernel does not apply."""
     if energy.num_labels > LIMITS.enumerable or not suits(energy):
         return None
     energy.check_values()

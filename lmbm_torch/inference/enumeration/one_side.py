@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines as energies of one side's units, with the other side summed out in closed form.
+"""Restricted Boltzmann machines as energies of one side's units, the other side summed out in closed form.
 
 The log partition is computed from odds that labellings and examples share. A unit's field is a number of the
 example
@@ -188,8 +188,7 @@ FEWEST_ROWS = 8
 
 
 def suits(machine: BipartiteEnergy) -> bool:
-    """Return whether the machine has double precision on the CPU, few labellings, and no factor that overflows.
-    """
+    """Return whether the machine has double precision on the CPU, few labellings, and safe factors."""
     hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
     if is_traced() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
         return False
@@ -235,8 +234,7 @@ def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Autograd function of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`.
-    """
+    """Function of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`."""
 
     @staticmethod
     def forward(

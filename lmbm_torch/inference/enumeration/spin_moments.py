@@ -1,5 +1,4 @@
-"""Means of spins and of products of two spins over all labellings: gradients of log partitions by couplings.
-"""
+"""Means of spins and of products of two spins over all labellings: gradients of log partitions."""
 
 from __future__ import annotations
 

@@ -291,8 +291,7 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best labellings against samples of the members, (batch, labels), the measure, and the error.
-    """
+    """Return the best labellings against samples of the members, (batch, labels), measure, and error."""
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)

@@ -25,8 +25,7 @@ __all__ = ["decode", "decode_most_probable"]
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the most probable labelling, which several members may have found, and the probability, (batch,).
-    """
+    """Return the most probable labelling, possibly found by several members, and the probability."""
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)

@@ -78,8 +78,7 @@ class Measure(NamedTuple):
 
 
 def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
-    """Return Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns).
-    """
+    """Return Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns)"""
     if len(labels) < len(probability):
         products = labels[0, :, :, None] * values[0, :, None, :]
         return (probability @ products.flatten(1)).unflatten(1, products.shape[1:])
@@ -177,8 +176,7 @@ def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
 
 
 def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labellings of every size that are best for F1, (batch, sizes, labels), and the expected F1.
-    """
+    """Return the labellings of every size best for F1, (batch, sizes, labels), and the expected F1."""
     order, worth = _ranked(*_size_weights(labels, probability))
     sizes = torch.arange(1, order.shape[-1] + 1, device=labels.device)
     within = (sizes <= sizes[:, None]).long().expand(len(order), -1, -1)

@@ -30,7 +30,7 @@ def decode(
     init: Shaped[Tensor, "batch visible"] | None = None,
     known: Known | None = None,
 ) -> Decoding:
-    """Return a joint mode of v and h: h = argmax_h score(v, h), then v = argmax_v score(v, h), until both stay.
+    """Return a joint mode of v and h, by maximisation over h, then over v, until both stay.
 
     The greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score never falls.
 

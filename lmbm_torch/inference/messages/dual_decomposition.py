@@ -116,8 +116,7 @@ def marginal_map(
 
 
 class _Parts(NamedTuple):
-    """Potentials of each hidden unit and of the free visible units, and the shares of the visible potentials.
-    """
+    """Potentials of each hidden unit and of the free visible units, and shares of visible potentials."""
 
     own: Float[Tensor, "batch visible"]
     hidden: Float[Tensor, "batch hidden"]

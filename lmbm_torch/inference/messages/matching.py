@@ -1,4 +1,4 @@
-"""One inference for training and for prediction: a routine and settings, stored in checkpoints."""
+"""Inference shared by training and prediction: a routine and settings, stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -100,9 +100,7 @@ class MatchedInference:
         return self.is_mean_field or self.routine is matrix_bp.marginals
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
-        """Return marginals after ``num_iters`` iterations, of mean field if the routine is mean field, else of
-        sum-product.
-        """
+        """Return marginals after ``num_iters`` iterations, of mean field or else of sum-product."""
         routine: Routine = self.routine if self.is_mean_field else matrix_bp.marginals
         return routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 

@@ -191,8 +191,7 @@ def marginal_map(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> Decoding:
-    """Return labels of high probability with the hidden units summed out, by mixed-product BP (paper, Equation
-    15).
+    """Return labels of high probability with hidden units summed out, by mixed-product BP (Equation 15).
 
     On this graph an iteration moves every v_i at once to the best value given the others, from v = 0 on.
     Propagation can
@@ -287,8 +286,7 @@ def moments(
 def _compiled_marginals(
     problem: Problem, learnt: BipartiteEnergy, keep_messages: bool, propagate: Propagation
 ) -> BipartiteMarginals:
-    """Return the result of :func:`marginals` in compiled code; every example's pairwise beliefs are stored.
-    """
+    """Return the result of :func:`marginals` in compiled code, with stored pairwise beliefs."""
     problem = problem._replace(keep_messages=True, pair_weights=None)
     beliefs = propagate(problem)
     assert beliefs.to_visible is not None

@@ -107,8 +107,7 @@ def descended(
 
 
 def _model(graph: Graph, row: int) -> tuple[Model, Tensor]:
-    """Return an example, and the places of the messages to the pairs' first labels, then to the second labels.
-    """
+    """Return an example, and the places of the messages to the pairs' first, then second labels."""
     coupling = graph.coupling[row if len(graph.coupling) > 1 else 0].detach()
     is_first = torch.arange(len(coupling), device=coupling.device)[:, None] < graph.neighbours
     place = (is_first & (coupling != 0)).flatten().nonzero().flatten()

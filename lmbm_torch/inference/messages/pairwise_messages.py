@@ -244,8 +244,7 @@ def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neig
 def _neighbours(
     coupled: Bool[Tensor, "labels labels"],
 ) -> tuple[Int[Tensor, "labels neighbours"], Int[Tensor, " places"]]:
-    """Return the table of neighbours, and the place of each message's reverse; fillers are their own reverse.
-    """
+    """Return the table of neighbours, and each message's reverse; fillers are their own reverse."""
     degree = coupled.sum(1)
     most = max(1, int(degree.max()))
     label = torch.arange(len(coupled), device=coupled.device)[:, None]

@@ -1,10 +1,12 @@
-"""A process of toulbar2's own: run as a file, with the descriptor of a connection as argument.
+"""Worker process of toulbar2: run as a file, with the descriptor of a connection as argument.
 
 Each problem comes as the bytes of two float64 arrays, fields (labels) and couplings (labels, labels), both
-within [−1, 1]; an answer is the bytes of one: the lower bound on the loss, the loss, infinite without a
-labelling, the number of nodes, and the labelling. A search ends early, with the best of both so far, at the
-signal that toulbar2's own time limit sends. The process is over as soon as the other end of the connection is
-closed.
+within [−1, 1]; an
+answer is the bytes of one array: the lower bound of the loss, the loss, infinite without a labelling, the
+number of nodes,
+and the labelling. A search ends early, with the best labelling and bound so far, at the signal of toulbar2's
+own time limit.
+The process ends as soon as the other end of the connection is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ NEVER = 10**8
 
 
 def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarray:
-    """The answer to one problem."""
+    """Return the answer to one problem."""
     pytb2.init()
     network = CFN(resolution=decimals)
     network.AddVariables(len(fields), "y", 0, 1)
@@ -42,7 +44,7 @@ def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarra
 
 
 def serve(connection: Connection, decimals: int) -> None:
-    """Answer problems until the other end is closed."""
+    """Report answers to problems until the other end is closed."""
     # Ctrl-C reaches every process of a terminal; the one that asked decides what becomes of it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Until toulbar2 listens to it, it would end this process.

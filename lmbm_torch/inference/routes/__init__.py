@@ -1,4 +1,4 @@
-"""The table of routes, and answers put together from other answers.
+"""Table of routes, and answers put together from other answers.
 
 This package is internal and may change.
 """

@@ -1,4 +1,4 @@
-"""Answers put together from other answers: of independent parts, under rules, or after a search without a proof.
+"""Answers put together from other answers: of independent parts, under rules, or of searches without a proof.
 
 Each function takes a :class:`~lmbm_torch.inference.routes.table.Query` and asks further queries by
 :func:`~lmbm_torch.inference.routes.table.answer`. :mod:`~lmbm_torch.inference.routes.parts` finds the
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def under_own_rules(query: Query) -> Any:
-    """Return the answer for the energy within a restricted one, under its rules and those of the query."""
+    """Return the answer for the energy within a restricted energy, under the energy's and the query's rules."""
     energy: RestrictedEnergy = query.energy
     others = query.constraints
     if others is not None:
@@ -137,8 +137,7 @@ def _fewer_nodes(query: Query) -> int | None:
 
 
 def searched_then_tree(query: Query) -> Decoding:
-    """Return a search's answers for a belief network, and a junction tree's where the search proved nothing.
-    """
+    """Return a search's answers for a belief network, and a junction tree's for examples without a proof."""
     found = _searched(query, query.nodes)
     rows = _open_rows(found)
     if not len(rows) or not query.is_narrow:
@@ -149,8 +148,7 @@ def searched_then_tree(query: Query) -> Decoding:
 
 
 def searched_then_semidefinite(query: Query) -> Decoding:
-    """Return the answers of branch and bound, and of the semidefinite search where the former proved nothing.
-    """
+    """Return the answers of branch and bound, and of the semidefinite search for examples without a proof."""
     found = _searched(query, LIMITS.machine_nodes)
     rows = _open_rows(found)
     return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
@@ -197,8 +195,7 @@ def best_by_parts(query: Query) -> Decoding:
 
 
 def sums_by_parts(query: Query) -> Any:
-    """Return marginals, log partitions or samples; examples with independent parts are summed part by part.
-    """
+    """Return marginals, log partitions or samples; examples with independent parts are summed by part."""
     energy, whole = query.energy, replace(query, connected=True)
     if not is_divisible(energy):
         return answer(whole)

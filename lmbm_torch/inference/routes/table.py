@@ -1,4 +1,4 @@
-"""One table of routes: which routine answers which query.
+"""Table of routes: the routine for each query.
 
 A :class:`Query` asks a quantity of an energy. :data:`ROUTES` lists, for each kind of energy and quantity,
 with and without rules, pairs of a condition and a routine. The first routine whose condition holds answers.
@@ -169,7 +169,7 @@ class Routes(NamedTuple):
 
 
 def _enumerated(limit: int) -> int:
-    """Return the largest number of labels whose labellings are enumerated for the best one."""
+    """Return the largest number of labels for enumeration of the best labelling."""
     is_compiled = compiled("search.undirected", "branch and bound") is not None
     return limit if is_compiled else max(limit, LIMITS.without_numba)
 

@@ -1,9 +1,10 @@
-"""The labellings of a directed model by decreasing probability, until little is left: what that proves.
+"""Labellings of a directed model by decreasing probability, with a bound of the remaining probability.
 
-What a labelling's prefixes lack in probability no sum over labellings can gain: once the labellings left out
-have probability δ together, every marginal, and every expectation of a measure in [0, 1], is known to within
-δ. All labellings above a threshold are found in one pass through the labels (Dembczyński, Waegeman and
-Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be within the limit.
+Once the missing labellings have probability δ together, every marginal, and every expectation of a measure in
+[0, 1], is known
+to within δ. All labellings above a threshold are found in one pass through the labels (Dembczyński, Waegeman
+and Hüllermeier
+2012); the threshold falls until δ is reached, or provably cannot be reached within the limit.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ def likely_labellings(
     step: float,
     slack: float,
 ) -> LikelyLabellings | None:
-    """Those that :func:`lmbm_torch.inference.search.most_probable.labellings` finds, by the compiled kernel.
+    """Return the labellings of :func:`lmbm_torch.inference.search.most_probable.labellings`, by the compiled
+    kernel.
 
-    None where it does not suit: of other models than networks, elsewhere than on the CPU, or without numba
-    (said once).
+    None for other models than belief networks, on other devices than the CPU, or without numba (reported
+    once).
 
     Args:
-        model: the energy as searches see it, with what is known.
+        model: the energy for searches, with the known labels.
         step: of the logarithm of the threshold, from one pass to the next.
         slack: of the logarithm of the first threshold.
     """
@@ -77,7 +79,7 @@ def likely_labellings(
 
 
 def shares(log_prob: Tensor, left: Tensor) -> Tensor:
-    """The probability of each labelling, (batch, found), whose sum lacks what is left of 1."""
+    """Return the probability of each labelling, (batch, found), whose sum is 1 − ``left``."""
     best = log_prob.amax(1, keepdim=True)
     probability = (log_prob - best.where(best.isfinite(), 0)).exp()
     share = (1 - left) / probability.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
@@ -85,7 +87,7 @@ def shares(log_prob: Tensor, left: Tensor) -> Tensor:
 
 
 def _arrays(energy: DirectedEnergy) -> tuple[np.ndarray, ...]:
-    """The fields of the kernel's network."""
+    """Return the fields of the kernel's belief network."""
     ordered = energy.in_order()
     labels, cliques = energy.num_labels, ordered.cliques
     order = sorted(range(len(cliques)), key=lambda clique: cliques[clique][-1])
@@ -124,19 +126,20 @@ def labellings(
     mass_left: float = LIMITS.mass_left,
     max_labellings: int = LIMITS.labellings,
 ) -> LikelyLabellings:
-    """The most probable labellings of each example, best first, and the probability of all others.
+    """Return the most probable labellings of each example, best first, and the probability of all others.
 
     Args:
-        energy: a directed model, its labels of two or more values, on any device; the search itself runs on
-            the CPU.
-        known: labels that are given, NaN for a free one; only labellings that agree with it are found, and
-            probabilities are conditional on it.
-        mass_left: δ, what may be left out; 0 for nothing but the impossible.
-        max_labellings: found at most for an example, whose mass left may then be larger.
+        energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
+        known: given labels, NaN for a free label; only labellings that agree are found, and probabilities are
+            conditional on
+            the known labels.
+        mass_left: δ, the probability that may be left out; 0 to leave out impossible labellings alone.
+        max_labellings: the largest number of labellings for an example; the mass left may then be larger.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known``
-            of another shape or with other values; a negative mass; a limit that is no count.
+        ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
+            not sum to 1;
+            ``known`` of another shape or with other values; a negative mass; a limit that is no count.
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
@@ -152,9 +155,9 @@ def marginals(
     mass_left: float = LIMITS.mass_left,
     max_labellings: int = LIMITS.labellings,
 ) -> StateMarginals:
-    """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
+    """Return P(y_i = s) of each label and value, given ``known``, with errors of at most the mass left.
 
-    Where what is known is impossible, a known label has its value and all else is 0.
+    For impossible known labels, a known label has its value and all other probabilities are 0.
 
     Args, Raises: see :func:`labellings`.
     """
@@ -171,14 +174,14 @@ def affordable_labellings(num_labels: int, of_a_hundred_labels: int = LIMITS.lab
 
 
 def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:
-    """The most values that a label has."""
+    """Return the largest number of values of a label."""
     return max(energy.num_states) if isinstance(energy, SequentialEnergy) else 2
 
 
 def _chunks(
     energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, max_labellings: int
 ) -> Iterator[tuple[DirectedEnergy | SequentialEnergy, Tensor | None]]:
-    """The batch in parts whose prefixes fit into memory; checked as a whole."""
+    """Yield the checked batch in parts whose prefixes fit into memory."""
     model = Sequential.of(energy, known)
     most = int(model.labellings().clamp(max=max_labellings).max())
     step = max(1, part_bytes(_CHUNK_BYTES) // (most * (2 * energy.num_labels + 16)))
@@ -199,7 +202,7 @@ def _of_part(
 
 
 def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:
-    """The labellings of one chunk, by their own index, with probability 0 where an example has fewer."""
+    """Return the labellings of one chunk, by label index, with probability 0 for missing labellings."""
     device = model.device
     rows = torch.arange(model.batch_size, device=device)
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
@@ -235,7 +238,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
 
 
 def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
-    """The same with room for so many labellings of each example."""
+    """Return the same with room for ``most`` labellings of each example."""
     more = most - found.labels.shape[1]
     if not more:
         return found
@@ -244,7 +247,7 @@ def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
 
 
 def _total(passed: Sweep) -> Tensor:
-    """The probability of what is known: of all labellings that agree with it, and it may be of some more."""
+    """Return an upper bound of the probability of the known labels."""
     found = sum_by_row(passed.leaves.rows, passed.leaves.log_prob.exp(), len(passed.mass_left))
     return found + passed.mass_left
 
@@ -252,7 +255,7 @@ def _total(passed: Sweep) -> Tensor:
 def _by_example(
     model: Sequential, leaves: Prefixes, left: Tensor, log_known: Tensor, status: Status
 ) -> LikelyLabellings:
-    """The labellings found, (batch, most of an example, labels)."""
+    """Return the labellings found, (batch, most of an example, labels)."""
     counts = torch.bincount(leaves.rows, minlength=model.batch_size)
     place = ranks(leaves.rows, leaves.log_prob)
     shape = (model.batch_size, int(counts.max()))

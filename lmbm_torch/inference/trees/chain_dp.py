@@ -130,7 +130,7 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
 def sample(
     energy: ChainEnergy, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Int[Tensor, "num_samples batch length"]:
-    """Draw independent labellings from p(y), int64 with ``PADDING`` beyond a chain's end, last position first.
+    """Draw independent labellings from p(y), int64 with ``PADDING`` beyond a chain's end.
 
     Args:
         energy: see :func:`log_partition`.

@@ -49,7 +49,7 @@ def steps_of(
 def forward(
     first: Float[Tensor, "batch states"], steps: Float[Tensor, "batch steps states states"], total: Semiring
 ) -> tuple[Float[Tensor, "batch length states"], Float[Tensor, " batch"]]:
-    """Return the log-message to each position, at most 0, and the total by which the last message was lowered.
+    """Return the log-message to each position, at most 0, and the last message's total lowering.
 
     Args:
         total: a sum over an axis: ``torch.logsumexp``, or ``torch.amax`` for the best paths.
@@ -74,8 +74,7 @@ def backward(
 def trace(
     last: Int[Tensor, " batch"], pointers: Int[Tensor, "batch steps states"]
 ) -> Int[Tensor, "batch length"]:
-    """Return the states on the way back from each last state, given the state before each state of every step.
-    """
+    """Return the states on the way back from each last state, by pointers to the state before."""
     steps = pointers.shape[1]
     # Of step t and all after it: from the last state to the one before step t.
     back, reach = pointers, 1
@@ -88,8 +87,7 @@ def trace(
 
 
 def _scan(tables: Tensor, total: Semiring) -> tuple[Tensor, Tensor]:
-    """Return the product of each prefix of matrices, lowered to a largest entry of 0, and the total lowering.
-    """
+    """Return the product of each prefix of matrices, with largest entry 0, and the total lowering."""
     steps, reach = tables.shape[1], 1
     lowered = torch.zeros_like(tables[..., 0, 0]).detach()
     while reach < steps:

@@ -46,8 +46,7 @@ _POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
 
 
 class _Step(NamedTuple):
-    """Step to a position: log-potentials of the state and of the pair of states, and whether the step exists.
-    """
+    """Step to a position: log-potentials of the state and the pair of states, and existence."""
 
     unary: Tensor
     transition: Tensor
@@ -143,8 +142,7 @@ def largest(energy: ChainEnergy) -> float:
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return log-potentials less the largest along some axes, without change of probabilities, and the largest.
-    """
+    """Return log-potentials less the largest along some axes, and the largest."""
     if potentials.numel() and not (_is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
         potentials = potentials.clamp(min=FORBIDDEN)
     largest = potentials.detach().amax(axes, keepdim=True)
@@ -183,8 +181,7 @@ def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) ->
 
 
 def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch steps states states"]:
-    """Return exp(before_r + transition_rs + ahead_s), for log-messages from both sides, those ahead at most 0.
-    """
+    """Return exp(before_r + transition_rs + ahead_s), for log-messages from both sides."""
     limits = torch.finfo(before.dtype)
     if before.numel() and (
         not _is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
@@ -235,8 +232,7 @@ def backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def _best_scores(chains: Chains) -> list[Tensor]:
-    """Return the score of the best path to each state of each position, less the best score of the position.
-    """
+    """Return the score of the best path to each state of each position, less the position's best."""
     if chains.is_parallel:
         return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift

@@ -76,8 +76,7 @@ def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
 
 
 def families(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return each label and the labels in the label's margin: parents or, in a Boltzmann machine, neighbours.
-    """
+    """Return each label and the labels in the label's margin: parents, or neighbours in the graph."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()

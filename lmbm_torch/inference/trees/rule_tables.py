@@ -161,8 +161,7 @@ class _Tables:
         self.tables.append(table)
 
     def count(self, rules: _Together, buckets: Cliques) -> None:
-        """Join labels of ``rules`` where an elimination, given by the ``buckets``, brings the labels together.
-        """
+        """Join labels of ``rules`` in the ``buckets`` of an elimination that hold them."""
         singles = dict(zip(rules.labels, rules.weights, strict=True))
         join = partial(self._joined, rules)
         waiting: dict[int, list[_Counter]] = defaultdict(list)
@@ -177,8 +176,7 @@ class _Tables:
         reduce(join, waiting[roots])
 
     def _joined(self, rules: _Together, one: _Counter, other: _Counter) -> _Counter:
-        """Return the counter of both sets of labels, and add the table of its values where no rule is broken.
-        """
+        """Return the counter of both sets of labels, and add the counter's table."""
         least, most = one.least + other.least, one.most + other.most
         sums = one.sums[:, None] + other.sums
         allowed = np.all(sums + (rules.least - least) <= rules.bounds, axis=-1)

@@ -88,8 +88,7 @@ def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def axes_among(labels: Iterable[int], table: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of a table's axes for a table of the labels alone: 2 for these labels, 1 for all others.
-    """
+    """Return the sizes of a table's axes for these labels alone: 2 for the labels, else 1."""
     own = {*labels}
     return tuple(2 if label in own else 1 for label in table)
 

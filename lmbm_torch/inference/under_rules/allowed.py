@@ -45,8 +45,7 @@ def suits(energy: Any) -> bool:
 
 
 def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
-    """Return the allowed labellings of largest score, of an energy for which :func:`pairwise_enumeration.suits`
-    is true.
+    """Return the allowed labellings of largest score, by the compiled enumeration.
 
     Raises:
         ValueError: NaN or infinity in the energy, or rules of another size.

@@ -378,8 +378,7 @@ def _complete(
 def _dive(
     part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> Part:
-    """Return an allowed labelling by the better half each time; the nearest allowed labelling at a dead end.
-    """
+    """Return an allowed labelling by the better half each time; at a dead end the nearest allowed one."""
 
     def decoded(fixed: np.ndarray) -> list[Part]:
         rows = np.full(len(fixed), part.row)
