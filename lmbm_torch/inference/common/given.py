@@ -61,7 +61,7 @@ def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
     if known is None:
         return energy
     free = known.isnan()
-    # A label of ½ is a spin of 0, which says nothing.
+    # A label of ½ is a spin of 0, which is neutral.
     labels = clamp(torch.full_like(energy.unary, 0.5), known)
     return PairwiseEnergy(
         unary=torch.where(free, energy.local_fields(labels), 0),

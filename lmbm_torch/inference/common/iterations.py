@@ -73,7 +73,7 @@ class Settings(NamedTuple):
         return self.init.detach()
 
 
-# Whether every example has ended is asked this seldom where each question waits for the device.
+# Iterations between questions whether every example has converged, on a GPU: each question waits for the GPU.
 CHECK_EVERY = 8
 
 

@@ -51,9 +51,9 @@ __all__ = [
     "sample",
 ]
 
-# Bytes of one (labellings, batch, labels) tensor; an energy holds three or four of them at a time. On CPU
-# they share a cache of some 16 MiB (measured: 917 × 14 labels, 1 to 8 MiB are equally fast, 50 MiB take 1.7
-# times as long); elsewhere the launch of a kernel is what must be paid for.
+# Bytes of one (labellings, batch, labels) tensor; an energy holds three or four such tensors at a time. On
+# the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50 MiB take 1.7
+# times as long); on a GPU larger chunks save launches of kernels.
 CPU_CHUNK_BYTES = 4 * 2**20
 DEVICE_CHUNK_BYTES = 256 * 2**20
 
@@ -449,14 +449,14 @@ class _Labellings:
         values = objective(self.labels(numbers))
         if self.known is None:
             return values
-        # Not −∞: a chunk that holds nothing for an example would make the gradient of its logsumexp NaN.
+        # Not −∞: a chunk without labellings of an example would make the gradient of logsumexp NaN.
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
         """Return ``part`` of every chunk, differentiable; the backward pass recomputes several chunks."""
         if len(self.starts) == 1:
             return map(part, self.starts)
-        # At use: its first call imports torch's compiler, for seconds.
+        # Imported at use: the first call imports torch's compiler, for seconds.
         from torch.utils.checkpoint import checkpoint
 
         return (checkpoint(part, start, use_reentrant=False) for start in self.starts)

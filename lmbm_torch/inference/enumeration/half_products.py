@@ -22,10 +22,10 @@ from torch import Tensor
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
-# A smaller sum, where 1 is the product of what is largest in either half, may have lost terms: numbers below
-# 1e-308 are taken for 0.
+# Sum below which terms may be lost by underflow, relative to the product of both halves' largest factors:
+# numbers below 1e-308 become 0.
 LEAST_SUM = 1e-150
-# Bytes of a half's numbers of the examples that are summed together, and of a part of what they share.
+# Bytes of a half's numbers of the examples that are summed together, and of a part of the shared factors.
 BATCH_BYTES = 16 * 2**20
 SHARED_BYTES = 2**20
 
@@ -95,7 +95,7 @@ def log_partition(
     coupling, batches = coupling.double(), list(_batches(unary.double()))
     if len(batches) == 1:
         return _log_partition(unary.double(), coupling)
-    # At use: its first call imports torch's compiler, for seconds.
+    # Imported at use: the first call imports torch's compiler, for seconds.
     from torch.utils.checkpoint import checkpoint
 
     found = [checkpoint(_log_partition, rows, coupling, use_reentrant=False) for rows in batches]

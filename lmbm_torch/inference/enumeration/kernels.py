@@ -18,9 +18,10 @@ from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Fewer are enumerated in a millisecond as they come, without the kernel's compilation before.
+# Labels from which the kernel enumerates a directed model; fewer take a millisecond without the kernel's
+# compilation.
 LEAST_LABELS = 11
-# What is known and less probable is summed in logarithms.
+# Probability of known labels below which sums are computed in logarithms.
 LEAST_KNOWN = 1e-200
 
 
@@ -63,7 +64,7 @@ def kernel_for(energy: DirectedEnergy) -> ModuleType | None:
     return compiled("search.directed_sums", "enumeration")
 
 
-# Constraints whose labellings are kept.
+# Constraints whose allowed labellings are cached.
 NUM_KEPT = 16
 
 

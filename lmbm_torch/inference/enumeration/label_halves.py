@@ -24,11 +24,13 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Of fewer free labels all examples of a batch are faster enumerated at once than summed one by one.
+# Free labels from which examples are summed one by one, and for at most FEW examples; fewer labels are
+# enumerated faster for all examples at once (scripts/bench/label_sums.py).
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
-# As many labellings are enumerated while examples that share couplings and free labels are summed together.
+# Labellings of a batch, below which enumeration is faster than sums with shared couplings
+# (scripts/bench/label_sums.py).
 LEAST_SHARED = 2**15
-# Bytes of the scores that are summed together, which stay in the processor's cache.
+# Bytes of the scores that are summed together, which stay in the CPU's cache.
 BLOCK_BYTES = 2 * 2**20
 
 
@@ -79,7 +81,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
         return None if found is None else found.log_partition
     if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
         return None
-    # Either triangle has half of each coupling, and gets half of its gradient.
+    # Either triangle has half of each coupling and half of the gradient.
     energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
     unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
     order, log_sums = [], []
@@ -145,7 +147,7 @@ def _sums(
     own = spins @ unary[:middle] + (spins @ coupling[:middle, :middle] * spins).sum(1) / 2
     theirs = others @ unary[middle:] + (others @ coupling[middle:, middle:] * others).sum(1) / 2
     fields = spins @ coupling[:middle, middle:]
-    # Everything so far is a multiple of e^largest.
+    # All sums so far are multiples of e^largest.
     largest = torch.full_like(own[0], -torch.inf)
     total, ones = torch.zeros_like(largest), torch.zeros_like(unary)
     for rows in _blocks(len(own), len(theirs) * unary.itemsize):

@@ -176,14 +176,14 @@ class OneSide(BaseEnergy):
         return compiled("search.one_side", "enumeration")
 
 
-# A product of factors up to its exponential is a number of double precision, with room for their sums.
+# Logarithm of the largest product of factors in double precision, with room for sums.
 MOST_LOG = 680.0
 # Bytes of the labellings' odds at most, and of the factors of the examples that are computed together: two
-# tables of that size share the processor's cache.
+# tables of this size share the CPU's cache.
 MOST_BYTES = 16 * 2**20
 PART_BYTES = 4 * 2**20
-# Examples that are computed together even where their factors then take more: a product of matrices of one
-# row takes as long as one of four.
+# Examples that are computed together even beyond PART_BYTES: a matrix product of one row takes as long as a
+# product of four rows.
 FEWEST_ROWS = 8
 
 
@@ -245,7 +245,7 @@ class _LogPartition(torch.autograd.Function):
         sums = []
         for part in _parts(visible, hidden, coupling):
             sums.append(part.log_sums)
-            # A single one fills no more than a cache; of several, the gradient computes each anew.
+            # A single part fits into a cache; the gradient recomputes several parts.
             ctx.only_part = part if len(part.log_sums) == len(hidden) else None
         return torch.cat(sums)
 
@@ -261,7 +261,7 @@ class _LogPartition(torch.autograd.Function):
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
-        # Its memory is used again here, so that another gradient computes it anew.
+        # The part's memory is reused, and a second gradient recomputes the part.
         only, ctx.only_part = ctx.only_part, None
         for part in _parts(*tensors) if only is None else [only]:
             weights = part.posterior.mul_(gradient[part.rows, None])

@@ -42,13 +42,13 @@ TOLERANCE = 0.01
 # Probability that the likely labellings may leave out: most answers are proven then; where more is left, the
 # answers of samples are better (scripts/bench/expected_f1.py).
 MASS_LEFT = 0.3
-# Of a search for how probable the most probable labelling may be.
+# Nodes per label of a search that bounds the probability of the most probable labelling.
 _NODES_PER_LABEL = 10
-# Beyond so many, what is chosen among them is chosen for each example by itself.
+# Labels beyond which the answer by samples is computed for each example alone.
 _MANY_LABELS = 64
 # Bytes of one tensor over instances, labellings and labels.
 _CHUNK_BYTES = 2**27
-# Of each mass that may be left the next one's share.
+# Ratio of one mass left to the next, in a sequence of enumerations.
 _FEWER = 0.3
 
 
@@ -179,7 +179,7 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
-    # Labels are weighed by the sizes that an answer may have, too.
+    # Memory also depends on the possible sizes of an answer.
     values = max(labellings, energy.num_labels) * energy.num_labels
     step = max(part_bytes(_CHUNK_BYTES) // (8 * values), 1)
     for start in range(0, energy.batch_size, step):
@@ -227,17 +227,17 @@ def _of_the_likely(
         labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
         complete = likely.status.converged
         best, worth, most_known, regret = measure.judged(labels, probability, missing)
-        # What is left of a sum of probabilities by rounding is nothing.
+        # A regret of rounding size is 0.
         regret = regret.where(regret > labels.shape[-1] * torch.finfo(dtype).eps, 0)
         is_small = (regret <= tolerance) | (missing <= 0) | (left < min(tolerance, _FEWER**4))
         ends = ~complete | (is_small & (missing <= mass_left))
         bound = (most_known + missing).clamp(max=1)
         count = (probability > 0).sum(1)
-        # To find nothing that agrees with what is impossible takes no limit.
+        # The search for labellings that agree with impossible known labels is complete.
         ended = (regret <= tolerance) | complete | likely.log_known.isneginf()
         status = Status(regret <= 0, ended, count, regret.to(dtype))
         answer = Decoding(
-            # Where nothing was found, because what is known is impossible, the best of it means nothing.
+            # Without any labelling, because the known labels are impossible, the best labels are arbitrary.
             labels=clamp(best.where(count[:, None] > 0, 0), given),
             objective=worth.to(dtype),
             bound=torch.where((regret <= 0) & (missing <= 0), worth, bound.maximum(worth)).to(dtype),
@@ -271,7 +271,7 @@ def _put_samples(
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
-    # Of several networks, the labelling is sought that is best for all their samples together.
+    # For several belief networks, the best labelling against all samples together is sought.
     is_one = measure is F1 and len(members) == 1 and ancestral.is_for(members[0])
     step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
@@ -282,7 +282,7 @@ def _put_samples(
             best, mean, error = _of_samples(some, measure, num_samples, generator)
         answer.labels[rows] = best
         answer.objective[rows] = mean.to(answer.objective)
-        # Of a sample nothing is certain but that no measure is below 0.
+        # Samples prove nothing but measures of at least 0.
         answer.regret[rows] = answer.bound[rows]
         answer.status.residual[rows] = error.to(answer.status.residual)
         answer.status.exact[rows] = False
@@ -301,7 +301,7 @@ def _of_samples(
     else:
         best = torch.zeros_like(labels[:, 0])
         for row, drawn in enumerate(labels):
-            # What was never drawn is in no answer, and of a thousand labels that is most.
+            # Labels that were never drawn are in no answer: most of a thousand labels.
             ever = drawn.any(0)
             best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)

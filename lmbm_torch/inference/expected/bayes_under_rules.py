@@ -53,7 +53,7 @@ def _lost(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> T
 
 
 EXACT_MATCH = Measure(_most_probable, _is_same, _most, _lost)
-# Of the likely labellings so many are compared.
+# Likely labellings that are compared for the best allowed labelling.
 MAX_COMPARED = 256
 
 
@@ -109,10 +109,10 @@ def decode_most_probable(
     """
     found = _decode(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)
-    # Of what is allowed no other has a share that is larger by more than the residual.
+    # No other allowed labelling has a share that is larger by more than the residual.
     share = found.objective.double()
     excess = ((share + found.status.residual.double()) / share).log().to(objective)
-    # An impossible answer says nothing of others: −∞ and an infinite excess have no sum.
+    # For an impossible answer −∞ and an infinite excess have no sum.
     bound = (objective + excess).nan_to_num(0).clamp(max=0).maximum(objective)
     return Decoding(found.labels, objective, bound, found.status)
 
@@ -129,19 +129,19 @@ def _decode(
     likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
     answer = chosen.choose(labels, probability)
-    # The best of no labelling need not be what is known, either.
+    # The best of no labellings need not agree with the known labels, either.
     is_no_answer = _broken(answer, constraints) | (probability.sum(1) <= 0)
     for row in is_no_answer.nonzero()[:, 0].tolist():
         answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
-    # Probabilities are shares of what was found and of all that is left; they are larger where less of that
-    # is allowed, all by one factor, which is largest where nothing of it is.
+    # Probabilities are shares of the labellings found and the mass left. If less of the mass left is allowed,
+    # all probabilities grow by one factor, largest if no mass left is allowed.
     found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
     regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
-    # What is left of a sum of probabilities by rounding is nothing.
+    # A regret of rounding size is 0.
     regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
-    # To find nothing where all that is allowed is impossible takes no limit.
+    # The search is complete if all allowed labellings are impossible.
     converged = likely.status.converged | likely.log_known.isneginf()
     dtype = energies[0].dtype
     return Decoding(

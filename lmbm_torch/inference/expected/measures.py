@@ -21,9 +21,9 @@ from lmbm_torch.kernels.installed import compiled
 
 __all__ = ["F1", "HAMMING", "JACCARD", "MEASURES", "Measure", "labelling_of_most_f1"]
 
-# Labellings that are most probable, or drawn first, to try where not all pairs can be compared.
+# Candidate labellings for Jaccard, most probable or drawn first, if not all pairs are compared.
 LIKELY_CANDIDATES = 32
-# Answers with more labels are held to a cruder bound, for its table would be large.
+# Labels of an answer with a full table of F1 advantages; larger answers get a cruder bound.
 _TABLE_LABELS = 30
 
 
@@ -102,7 +102,7 @@ def _batched(labels: Tensor, probability: Tensor) -> Tensor:
 
 def _most_probable_values(labels: Tensor, probability: Tensor) -> Tensor:
     mass = _value_masses(labels, probability)
-    # Of equals the larger value, so that 1 where it is as probable as 0.
+    # The larger value at ties: 1 if as probable as 0.
     return mass.shape[-1] - 1 - mass.flip(-1).argmax(-1)
 
 
@@ -213,7 +213,7 @@ def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     No answer improves by another label, nor by a size above the number of these labels.
     """
     occurring = weights[..., 0].any(0).nonzero()[:, 0]
-    # At least one, for what is the best of none.
+    # At least one label, for the best of none.
     occurring = occurring if len(occurring) else torch.zeros_like(empty[:1], dtype=torch.int64)
     return weights[:, occurring], empty, occurring
 
@@ -259,7 +259,7 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
             + left[rows, None, None] * advantage
         )
         worth = worth.masked_fill((others < 0) | (others > num_labels - size), -torch.inf)
-        # Nothing at all: worth P(∅) and, where the answer is not empty either, 1 on what is left.
+        # The empty answer: worth P(∅) and, if the found answer is not empty, 1 on the mass left.
         nothing = empty[rows] + left[rows] * (size > 0)
         most[rows] = worth.flatten(1).amax(1).maximum(nothing)
     return (most - _f1_worth(weights, empty, found)).clamp(min=0)

@@ -17,7 +17,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "marginal_map"]
 
-# A flip must gain more than this many units of rounding of what it adds up, or it could be undone and redone.
+# Least gain of a flip, in units of the rounding of the summed terms, against endless flips.
 ROUND_OFF = 8.0
 
 

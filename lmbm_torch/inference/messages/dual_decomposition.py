@@ -37,7 +37,8 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginal_map"]
 
-# The gap overrates how far a bound can fall: after so many iterations without a lower one steps get shorter.
+# Iterations without a lower bound after which steps shrink by SHORTER: the gap overestimates the possible
+# decrease.
 PATIENCE = 5
 SHORTER = 0.7
 
@@ -83,7 +84,7 @@ def marginal_map(
     parts, length, waited = _parts(energy, known), torch.ones_like(objective), torch.zeros_like(iterations)
     left = torch.arange(energy.batch_size, device=energy.device)
     active = torch.ones_like(left, dtype=torch.bool)
-    # Those that are decided go: where that must be asked of a device, seldom.
+    # Decided examples leave the batch; on a GPU, where the question waits, less often.
     every = 1 if energy.device.type == "cpu" else ascent.CHECK_EVERY
     for iteration in range(num_iters):
         copies, copies_worth = _best_copies(parts)

@@ -76,7 +76,7 @@ class MatchedInference:
         self.num_iters = num_iters
         self.settings = {"tol": 1e-3, **given}
         if "message_dtype" in given:
-            # By name, so that a checkpoint holds plain types.
+            # By name: a checkpoint holds plain types.
             self.settings["message_dtype"] = str(given["message_dtype"]).removeprefix("torch.")
         found = self._resolved()
         Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()

@@ -318,9 +318,8 @@ class _AtFixedPoint(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             by_hidden = grad[:, None] * ctx.result.hidden
         if ctx.needs_input_grad[2]:
-            # A mean or a sum weighs all examples alike; for anything else propagation is repeated, because
-            # the pairwise beliefs of single examples were not kept.
-            # Those of a sum are one number in memory.
+            # A mean or a sum weighs all examples alike. Other weights repeat propagation, since the pairwise
+            # beliefs of single examples were not kept. Equal weights of a sum are one number in memory.
             alike = grad.stride(0) == 0 or bool((grad == grad[0]).all())
             by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, ctx.propagate, grad)
         return by_visible, by_hidden, by_coupling, None, None, None, None

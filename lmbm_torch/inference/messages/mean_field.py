@@ -93,7 +93,7 @@ def marginals(
     )
     entropy = (entr(labels) + entr(1 - labels)).sum(-1)
     if isinstance(energy, PairwiseEnergy):
-        # The score is linear in each label, so that its mean is that of the mean labels.
+        # The score is linear in each label: the mean score is the score of the means.
         return Marginals(labels, energy.score(labels) + entropy, status)
     # With the best r put in, the bound is the entropy of q less a free energy.
     hidden = energy.hidden_given_visible(labels)

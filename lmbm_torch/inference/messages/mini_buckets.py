@@ -43,7 +43,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["bounds"]
 
-# Structures whose buckets are kept.
+# Structures whose buckets are cached.
 NUM_STRUCTURES = 32
 
 
@@ -133,13 +133,14 @@ def _split(
     return parts or [_Open({label})]
 
 
-# The most memory for tables at once; examples beyond it are taken later.
+# Bytes of the tables of the examples that are computed together.
 MAX_BYTES = 2**30
-# How often each table's entries are counted: as it is, summed, and kept for the gradient.
+# Copies of each table's entries: the table, sums, and the copies for the gradient.
 COPIES = 6
-# Of Adam's steps: of the weights' logarithms, and of fields by the largest that couplings cause.
+# Step size of Adam: of the weights' logarithms, and of fields in units of the couplings' largest field
+# (scripts/bench/log_partition_bounds.py).
 LEARNING_RATE = 0.1
-# A weight's logarithm is at most so far from another's, beyond which quotients by it lose their digits.
+# Largest magnitude of a weight's logarithm: beyond, quotients by the weight lose their digits.
 MOST_LOGARITHM = 10.0
 
 
@@ -175,7 +176,7 @@ def bounds(
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     with torch.inference_mode(False):
         problem = _Problem.of(energy, known, width)
-        # Where nothing is split, both sides are one number.
+        # Without a split, both bounds are one number.
         both = [
             torch.cat([_tightened(each, sign, num_iters) for each in problem.pieces()]) + problem.constant
             for sign in ((-1, 1) if problem.is_split else (1,))

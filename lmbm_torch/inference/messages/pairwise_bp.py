@@ -42,16 +42,16 @@ __all__ = ["marginals", "max_marginals"]
 
 Array = NDArray[np.float64]
 
-# Beyond, matrices of labels by labels take more than 32 MB each.
+# Labels beyond which a matrix of labels by labels takes more than 32 MB.
 MAX_LABELS = 2000
-# A step changes no half log-odds by more: the quadratic model is good for that.
+# Largest change of a half log-odds in a step, the range of the quadratic model.
 LARGEST_STEP = 2.0
-# Curvature that a direction has at least, where the function is not convex.
+# Least curvature of a direction if the function is not convex.
 LEAST_CURVATURE = 1e-3
-# Of the fall that the slope promises a step must keep so much, and halvings until it does.
+# Least share of the predicted decrease in a step, and halvings of a step at most.
 SUFFICIENT = 1e-4
 MAX_HALVINGS = 30
-# Newton's method on pairs, safeguarded by bisection.
+# Iterations of Newton's method on pairs, safeguarded by bisection, and the relative rounding of the result.
 PAIR_ITERS = 100
 ROUND_OFF = 1e-14
 
@@ -144,7 +144,7 @@ def _step(model: Model, point: Point, gradient: Array) -> Point | None:
     if not np.isfinite(direction).all():
         return None
     direction *= min(1.0, LARGEST_STEP / np.abs(direction).max())
-    # By the means, whose derivative by the fields is their variance.
+    # By the means, with the variance as the derivative by the fields.
     slope = float((gradient * direction) @ _variance(point.fields))
     value = _free_energy(model, point)
     for halvings in range(MAX_HALVINGS):

@@ -44,7 +44,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals", "max_marginals"]
 
-# Weights further apart than this leave the chances of trees without correct digits on long chains.
+# Largest ratio of tree weights: beyond, the chances of trees lose all digits on long chains.
 MAX_WEIGHT_RATIO = 1e6
 
 
@@ -122,7 +122,7 @@ def _reweighted(
     graph = Graph.of(energy, known, tail)
     if tree_weights is not None:
         _check_weights(tree_weights, energy)
-    # Examples with the same trees are one.
+    # Examples with the same trees are computed once.
     coupled = graph.coupling.detach() != 0
     if bool((coupled == coupled[:1]).all()):
         coupled = coupled[:1]
@@ -180,6 +180,6 @@ def _upper_bound(
     fields, scaled = graph.fields(messages), graph.scaled_coupling
     cavities = graph.cavities(fields, messages)
     pairs = child * (graph.size(cavities + scaled) + graph.size(cavities - scaled)) / 2
-    # What the u add to the roots' fields is 0 where the messages repeat.
+    # The change of the messages adds 0 to the roots' fields at a fixed point.
     news = (child * (graph.answers(cavities, scaled) - messages)).sum(-1)
     return graph.constant + pairs.sum((-2, -1)) + (root * graph.size(fields + news / root)).sum(-1)

@@ -39,9 +39,9 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]
 
-# Seconds that a solver has to start: imports alone, but from a slow disk.
+# Seconds for the start of a solver: imports from a slow disk.
 START = 120.0
-# Seconds for its last answer once it was told to end, and between one telling and the next.
+# Seconds for the last answer after the signal to end, and between two signals.
 GRACE = 0.5
 AGAIN = 0.05
 
@@ -99,7 +99,7 @@ class SolverProcess:
         self.close()
         self._connection, theirs = Pipe()
         with theirs:
-            # -P: a module beside the file must not stand in for one of Python's own.
+            # -P: a module in the folder of the file must not replace a module of Python.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(self._file), str(theirs.fileno()), *self._arguments],
                 pass_fds=(theirs.fileno(),),
@@ -127,6 +127,7 @@ if find_spec("pytoulbar2") is None:
 
 __all__ = ["decode"]
 
+# Decimals of the costs in toulbar2, relative to the largest weight.
 DECIMALS = 9
 WORKER = Path(__file__).with_name("toulbar2.py")
 
@@ -192,7 +193,7 @@ def _solve(
         weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
         return Solution(np.zeros(len(fields)), -weights - settled, False, 0, scale)
     least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
-    # No cost is off by more than one of its last decimal.
+    # Each cost is rounded by at most one of the last decimal.
     unseen = (len(fields) + np.count_nonzero(np.triu(couplings))) * 10.0**-DECIMALS
     return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
 

@@ -191,7 +191,7 @@ def _decode(
     ]
     leaders = torch.tensor(np.array([solution.values for solution in solutions]).round())
     labels = task.settled.of_all(leaders).long()
-    # Out of time, the solver may not have come to look at where it started.
+    # At a limit, the solver may not have evaluated the start.
     found = task.decoding(task.better(task.improve(labels), start), solutions)
     return replace(found, nodes=found.status.num_iters)
 
@@ -214,9 +214,9 @@ def _solver(limits: dict[str, int | float]) -> highspy.Highs:
     Passing the model takes 0.2 ms for 14 labels and 3 ms for 100, far less than any search.
     """
     solver = highspy.Highs()
-    # Lets it be cancelled.
+    # Enables cancellation.
     solver.HandleUserInterrupt = True
-    # The tolerances add up over a hinge's products: at their default of 1e-6 a bound fell 1e-6 short.
+    # The tolerances add up over a hinge's products: at the default of 1e-6 a bound fell 1e-6 short.
     tolerances = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
     gaps = {"mip_rel_gap": 0.0, "mip_abs_gap": 0.0}
     for name, value in ({"output_flag": False} | tolerances | gaps | limits).items():

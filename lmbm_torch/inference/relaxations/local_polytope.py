@@ -35,7 +35,7 @@ from lmbm_torch.inference.trees.log_tables import Machine
 __all__ = ["LocalPolytope", "Parities", "Programme", "hinge_loss"]
 
 
-# Labels of a clique, whose parity has a product for each of its subsets: 4,083 for so many.
+# Labels of a clique, whose parity has a product for each subset: 4,083 for 12 labels.
 MOST_LABELS = 12
 
 
@@ -156,7 +156,7 @@ def _groups(energy: CliqueEnergy, labels: np.ndarray) -> tuple[list[np.ndarray],
     return groups, place
 
 
-# Of a row, in units of the largest weight: HiGHS drops coefficients below 1e-9, of which a row has hundreds.
+# Slack of a row, in units of the largest weight: HiGHS drops coefficients below 1e-9, hundreds in a row.
 ROUND_OFF = 1e-6
 
 
@@ -384,7 +384,7 @@ def _directions(
         product = variable[is_product] - parities.num_labels
         up[product[values[is_product] > 0]] = True
         down[product[values[is_product] < 0]] = True
-    # One that counts for nothing is bounded for the solvers' sake.
+    # A product without weight is bounded for the solvers' sake.
     return up | ~down, down | ~up
 
 

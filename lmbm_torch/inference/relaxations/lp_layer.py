@@ -71,7 +71,7 @@ def relaxed_labels(
     energy = first_order(energy, "lp_layer.relaxed_labels")
     labels = energy.num_labels
     if labels == 1:
-        # Without pairs there is a closed form, and no parameter of theirs, which cvxpylayers would miss.
+        # Without pairs there is a closed form; cvxpylayers would miss the pairs' parameter.
         return ((energy.unary / temperature + 1) / 2).clamp(0, 1)
     first, second = torch.triu_indices(labels, labels, 1, device=energy.device)
     both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
@@ -105,7 +105,7 @@ class LocalPolytope:
         self.constraints += [z <= y[first], z <= y[second], y[first] + y[second] - z <= 1]
         self.spins = 2 * y - 1
         self.spin_products = 4 * z - 2 * y[first] - 2 * y[second] + 1
-        # Which pairs each label is in.
+        # The pairs of each label.
         self.incidence = np.zeros((num_labels, len(first)))
         pair = np.arange(len(first))
         self.incidence[first, pair] = self.incidence[second, pair] = 1

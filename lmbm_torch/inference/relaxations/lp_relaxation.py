@@ -38,9 +38,9 @@ with naming_extras():
 
 __all__ = ["decode", "decode_hinge"]
 
-# A solver's one half, which may lie on either side of it, is rounded to 0 as a tie of scores would be.
+# Threshold of rounding: a solver's ½, on either side, becomes 0, as a tie of scores does.
 HALF = 0.5 + 1e-6
-# Programmes of fewer variables, those of some 150 dense labels, are solved too soon for anybody to interrupt.
+# Variables of a programme, some 150 dense labels, below which the solver is too fast for an interruption.
 SOON = 10_000
 
 
@@ -129,11 +129,11 @@ def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver
     num_rows, num_columns = polytope.shape
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    # Presolve would take away what later examples' weights are written into.
+    # Presolve would remove entries for later examples' weights.
     settings.presolve_enable = False
     settings.input_sparse_dropzeros = False
-    # It would be done for the first example alone. Weights come scaled, and where the optimum is not unique
-    # an example's answer must not depend on the one that came first.
+    # Equilibration would use the first example alone. Weights are scaled already, and an example's answer
+    # must not depend on the first example if the optimum is not unique.
     settings.equilibrate_enable = False
     none = np.zeros(num_columns + 1, dtype=np.int64)
     return clarabel.DefaultSolver(

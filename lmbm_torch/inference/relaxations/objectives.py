@@ -33,20 +33,20 @@ from lmbm_torch.shapes import Float, Int, Known, Shaped
 
 __all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
 
-# What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
-# objective, whichever is larger.
+# Remaining gap of an answer that counts as exact, as a share of the largest weight or of the objective,
+# whichever is larger.
 TOLERANCE = 1e-6
-# Where the largest weight is more than so many times the median one, labels that it decides are settled first
-# (:mod:`lmbm_torch.inference.relaxations.persistency`). If it stays so, the tolerance is a share of so many
-# median # weights: below the solvers' own, which is a share of the largest weight, nothing is exact or a
-# bound.
+# Ratio of the largest to the median weight beyond which dominated labels are settled first
+# (:mod:`lmbm_torch.inference.relaxations.persistency`). If the ratio stays larger, the tolerance is a share
+# of this number of median weights: nothing is exact below the solvers' own tolerance, a share of the largest
+# weight.
 WIDE = 1e3
 SOLVER_TOLERANCE = 1e-8
-# A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
+# Least gain of a flip, as a share of the summed terms of the loss, against endless flips.
 ROUND_OFF = 1e-13
-# Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
+# Flips of one labelling per label at most; a hundred labels of dense models take one each.
 FLIPS_PER_LABEL = 10
-# Bytes of margins after every possible flip, of the examples that are improved together.
+# Bytes of the margins after every possible flip, of the examples that are improved together.
 FLIP_BYTES = 2**23
 
 
@@ -110,7 +110,7 @@ class Hinge:
 
     def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
         margins = energy.local_margins(labels)
-        # A flip of label i turns m_i round, and takes twice what its cliques add to it off every other m_j.
+        # A flip of label i inverts m_i, and takes twice the terms of the label's cliques off every other m_j.
         if isinstance(energy, CliqueEnergy):
             members, own = energy.membership, energy.weight * energy.parities(labels)
             change = 2 * (members * own[:, None]) @ members.mT
@@ -168,7 +168,7 @@ class Task:
     @cached_property
     def settled(self) -> Settled:
         """Return the remaining problem, smaller for examples with dominant weights."""
-        # What weights decide a rule may forbid.
+        # A rule may forbid the labels that weights decide.
         if isinstance(self.precise, CliqueEnergy) or self.constraints is not None:
             return Settled.nothing(self.precise, self.known)
         largest = _magnitudes(self.precise).amax(1)
@@ -198,7 +198,7 @@ class Task:
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         if constraints is not None:
             check_rules(energy, constraints, known)
-        # Without its constant, which no solver needs to see.
+        # Without the constant, which solvers do not need.
         precise = energy.to("cpu", torch.float64)
         precise = replace(precise, constant=torch.zeros_like(precise.constant))
         given = torch.full((energy.batch_size, energy.num_labels), torch.nan).double()
@@ -274,7 +274,7 @@ class Task:
         proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64)
         typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
         is_wide = scale > WIDE * typical
-        # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
+        # A bound beyond a labelling's loss, by the solver's tolerance, becomes the labelling's loss.
         round_off = ROUND_OFF * settled.abs()
         bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale - round_off
         open_loss = (loss + settled).abs()

@@ -98,7 +98,7 @@ def _settle_score(found: Settled, row: int) -> None:
     while True:
         own, couplings = np.abs(unary), np.abs(pairwise)
         strongest, total = couplings.max(1), couplings.sum(1)
-        # The largest that dominates; −1 without weights.
+        # The largest dominant weight; −1 without weights.
         by_field = np.where(own >= total, own, -1)
         by_coupling = np.where(2 * strongest >= total + own, strongest, -1)
         dominant = np.maximum(by_field, by_coupling)

@@ -32,7 +32,7 @@ from lmbm_torch.shapes import Float, Int
 
 __all__ = ["SparseMarginals", "marginals"]
 
-# Numbers below this share of the scores are zero for the active set, whose linear algebra is in float64.
+# Numbers below this share of the scores are 0 for the active set, with linear algebra in float64.
 ROUND_OFF = 1e-11
 
 
@@ -208,7 +208,7 @@ def _search(
         rows = open_rows.tolist()
         mean = torch.tensor(np.array([active[row].mean for row in rows]))
         part = precise.select(open_rows)
-        # The objective's gradient: what each labelling adds to it at the present mean.
+        # The objective's gradient: the gain of each labelling at the present mean.
         best = decoder(part.add_unary(-2 * temperature * mean))
         shift = temperature * mean.sum(-1)
         labels = best.labels
@@ -249,7 +249,7 @@ class _Distribution(torch.autograd.Function):
         labellings, found = ctx.saved_tensors
         there = (found > 0).double()
         spins = to_spins(labellings, torch.float64) * there[..., None]
-        # Rows that only fill up stand for themselves.
+        # Filler rows are independent.
         inner = ctx.temperature * spins @ spins.mT + torch.diag_embed(1 - there)
         above = torch.cat([inner, there[..., None]], -1)
         below = torch.cat([there, there.new_zeros(len(there), 1)], -1)

@@ -21,7 +21,7 @@ import numpy as np
 from pytoulbar2 import CFN, pytb2  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
 SPINS = np.array([-1.0, 1.0])
-# Seconds of processor time after which toulbar2 would end by itself: as good as never.
+# Seconds of CPU time after which toulbar2 would end by itself.
 NEVER = 10**8
 
 
@@ -45,9 +45,9 @@ def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarra
 
 def serve(connection: Connection, decimals: int) -> None:
     """Report answers to problems until the other end is closed."""
-    # Ctrl-C reaches every process of a terminal; the one that asked decides what becomes of it.
+    # Ctrl-C reaches every process of a terminal; the calling process decides about this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Until toulbar2 listens to it, it would end this process.
+    # Before toulbar2 listens, the signal would end this process.
     signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
     fcntl.fcntl(connection.fileno(), fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(connection.fileno(), fcntl.F_GETFL)
@@ -58,7 +58,7 @@ def serve(connection: Connection, decimals: int) -> None:
             couplings = np.frombuffer(connection.recv_bytes()).reshape(len(fields), -1)
         except EOFError:
             return
-        # No Python runs during a search: where the other end is closed meanwhile, SIGIO ends this process.
+        # No Python code runs during a search: SIGIO ends this process if the other end is closed.
         fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
         answer = None if connection.poll() else solve(fields, couplings, decimals)
         fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags)

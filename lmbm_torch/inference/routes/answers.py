@@ -45,7 +45,7 @@ __all__ = [
 
 
 def under_own_rules(query: Query) -> Any:
-    """Return the answer for the energy within a restricted energy, under the energy's and the query's rules."""
+    """Return the answer for the energy within a restricted energy, under the rules of both."""
     energy: RestrictedEnergy = query.energy
     others = query.constraints
     if others is not None:
@@ -67,7 +67,7 @@ def as_pairs(query: Query) -> Any:
 def normalised(query: Query) -> Float[Tensor, " batch"]:
     """Return the log partition 0 of a directed model without known labels."""
     query.energy.check_values()
-    # A sum of nothing, so that a gradient flows, of zero.
+    # A sum of no terms lets a gradient of zero flow.
     return query.energy.unary[:, :0].sum(-1)
 
 
@@ -168,8 +168,8 @@ def best_by_parts(query: Query) -> Decoding:
     found, left = None, torch.arange(energy.batch_size, device=energy.device)
     is_directed = isinstance(energy, DirectedEnergy)
     if is_directed or query.constraints is None:
-        # What a search of the whole proves soon is not taken apart. Under rules one of a Boltzmann machine
-        # that ends soon is none: what is around it goes on.
+        # A quick proof for all labels needs no parts. Under rules a quick end of a Boltzmann machine's search
+        # is no proof: the search around goes on.
         most = LIMITS.soon_nodes
         found = _searched(query, most if query.nodes is None else min(most, query.nodes))
         left = _open_rows(found)
@@ -260,7 +260,7 @@ def _asked(query: Query, problem: Problem) -> Any:
     """Return the answer for parts, which have no further parts."""
     constraints = problem.constraints
     if constraints is None and query.constraints is not None and query.quantity not in BEST:
-        # Where rules hold of other parts, sums of this one are exact, too, or refused.
+        # If rules hold for other parts, sums of this part are exact, too, or refused.
         constraints = Constraints((), tuple(map(str, range(problem.energy.num_labels))))
     given: dict[str, Any] = {"energy": problem.energy, "known": problem.known, "constraints": constraints}
     return answer(replace(query, connected=True, **given))

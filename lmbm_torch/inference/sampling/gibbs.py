@@ -97,7 +97,7 @@ def uncoupled_blocks(energy: PairwiseEnergy, known: Known | None) -> list[Block]
     coupled = energy.pairwise != 0
     rows = (coupled if coupled.ndim == 2 else coupled.any(0)).cpu()
     blocks: list[list[int]] = []
-    # For each block, which labels it is coupled with.
+    # The labels that each block is coupled with.
     reach: list[Tensor] = []
     for label in range(energy.num_labels):
         free = next((place for place, reached in enumerate(reach) if not reached[label]), len(blocks))

@@ -64,7 +64,7 @@ class Ladder:
         """
         pairs = (len(visible) - first) // 2
         hot, cold = slice(first, first + 2 * pairs, 2), slice(first + 1, first + 2 * pairs, 2)
-        # Fields of the machine's own state, and of its neighbour's.
+        # Fields of the model's own state, and of the neighbour's state.
         of_hot, of_cold = (
             self.hidden_fields(visible[other], own) for own, other in ((hot, cold), (cold, hot))
         )

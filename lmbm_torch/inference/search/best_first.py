@@ -36,7 +36,7 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_depth_first"]
 
-# Bytes of all open prefixes; beyond it examples are searched in smaller groups, and one alone is ended.
+# Bytes of all open prefixes; beyond, examples are searched in smaller groups, and a single example ends.
 OPEN_BYTES = 2**29
 
 
@@ -168,7 +168,7 @@ def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
         prefixes = front.open[position]
         chosen = going[prefixes.rows] & front.may_win(prefixes)
         chosen &= prefixes.log_prob >= least[prefixes.rows]
-        # The best of them, lest a round of many prefixes goes beyond the limit.
+        # The best prefixes alone: a round of many prefixes must not exceed the limit.
         left = (front.limit - front.nodes)[prefixes.rows]
         chosen &= ranks(prefixes.rows, torch.where(chosen, prefixes.log_prob, -torch.inf)) < left
         if bool(chosen.any()):
@@ -182,10 +182,10 @@ def dive(front: Front, going: Bool[Tensor, " batch"]) -> None:
         depth[prefixes.rows[going[prefixes.rows]]] = position
     for position in range(front.model.num_labels):
         prefixes = front.open[position]
-        # Below the deepest prefix there are none but its own descendants.
+        # Below the deepest prefix all prefixes are descendants.
         chosen = (depth <= position)[prefixes.rows] & (ranks(prefixes.rows, prefixes.log_prob) == 0)
         chosen &= front.may_win(prefixes)
-        # A limit does not keep an example from its first labellings.
+        # Every example gets the first labellings in spite of a limit.
         chosen &= ((front.nodes < front.limit) | ~front.is_full)[prefixes.rows]
         if bool(chosen.any()):
             front.expand(position, chosen)
@@ -220,7 +220,7 @@ def search(
         is_within = front.nodes < front.limit
         if bool((going & is_within).any()):
             one_round(front, going & is_within)
-        # Those that the limit meets get labellings all the same.
+        # Examples at the limit get labellings in spite of the limit.
         if bool((late := going & ~is_within & ~front.is_full).any()):
             dive(front, late)
         elif not bool((going & is_within).any()):

@@ -34,7 +34,7 @@ from lmbm_torch.kernels.search.plain.directed import Found, SearchProblem
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 
-# Far above the round-off of the sums, so that what ties ties whatever the order of summation.
+# Largest difference of tied losses, as a share of a label's largest loss: far above the rounding of sums.
 ROUND_OFF = 1e-12
 
 
@@ -218,7 +218,7 @@ class HingeSearch:
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
         search = kernels("search.directed", "branch and bound").search_arrays
-        # By take, which leaves rows contiguous.
+        # Rows stay contiguous by take.
         found = search(self.problem._replace(fields=cast(Any, unary.take(self.ordering, 1))))
         return found._replace(labels=found.labels.take(self.positions, 2))
 
@@ -242,8 +242,8 @@ def _search(
     free = energy.num_labels if known is None else int((spins == 0).sum(1).min())
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
-    # By index_select: indexing wakes torch's threads, whose spinning keeps the search's own off the cores
-    # (1,196 images of Scene on a busy machine: 8 ms with it, 1 ms without).
+    # By index_select: indexing wakes torch's threads, whose spinning keeps the search's threads off the cores
+    # (1,196 images of Scene on a busy computer: 8 ms with indexing, 1 ms without).
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)

@@ -37,7 +37,7 @@ from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
 from lmbm_torch.verdicts import searched_on_host
 
-# Under rules: of each mass that may be left the next one's share, and the least that is still something.
+# Under rules: the ratio of one mass left to the next, and the least positive mass left.
 _FEWER = 0.1
 _LEAST = 1e-9
 
@@ -128,10 +128,10 @@ def labellings(
     limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
     found = [most_probable.labellings(energy, **limits) for energy in energies]
     log_known = torch.stack([each.log_known for each in found])
-    # Members to which what is known is more probable count for more.
+    # Members with a larger probability of the known labels count for more.
     share = log_known.softmax(0).nan_to_num(1 / len(found))
     left = (share * torch.stack([each.mass_left for each in found])).sum(0)
-    # Nor does it matter what a member leaves out to which it is impossible.
+    # The mass left of a member without such labellings does not matter.
     is_idle = share == 0
     status = Status(
         exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
@@ -229,7 +229,7 @@ def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float
     flat = found.labels.flatten(0, 1).cpu().numpy()
     broken = torch.from_numpy(constraints.violated(flat).any(1)).to(found.labels.device)
     probability = found.probability.masked_fill(broken.unflatten(0, found.labels.shape[:2]), 0)
-    # What is left may be allowed altogether.
+    # The mass left may be allowed altogether.
     total = probability.sum(1) + found.mass_left
     nothing = total <= 0
     left = torch.where(nothing, 1, found.mass_left / total)
@@ -305,7 +305,7 @@ def _search(
         unseen = combine(torch.stack([found.bound for found in proposals]))
         labels[rows] = candidates[torch.arange(len(rows), device=device)[:, None], which]
         objective[rows], last = best, best[:, -1]
-        # Members that agree sum the same losses, but not in the same order.
+        # Equal members sum the same losses in another order.
         size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
         proven = unseen <= last + 2 * num_labels * torch.finfo(size.dtype).eps * size
         # Where all labellings were proposed none is left to be better.

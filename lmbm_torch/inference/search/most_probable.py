@@ -109,9 +109,9 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().double().numpy())
 
 
-# A pass finds the labellings that are up to this factor less probable than those of the pass before.
+# Logarithm of the ratio of one pass's threshold to the next.
 _STEP = math.log(8)
-# Of the first threshold, lest rounding puts it above the labelling that it is that of.
+# Slack of the first threshold's logarithm against rounding.
 _SLACK = 1e-9
 # Bytes of the prefixes of one pass.
 _CHUNK_BYTES = 2**28
@@ -217,14 +217,15 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     while len(rows):
         passed = sweep(model.select(rows), threshold, max_labellings)
         total = _total(passed)
-        # Of what is known to be impossible nothing is found.
+        # For impossible known labels no labelling is found.
         share = torch.where(total > 0, passed.mass_left / total, 1)
         is_reached = share <= mass_left
-        # What is left is less probable than the threshold, each by itself: so many at least are missing.
+        # Each missing labelling is less probable than the threshold: a lower bound of the number of missing
+        # labellings.
         missing = (share - mass_left) * total / threshold.exp()
         count = torch.bincount(passed.leaves.rows, minlength=len(rows))
         is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
-        # What is too improbable for its sum to be a number gets none by a lower threshold.
+        # A lower threshold does not help against an underflow of the total.
         ends = is_reached | is_cut | (total <= 0)
         nodes[rows] += passed.nodes
         left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached

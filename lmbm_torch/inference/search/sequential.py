@@ -239,7 +239,7 @@ def _kept(children: Prefixes, least: Tensor, width: int) -> Tensor:
     """Return whether each prefix is kept, (nodes,)."""
     is_likely = children.log_prob >= least[children.rows]
     counts = torch.bincount(children.rows[is_likely], minlength=len(least))
-    # To rank all prefixes takes a third of a pass, and most passes have room for all that are likely.
+    # Ranking all prefixes takes a third of a pass; most passes have room for all likely prefixes.
     if int(counts.min()) >= 1 and int(counts.max()) <= width:
         return is_likely
     place = ranks(children.rows, children.log_prob)

@@ -38,8 +38,8 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_by_flips", "decode_hinge"]
 
-# Under rules, while an example is not proven: nodes of the search that has them inside, and parts for those
-# that have them around. Either is fast where the other one is not.
+# Nodes of the search with rules inside, and parts of the search with rules around, for examples without a
+# proof: each search is fast where the other is slow (scripts/bench/rules.py).
 STAGES = ((300, 30), (20_000, LIMITS.parts))
 
 

@@ -49,7 +49,7 @@ from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
 
 __all__ = ["Group", "Inequalities", "Proof", "Relaxation", "longer", "minimise", "triangles"]
 
-# Spins that agree best with an inequality already there: two of them make it one of two more signs.
+# Candidate spins for the extension of an inequality by two signs (scripts/bench/dense_map.py).
 PARTNERS = 24
 
 
@@ -220,7 +220,7 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
     along = np.einsum("mki,mk->mi", products[group.spins], group.signs, dtype=np.float64)
     np.put_along_axis(along, group.spins.astype(np.intp), 0.0, 1)
     partners = np.argsort(-np.abs(along), kind="stable")[:, :PARTNERS]
-    # Spins of the inequality itself come last; where there are few others they are barred.
+    # Spins of the inequality come last, and are barred if other spins are few.
     barred = (partners[:, :, None] == group.spins[:, None]).any(2)
     chosen = np.take_along_axis(along, partners, 1)
     pairs = products[partners[:, :, None], partners[:, None]]
@@ -246,8 +246,9 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
     return found.select(np.sort(first)[:most])
 
 
+# Pairs of steps and gradient changes of L-BFGS.
 MEMORY = 10
-# A step must achieve this share of what the gradient promises, and is halved until it does, so many times.
+# Least share of the predicted decrease in a step, and halvings of a step at most.
 SUFFICIENT, HALVINGS = 1e-4, 12
 
 
@@ -289,7 +290,7 @@ def minimise(
         if moved @ change > 0:
             pairs.append((moved, change))
         elif not pairs:
-            # As far as this step went there is no curvature.
+            # No curvature along this step.
             step *= 4
         point, value, gradient = trial, found, slope
     return point
@@ -312,15 +313,17 @@ def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], st
     return result
 
 
-# Of α, as a share of λ_max(C)/n: where it begins, by what it falls in each round, where it stays.
+# Penalty α as a share of λ_max(C)/n: the first value, the factor of each round, the last value; and steps of
+# L-BFGS in a round (scripts/bench/dense_map.py).
 FIRST, FALL, LAST = 1.3, 0.6, 0.4
 STEPS = 25
-# Inequalities are added where they are violated by more, so many of each size for a spin at most.
+# Violations from which inequalities of three and five signs are added, and inequalities of each size per spin
+# at most (scripts/bench/dense_map.py).
 TRIANGLE, PENTAGON = 0.02, 0.05
 MOST_ADDED = 5
-# Inequalities that longer ones are sought from, for a spin.
+# Inequalities per spin that are extended by two signs.
 EXTENDED = 6
-# A multiplier below this share of the largest is none.
+# Multipliers below this share of the largest multiplier are dropped.
 NEGLIGIBLE = 1e-7
 EPSILON = np.finfo(np.float64).eps
 
@@ -515,7 +518,7 @@ class Relaxation:
         base = self.problem.constant + float(linear @ point)
         leading = vectors[:, -1]
         reach = max(0.0, float(np.abs(leading).sum() - 2 * np.abs(leading).min()))
-        # Each entry and each eigenvalue is off by a few roundings of what has been added up.
+        # The rounding of each entry and each eigenvalue is a few units of the summed magnitudes.
         weights = np.abs(linear * point).sum() + abs(self.problem.constant)
         entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
         if self.problem.hinge is not None:

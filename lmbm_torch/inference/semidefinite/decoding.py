@@ -151,7 +151,7 @@ def _decode(
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
     settled = Settled.nothing(task.precise, task.known)
-    # What dominant weights and roof duality decide is so in a best labelling, not in the further ones.
+    # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
     if top_k == 1 and constraints is None:
         settled = rule.settle(task.precise, task.known)
         if isinstance(rule, Score):

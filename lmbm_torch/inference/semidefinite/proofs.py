@@ -32,7 +32,8 @@ from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, least_de
 
 __all__ = ["Multipliers", "OpenPart"]
 
-# Below the answers' value, as a share of a label's largest score: checking rounds otherwise than this.
+# Distance of a leaf's bound from the answers' value, as a share of a label's largest score: a checker rounds
+# differently.
 CLEARANCE = 1e-8
 
 
@@ -146,7 +147,7 @@ class OpenPart:
         prices = np.ldexp(self.relaxation.prices, self.exponent)
         used = prices > 0
         problem, diagonal = self.relaxation.problem, self.relaxation.diagonal
-        # Squares of spins are a constant to whoever reads this.
+        # Squares of spins are a constant in the checker.
         if problem.hinge is not None:
             diagonal = diagonal - problem.hinge.weighted(self.relaxation.losses).diagonal()
         which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)

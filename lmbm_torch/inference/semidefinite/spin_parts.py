@@ -26,7 +26,7 @@ from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, search
 
 __all__ = ["Example", "Labellings", "best_labellings", "common_unit", "merge_implied"]
 
-# Spins that are tried although those before them implied nothing: of dense problems all are like that.
+# Spins without an implication in a row after which the search for implications ends, as in dense problems.
 FRUITLESS = 8
 
 
@@ -36,7 +36,7 @@ def merge_implied(problem: SpinProblem) -> SpinProblem:
     while place < len(problem) and fruitless < FRUITLESS:
         one, other = (_implied(problem, place, sign) for sign in (1, -1))
         fruitless += 1
-        # From the last one on, so that the others keep their places.
+        # From the last spin on: earlier spins keep their places.
         for spin in np.flatnonzero(one * other)[::-1]:
             kept, sign = (0, one[spin]) if one[spin] == other[spin] else (place, one[spin])
             problem = problem.merged(int(spin), kept, int(sign))
@@ -52,9 +52,9 @@ def _implied(problem: SpinProblem, place: int, sign: int) -> np.ndarray:
     return np.insert(np.insert(spins, place - 1, 0), 0, 0)
 
 
-# Far above the round-off of the sums: values tie that differ by a smaller share of a label's largest loss.
+# Largest difference of tied values, as a share of a label's largest loss: far above the rounding of sums.
 ROUND_OFF = 1e-12
-# Weights that are all multiples of one number, none of them of more, have exact sums.
+# Largest multiple of a common unit with exact sums in double precision.
 MOST_MULTIPLES = 2.0**40
 
 
@@ -178,7 +178,7 @@ def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) 
     spins = found.spins[rows]
     spins[:, labels] = part.spins[columns]
     values = sums.ravel()[order]
-    # Any other labelling is another one here or there, or a sum that was left out.
+    # Any other labelling differs in the earlier parts or in this part, or is a dropped sum.
     elsewhere = max(
         found.others + max(part.values[0], part.others), part.others + max(found.values[0], found.others)
     )

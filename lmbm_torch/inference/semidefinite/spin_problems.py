@@ -265,7 +265,7 @@ class SpinProblem:
         Args:
             known: spins of the labels, all spins but the first, 0 for free labels.
         """
-        # From the last one on, so that the others keep their places.
+        # From the last spin on: earlier spins keep their places.
         labels = np.flatnonzero(known)[::-1]
         return self.merged_by((int(label) + 1, 0, int(known[label])) for label in labels)
 
@@ -277,9 +277,9 @@ def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
     return around
 
 
-# Gains that are no larger, as a share of all weights, are rounding.
+# Gains up to this share of all weights are rounding.
 LEAST = 1e-12
-# Flips of a tabu search for each spin, and those for which a spin that was flipped stays.
+# Flips of a tabu search per spin, and flips for which a flipped spin stays (scripts/bench/dense_map.py).
 TABU_FLIPS, TABU_TENURE = 20, 10
 
 
@@ -369,7 +369,7 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
             free[rows] = False
             if not free.any():
                 break
-        # A labelling that breaks a rule is not offered to anyone.
+        # A labelling that breaks a rule is dropped later.
         labels[free, label] = wished[free, label]
     repaired = np.ones_like(spins)
     repaired[:, owner] = (2 * labels - 1) * problem.sign[1:]
@@ -382,7 +382,7 @@ def _climb_allowed(problem: SpinProblem, row: np.ndarray, least: float) -> np.nd
     assert problem.rules is not None
     one = problem.rules.one[problem.rules.literal == 0]
     for _ in range(10 * len(row)):
-        # What a flip takes of what each rule leaves.
+        # The decrease of each rule's slack by each flip.
         taken, left = 2 * one * row, (one @ row)[:, None]
         gains = problem.flip_gains(row, problem.matrix @ row)
         single = np.where((left < taken).any(0), -np.inf, gains)

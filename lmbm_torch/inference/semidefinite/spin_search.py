@@ -27,15 +27,17 @@ from lmbm_torch.kernels.threads import share
 
 __all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
 
-# Parts of fewer spins are enumerated.
+# Spins below which a part is enumerated.
 ENUMERATED = 10
-# A part's rounds: it is split once its bound, at its last pace, would need more than so many further ones.
+# Rounds of a part and of the root: a part is split if the bound, at the last pace, needs more further rounds
+# (scripts/bench/dense_map.py).
 PATIENCE = 6
 FIRST_PATIENCE = 12
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 60
+# Random hyperplanes of a round.
 HYPERPLANES = 12
-# Parts that are looked at beside each other, however many cores there are: no result depends on that.
+# Parts that are examined in parallel, whatever the number of cores: results do not depend on the computer.
 TOGETHER = 4
 
 
@@ -216,7 +218,7 @@ def prove_bound(
     for number in range(MOST_ROUNDS):
         proof = relaxation.round()
         best.offer(_labellings(relaxation, proof, generator))
-        # What the leading vector says has been looked at.
+        # The leading vector's labelling has been examined.
         proven = min(proof.others, proof.bound) if proof.others <= best.threshold else proof.bound
         pace, own = own - proven, min(own, proven)
         bound = min(bound, own)

@@ -19,8 +19,8 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 __all__ = ["backward", "fits", "forward", "steps_of", "trace"]
 
-# Bytes of one (batch, steps, states, states, states) tensor, of which a round reads and writes some five.
-# Above it a loop over positions is faster on a device, too: by arithmetic (4 µs a launch, 3 TB/s), unproven.
+# Bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such tensors.
+# A loop over positions is estimated faster for larger tensors (4 µs a launch, 3 TB/s; not measured).
 MOST_BYTES = 64 * 2**20
 
 Semiring = Callable[[Tensor, int], Tensor]
@@ -76,7 +76,7 @@ def trace(
 ) -> Int[Tensor, "batch length"]:
     """Return the states on the way back from each last state, by pointers to the state before."""
     steps = pointers.shape[1]
-    # Of step t and all after it: from the last state to the one before step t.
+    # From the last state to the state before step t, through step t and all later steps.
     back, reach = pointers, 1
     while reach < steps:
         joined = back[:, :-reach].gather(-1, back[:, reach:])

@@ -35,12 +35,12 @@ __all__ = [
     "trace",
 ]
 
-# Stands for −∞: far below any sum of log-potentials, yet sums of it stay finite, so that no −∞ − (−∞) arises
-# in a gradient.
+# Log-potential instead of −∞: far below any sum of log-potentials, with finite sums and gradients.
 FORBIDDEN = -1e30
-# Sums of larger log-potentials in float32 are rounded by 1e-5 and more: relative errors of probabilities.
+# Magnitude of log-potentials in float32 beyond which sums are rounded by 1e-5 and more, the relative error of
+# probabilities.
 COARSE = 100.0
-# The same of float64.
+# The same magnitude in float64.
 COARSE_DOUBLE = COARSE * 2.0**29
 _POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
 
@@ -186,7 +186,7 @@ def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch
     if before.numel() and (
         not _is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
     ):
-        # What underflows ahead might be seen after all.
+        # An underflow ahead might matter.
         return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
     return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
 
@@ -237,7 +237,7 @@ def _best_scores(chains: Chains) -> list[Tensor]:
         return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift
     for step in chains.steps():
-        # Examples lie together in memory, so that the sums do too, whose largest are then taken abreast.
+        # Examples are contiguous in memory, also in the sums, for a vectorised maximum.
         before = messages[-1].mT.contiguous().mT[..., None]
         after = (before + step.transition).amax(-2) + step.unary
         largest = after.amax(-1, keepdim=True)
@@ -333,7 +333,7 @@ def trace(last: Tensor, messages: list[Tensor], chains: Chains, choose: Callable
     labels = choose(last)
     found = [labels]
     for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
-        # Beyond a chain's end the last position's label goes on, so that it is chosen once.
+        # Beyond a chain's end the last position's label continues, chosen once.
         labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
         found.append(labels)
     return torch.stack(found[::-1], -1)

@@ -17,7 +17,7 @@ from lmbm_torch.shapes import Float, Int
 
 __all__ = ["Layout", "Tables", "eliminate", "layout_of", "traced"]
 
-# Structures whose layouts are kept.
+# Structures whose layouts are cached.
 NUM_LAYOUTS = 32
 
 
@@ -145,7 +145,7 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
         tables += [messages[sender].view(-1, *shape) for sender, shape in layout.messages[index]]
         if variable < len(unary):
             tables.append(unary[variable].view(-1, 2, *[1] * len(others)))
-        # Small tables first, so that few sums are as large as the bucket.
+        # Small tables first: few sums are as large as the bucket.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)

@@ -56,8 +56,8 @@ __all__ = [
     "treewidth",
 ]
 
-# How often the entries of each bucket are counted: marginals of a grid of 16 x 16 took 1.8 times all buckets'
-# entries, for automatic differentiation keeps them, and its decoding once.
+# Copies of each bucket's entries in memory: marginals of a grid of 16 × 16 took 1.8 times the entries of all
+# buckets, which automatic differentiation keeps, and decoding once the entries.
 COPIES = 2
 
 SparseEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy
@@ -299,7 +299,7 @@ def _best(parts: Iterable[_Part], constraints: Constraints | None) -> Int[Tensor
 
 
 def _log_sum(table: Tensor) -> Tensor:
-    # Not by logaddexp, whose second derivative is NaN for values that differ by as much as what is excluded.
+    # Not by logaddexp, whose second derivative is NaN for values as far apart as excluded values.
     return table.logsumexp(1)
 
 
@@ -357,7 +357,7 @@ def _parts(
     scopes = scopes_of(energy)
     max_bytes = limit_bytes(LIMITS.table_bytes) if max_bytes is None else max_bytes
     entry = COPIES * energy.dtype.itemsize
-    # A bucket of w labels and one more has 2^(w + 1) entries.
+    # A bucket of w + 1 labels has 2^(w + 1) entries.
     fitting = max(max_bytes // entry, 1).bit_length() - 2
     width = fitting if max_treewidth is None else min(max_treewidth, fitting)
     layout, rules = _narrow_layout(energy.num_labels, scopes, constraints, width)

@@ -29,8 +29,7 @@ __all__ = [
 
 Machine = PairwiseEnergy | CliqueEnergy
 
-# Log-potential of a value that is known not to be: far below any score, and no −∞ that a gradient would trip
-# over.
+# Log-potential of an excluded value: far below any score, and finite for gradients.
 EXCLUDED = -1e30
 
 
@@ -48,7 +47,7 @@ def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
     """Return the log-potentials of each label's spin, and of the product of each clique's spins."""
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
-        # Either direction is half of what the score takes.
+        # Each direction is half of the coupling in the score.
         both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
         return energy.unary, both / 2
     single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
@@ -155,7 +154,7 @@ def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float
     if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
         place = {label: index for index, label in enumerate(family)}
         for index, clique in enumerate(energy.cliques):
-            # All others of the family come before the child, which is the clique's own child then.
+            # All others of the family come before the child, the last label of the clique.
             if child in clique and {*clique} <= {*family}:
                 others = [place[label] for label in clique if label != child]
                 field = field + energy.clique_weight[..., index, None] * spins[:, others].prod(1)

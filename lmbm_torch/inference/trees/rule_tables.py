@@ -23,15 +23,15 @@ from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 
 __all__ = ["ManySumsError", "RuleTables", "rule_tables"]
 
-# A table that joins two counters has three variables as well.
+# Labels of a rule in one table; a table that joins two counters has three variables, too.
 FEW_LABELS = 3
-# Tabled as they are where an elimination brings all of them together anyway.
+# Labels of a rule in one table if a bucket of the elimination holds all the labels.
 MOST_LABELS = 10
-# Entries of a table that joins two counters: 100 sums of one, 100 of the other, and theirs together.
+# Entries of a table that joins two counters: 100 sums of one, 100 of the other, and the joint sums.
 MOST_ENTRIES = 2**20
-# Sums of scaled weights are told apart by so many digits, fewer than a rule's own allowance for rounding.
+# Decimal digits that distinguish sums of scaled weights, fewer than a rule's own tolerance of rounding.
 DIGITS = 12
-# Rules whose tables are kept.
+# Rules whose tables are cached.
 NUM_KEPT = 32
 
 
@@ -181,7 +181,7 @@ class _Tables:
         sums = one.sums[:, None] + other.sums
         allowed = np.all(sums + (rules.least - least) <= rules.bounds, axis=-1)
         is_sure = sums + (rules.most - most) <= rules.bounds
-        # Without a sign of 0, which would be a value of its own.
+        # Without a negative zero, which would be a further value.
         sums = np.where(is_sure, -np.inf, sums.round(DIGITS) + 0.0)
         values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
         if allowed.size * len(values) > MOST_ENTRIES:

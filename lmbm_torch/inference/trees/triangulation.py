@@ -50,7 +50,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
     while remaining:
         label = min(remaining, key=lambda one: (fill[one], neighbours[one].bit_count(), one))
         if neighbours[label].bit_count() == len(remaining) - 1 and not fill[label]:
-            # All that remain are coupled with each other: no order of them is better than another.
+            # All remaining labels are coupled with each other: all orders are equal.
             rest = sorted(remaining)
             eliminated += [(label, _mask(rest[index + 1 :])) for index, label in enumerate(rest)]
             break

@@ -29,11 +29,11 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["best_scores", "climbed", "enumerated", "least_hinges", "suits"]
 
-# Improvements below this share of the largest loss that a label can have do not count.
+# Improvements below this share of a label's largest loss are rounding.
 ROUND_OFF = 1e-12
-# A search holds two tables of labels × labels.
+# Labels of a search, which holds two tables of labels × labels.
 MOST_LABELS = 2000
-# Constraints whose rows are kept.
+# Constraints whose rows are cached.
 NUM_KEPT = 16
 
 
@@ -100,7 +100,7 @@ def best_scores(
         effects, kind = precise.parents.mT, kernel.LOGISTIC
         constant = torch.zeros(energy.batch_size, dtype=torch.float64)
     else:
-        # A pair's term is shared by the fields of both of its labels.
+        # Both labels' fields share a pair's term.
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
@@ -220,7 +220,7 @@ def _rows(constraints: Constraints) -> Any:
     """Return the rules for the kernel, followed by the implied pairs."""
     matrix, bounds = constraints.matrix, constraints.bounds
     pairs = implied_pairs(matrix, bounds)
-    # "Not both" of labels by their values: weights of 1 or −1 whose sum may reach 1 less than its largest.
+    # "Not both" of two labels' values: weights of 1 or −1 with a sum of at most the largest sum less 1.
     signs = np.array([[2.0 * value - 1 for _, value in pair] for pair in pairs]).reshape(-1, 2)
     own_rows, own_columns = matrix.nonzero()
     columns = np.concatenate([own_columns, np.array([[a, b] for (a, _), (b, _) in pairs], int).ravel()])

@@ -147,7 +147,7 @@ def _where_broken(
     if top_k > 1:
         return search(energy, known=given, top_k=top_k)
     found = routine(energy, known=given)
-    # What else the routine tells, such as hidden units, is not told of the others.
+    # Optional fields of the routine, such as hidden units, are missing for other examples.
     found = Decoding(found.labels, found.objective, found.bound, found.status, found.nodes)
     broken = constraints.violated(found.labels.cpu().numpy())
     rows = torch.from_numpy(np.flatnonzero(broken.any(1))).to(energy.device)
@@ -179,7 +179,7 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
         raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
     check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
-    # No rules are one that is always obeyed.
+    # No rules are replaced by a rule that always holds.
     matrix = constraints.matrix if len(constraints.bounds) else np.zeros((1, energy.num_labels))
     bounds = constraints.bounds if len(constraints.bounds) else np.zeros(1)
     return RestrictedEnergy(energy, torch.tensor(matrix, **to), torch.tensor(bounds, **to))
