@@ -13,8 +13,6 @@ from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.shapes import Known, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-__all__ = ["check_agreement", "check_rules", "check_start", "clamp", "free_part"]
-
 
 def clamp(
     values: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None

@@ -20,8 +20,6 @@ from lmbm_torch.inference.results import Status
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import is_supposing, is_traced
 
-__all__ = ["Settings", "repeat"]
-
 
 class Settings(NamedTuple):
     """Keyword arguments of the public functions, by name."""

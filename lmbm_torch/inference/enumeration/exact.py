@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 # Bytes of one (labellings, batch, labels) tensor; an energy holds three or four such tensors at a time. On
-# the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50 MiB take 1.7
-# times as long); on a GPU larger chunks save launches of kernels.
+# the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50 MiB take
+# 1.7 times as long); on a GPU larger chunks save launches of kernels.
 CPU_CHUNK_BYTES = 4 * 2**20
 DEVICE_CHUNK_BYTES = 256 * 2**20
 

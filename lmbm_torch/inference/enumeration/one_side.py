@@ -34,8 +34,6 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
 from lmbm_torch.verdicts import is_traced, number
 
-__all__ = ["OneSide", "log_partition", "suits"]
-
 MOST_FREE = "most free labels"
 
 

@@ -31,8 +31,6 @@ from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 
-__all__ = ["Graph", "Tail", "max_tail", "propagate", "sum_tail"]
-
 # Bytes of the messages that are iterated together on the CPU, in the cache with all intermediate values (20
 # examples of 400 labels, 13 MB in all, take 30 ns a message and step together, 10 ns in parts of 1 to 3 MB).
 CPU_CHUNK_BYTES = 2**20

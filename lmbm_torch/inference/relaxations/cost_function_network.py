@@ -125,7 +125,6 @@ class SolverProcess:
 if find_spec("pytoulbar2") is None:
     raise ImportError('cost_function_network needs the solver toulbar2: pip install "lmbm-torch[wcsp]"')
 
-__all__ = ["decode"]
 
 # Decimals of the costs in toulbar2, relative to the largest weight.
 DECIMALS = 9

@@ -105,7 +105,6 @@ class CycleInequalities:
 with naming_extras():
     import highspy
 
-__all__ = ["decode", "decode_hinge"]
 
 # Rounds of tightening, and inequalities that each may add.
 MAX_ROUNDS = 100

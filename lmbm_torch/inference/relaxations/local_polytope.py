@@ -32,9 +32,6 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.trees.log_tables import Machine
 
-__all__ = ["LocalPolytope", "Parities", "Programme", "hinge_loss"]
-
-
 # Labels of a clique, whose parity has a product for each subset: 4,083 for 12 labels.
 MOST_LABELS = 12
 

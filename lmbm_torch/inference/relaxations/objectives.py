@@ -31,8 +31,6 @@ from lmbm_torch.inference.trees.log_tables import Machine, cliques_of, log_poten
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 
-__all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
-
 # Remaining gap of an answer that counts as exact, as a share of the largest weight or of the objective,
 # whichever is larger.
 TOLERANCE = 1e-6

@@ -25,16 +25,6 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Float, Int
 
-__all__ = [
-    "Roof",
-    "Settled",
-    "persistent_spins",
-    "roof",
-    "settle_hinges",
-    "settle_persistent",
-    "settle_scores",
-]
-
 
 class Settled(NamedTuple):
     """Model with settled labels: known, and without couplings.

@@ -27,22 +27,6 @@ from lmbm_torch.inference.trees import junction_tree
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.shapes import Float
 
-__all__ = [
-    "around_rules",
-    "as_pairs",
-    "best_by_parts",
-    "best_few",
-    "best_of_one",
-    "by_matched",
-    "enumerated_under_rules",
-    "normalised",
-    "programmed",
-    "searched_then_semidefinite",
-    "searched_then_tree",
-    "sums_by_parts",
-    "under_own_rules",
-]
-
 
 def under_own_rules(query: Query) -> Any:
     """Return the answer for the energy within a restricted energy, under the rules of both."""

@@ -27,8 +27,6 @@ from lmbm_torch.inference.common.given import check_rules, clamp
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-__all__ = ["Problem", "Split", "is_divisible", "splits"]
-
 # Parts of as many labels, up to so many, are solved as one batch of so many couplings at most.
 MOST_STACKED = 16
 MOST_COUPLINGS = 2**22

@@ -22,8 +22,6 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes.table import Matched, NodeLimit, Query, answer
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = ["decode", "decode_expected", "decode_hinge", "log_partition", "marginals", "sample"]
-
 AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
 MEASURES = ("exact_match", "hamming", "f1", "jaccard")
 

@@ -33,8 +33,6 @@ from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Known
 
-__all__ = ["QUANTITIES", "ROUTES", "Matched", "NodeLimit", "Query", "answer", "described", "route_of"]
-
 NodeLimit = int | Literal["auto"] | None
 """Nodes at which an example's search ends: "auto" for the limit of its kind of energy, None for never."""
 

@@ -14,8 +14,6 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Float
 
-__all__ = ["Stretch", "between", "check_path", "stretches", "uncoupled"]
-
 Fields = tuple[Tensor, Tensor]
 
 

@@ -21,7 +21,7 @@ from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
-__all__ = ["draw", "sample"]
+__all__ = ["sample"]
 
 
 def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -15,17 +15,6 @@ from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = [
-    "LogConditional",
-    "Prefixes",
-    "Sequential",
-    "Sweep",
-    "largest_by_row",
-    "ranks",
-    "sum_by_row",
-    "sweep",
-]
-
 LogConditional = Callable[[int, Tensor, Tensor], Tensor]
 
 

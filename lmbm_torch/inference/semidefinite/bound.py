@@ -47,8 +47,6 @@ import numpy as np
 
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
 
-__all__ = ["Group", "Inequalities", "Proof", "Relaxation", "longer", "minimise", "triangles"]
-
 # Candidate spins for the extension of an inequality by two signs (scripts/bench/dense_map.py).
 PARTNERS = 24
 

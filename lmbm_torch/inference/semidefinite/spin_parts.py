@@ -24,8 +24,6 @@ from lmbm_torch.inference.relaxations.persistency import persistent_spins
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, search
 
-__all__ = ["Example", "Labellings", "best_labellings", "common_unit", "merge_implied"]
-
 # Spins without an implication in a row after which the search for implications ends, as in dense problems.
 FRUITLESS = 8
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from lmbm_torch.constraints import Constraints
 
-__all__ = ["HingeTerms", "RuleTerms", "SpinProblem", "climbed", "tabu", "with_field_spin"]
-
 
 @dataclass(frozen=True)
 class HingeTerms:

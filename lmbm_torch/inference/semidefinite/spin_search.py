@@ -25,8 +25,6 @@ from lmbm_torch.inference.semidefinite.bound import Proof, Relaxation
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, climbed, tabu
 from lmbm_torch.kernels.threads import share
 
-__all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
-
 # Spins below which a part is enumerated.
 ENUMERATED = 10
 # Rounds of a part and of the root: a part is split if the bound, at the last pace, needs more further rounds

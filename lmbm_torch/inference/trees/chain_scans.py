@@ -17,8 +17,6 @@ from torch import Tensor
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
-__all__ = ["backward", "fits", "forward", "steps_of", "trace"]
-
 # Bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such tensors.
 # A loop over positions is estimated faster for larger tensors (4 µs a launch, 3 TB/s; not measured).
 MOST_BYTES = 64 * 2**20

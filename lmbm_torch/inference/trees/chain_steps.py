@@ -19,22 +19,6 @@ from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import is_traced, number, refuse_unless
 
-__all__ = [
-    "COARSE_DOUBLE",
-    "FORBIDDEN",
-    "Chains",
-    "backward",
-    "best_labels",
-    "best_paths",
-    "draw",
-    "edges",
-    "forward",
-    "is_coarse",
-    "largest",
-    "sums",
-    "trace",
-]
-
 # Log-potential instead of −∞: far below any sum of log-potentials, with finite sums and gradients.
 FORBIDDEN = -1e30
 # Magnitude of log-potentials in float32 beyond which sums are rounded by 1e-5 and more, the relative error of

@@ -15,8 +15,6 @@ from torch import Tensor
 from lmbm_torch.inference.trees.triangulation import Cliques, Triangulation, by_index, min_fill
 from lmbm_torch.shapes import Float, Int
 
-__all__ = ["Layout", "Tables", "eliminate", "layout_of", "traced"]
-
 # Structures whose layouts are cached.
 NUM_LAYOUTS = 32
 

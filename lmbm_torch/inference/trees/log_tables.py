@@ -13,20 +13,6 @@ from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to
 from lmbm_torch.inference.trees.triangulation import Cliques
 from lmbm_torch.shapes import Bool, Float
 
-__all__ = [
-    "EXCLUDED",
-    "Machine",
-    "Potentials",
-    "cliques_of",
-    "families",
-    "log_potentials",
-    "log_tables",
-    "margin_tables",
-    "most_others",
-    "parity",
-    "scopes_of",
-]
-
 Machine = PairwiseEnergy | CliqueEnergy
 
 # Log-potential of an excluded value: far below any score, and finite for gradients.

@@ -21,8 +21,6 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 
-__all__ = ["ManySumsError", "RuleTables", "rule_tables"]
-
 # Labels of a rule in one table; a table that joins two counters has three variables, too.
 FEW_LABELS = 3
 # Labels of a rule in one table if a bucket of the elimination holds all the labels.

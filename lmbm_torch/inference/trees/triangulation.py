@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 
-__all__ = ["Cliques", "Triangulation", "axes_among", "by_index", "degeneracy", "min_fill", "narrowest"]
-
 Cliques = tuple[tuple[int, ...], ...]
 
 

@@ -27,8 +27,6 @@ from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Known
 
-__all__ = ["best_scores", "climbed", "enumerated", "least_hinges", "suits"]
-
 # Improvements below this share of a label's largest loss are rounding.
 ROUND_OFF = 1e-12
 # Labels of a search, which holds two tables of labels × labels.
