@@ -58,8 +58,7 @@ class Settings(NamedTuple):
 
         Raises:
             ValueError: messages are given as well; ``init`` has another shape, dtype or device, or values
-                outside
-                [0, 1].
+                outside [0, 1].
         """
         if self.init is None:
             return None

@@ -1,13 +1,11 @@
 """Enumeration of every labelling: the oracle for any kind of energy, and a baseline for faster decoders.
 
 Labellings are numbered with label 0 as the most significant bit and computed in chunks that fit into the
-CPU's
-cache. Known labels are not enumerated: an example with F free labels has 2^F labellings, and the example with
-most of them decides whether the batch is refused.
+CPU's cache. Known labels are not enumerated: an example with F free labels has 2^F labellings, and the
+example with most of them decides whether the batch is refused.
 
 Of a bipartite energy one side is enumerated, and the other side is summed or maximised out. A compiled kernel
-finds
-the best labellings of pairwise energies with shared couplings.
+finds the best labellings of pairwise energies with shared couplings.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
     Differentiable in the energy's tensors. The backward pass of several chunks enumerates once more instead
-    of storing:
-    memory holds one chunk, and one number per chunk and example.
+    of storing: memory holds one chunk, and one number per chunk and example.
 
     Args:
         energy: any energy over binary labels; a bipartite energy's labels are the visible units.
@@ -103,9 +100,8 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
     """Return P(y_i = 1) for every label, given ``known``, and the log partition of :func:`log_partition`.
 
     On the CPU many labels of directed models without cliques are summed over prefixes by a kernel, and many
-    labels of
-    pairwise models by halves, together for shared couplings: 20 to 130 times as fast as by definition
-    (``scripts/bench/label_sums.py``).
+    labels of pairwise models by halves, together for shared couplings: 20 to 130 times as fast as by
+    definition (``scripts/bench/label_sums.py``).
 
     Args:
         energy: any energy over binary labels; a bipartite energy has marginals of the hidden units, too.
@@ -130,7 +126,6 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
 
 
 def _bipartite_marginals(side: OneSide) -> BipartiteMarginals:
-    """Return both sides' marginals, from the labellings of one side."""
     labellings = _Labellings.of(side, side.known)
     log_sum, units = _expectation(labellings, side.expected_units)
     own, others = units.split([side.num_labels, side.num_others], dim=1)
@@ -184,18 +179,15 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
     """Return the labelling with the largest score (MAP), or the ``top_k`` best labellings.
 
     Of equally good labellings, the labelling with the smallest number wins (label 0 is the most significant
-    bit): a tie
-    at the first label of a difference goes to 0. For a bipartite energy the rule holds for the enumerated,
-    smaller side.
+    bit): a tie at the first label of a difference goes to 0. For a bipartite energy the rule holds for the
+    enumerated, smaller side.
 
     A compiled kernel finds the best labellings of pairwise energies with shared couplings on the CPU, without
-    known
-    labels, in about a ninth of the time at 14 labels; ties are then settled up to rounding.
+    known labels, in about a ninth of the time at 14 labels; ties are then settled up to rounding.
 
     Args:
         energy: any energy over binary labels; for a bipartite energy the result is the joint MAP of both
-            sides,
-            and ``top_k`` is 1.
+            sides, and ``top_k`` is 1.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
         top_k: the number of labellings to return, best first; the bound is then the last labelling's score.
 
@@ -271,7 +263,6 @@ def _inverse(log_weights: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
-    """Return the best labellings of one side, each with the best labelling of the other side."""
     if top_k != 1:
         raise ValueError(f"top_k: expected 1 for a bipartite energy, got {top_k}")
     best = _decode(side, side.known, top_k, side.best_score)
@@ -305,8 +296,7 @@ def decode_hinge(
     """Return the labelling with the least hinge loss Σ_i [margin − m_i]_+, or the ``top_k`` best labellings.
 
     The prediction rule of large_margin_boltzmann_machines_2009 (problem 3.4) and lmbm_and_lmsbn_2010
-    (Equation 5). Ties
-    are broken as in :func:`decode`.
+    (Equation 5). Ties are broken as in :func:`decode`.
 
     Args:
         energy: an energy with local margins m_i.
@@ -400,7 +390,6 @@ class _Labellings:
 
     @classmethod
     def of(cls, energy: Energy, known: Tensor | None) -> _Labellings:
-        """Check the input and count the free labels."""
         if isinstance(energy, ChainEnergy | TreeEnergy):
             raise TypeError(
                 "energy: expected one of labels in {0, 1}, which are enumerated, got "
@@ -462,5 +451,4 @@ class _Labellings:
         return (checkpoint(part, start, use_reentrant=False) for start in self.starts)
 
     def status(self) -> Status:
-        """Return the status of an exact answer, after as many labellings as each example has."""
         return Status.certain(self.energy, 2**self.num_free)

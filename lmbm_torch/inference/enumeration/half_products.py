@@ -1,12 +1,9 @@
 """Sums over all labellings of pairwise models with shared couplings, as matrix products.
 
 The probability of a labelling is, up to a factor, a product of three numbers: the score of the first half of
-the
-labels in the example, the score of the second half, and the coupling between both halves, which all examples
-share.
-A batch's sums are products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2)) matrices; an example takes
-exponentials of
-halves alone.
+the labels in the example, the score of the second half, and the coupling between both halves, which all
+examples share. A batch's sums are products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2)) matrices; an example
+takes exponentials of halves alone.
 """
 
 from __future__ import annotations

@@ -29,8 +29,7 @@ def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals |
     """Return the marginals of a checked energy in float64 to within 1e-12, by the compiled kernel.
 
     None for cliques, on other devices than the CPU, for few labels, without numba (reported once), and for
-    known labels
-    less probable than ``LEAST_KNOWN``.
+    known labels less probable than ``LEAST_KNOWN``.
 
     Args:
         known: {0, 1, NaN}, checked.

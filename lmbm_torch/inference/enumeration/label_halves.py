@@ -1,11 +1,9 @@
 """Sums over all labellings of pairwise models, half of the labels against the other half.
 
 A labelling's score is a number of the first half, a number of the second half, and the couplings between
-both.
-Examples with shared couplings are summed together by
+both. Examples with shared couplings are summed together by
 :mod:`~lmbm_torch.inference.enumeration.half_products`. For an example with own couplings the scores of all
-pairs of
-halves are a matrix product: a labelling takes a few additions and an exponential.
+pairs of halves are a matrix product: a labelling takes a few additions and an exponential.
 """
 
 from __future__ import annotations
@@ -161,6 +159,5 @@ def _sums(
 
 
 def _blocks(rows: int, row_bytes: int) -> Iterator[slice]:
-    """Return slices of rows whose scores take ``BLOCK_BYTES`` at most."""
     size = max(1, part_bytes(BLOCK_BYTES) // row_bytes)
     return (slice(start, start + size) for start in range(0, rows, size))

@@ -1,14 +1,10 @@
 """Restricted Boltzmann machines as energies of one side's units, the other side summed out in closed form.
 
 The log partition is computed from odds that labellings and examples share. A unit's field is a number of the
-example
-plus a number of the other side's labelling, which all examples share: the odds e^f are a product of two
-exponentials.
-For two units together, (1 + e^f)(1 + e^g) is one matrix product over the four states of the pair. If the
-product over
-all units fits into double precision, no labelling of an example takes an exponential or a logarithm; else
-every group
-of units takes one.
+example plus a number of the other side's labelling, which all examples share: the odds e^f are a product of
+two exponentials. For two units together, (1 + e^f)(1 + e^g) is one matrix product over the four states of the
+pair. If the product over all units fits into double precision, no labelling of an example takes an
+exponential or a logarithm; else every group of units takes one.
 """
 
 from __future__ import annotations
@@ -48,8 +44,7 @@ class OneSide(BaseEnergy):
     """Energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
 
     With the fields f = hidden + yᵀ coupling of the other side, a free unit adds softplus(f_j) to the score if
-    summed out
-    and max(f_j, 0) if maximised out; a known unit z_j adds z_j f_j.
+    summed out and max(f_j, 0) if maximised out; a known unit z_j adds z_j f_j.
 
     Args:
         machine: with the enumerated side as the visible side.

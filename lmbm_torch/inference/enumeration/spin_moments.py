@@ -49,8 +49,7 @@ def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> SpinMome
 
     Raises:
         ValueError: NaN or infinity in the energy; own couplings of each example; weights of another shape;
-            more
-            than 22 labels.
+            more than 22 labels.
     """
     energy.check_values()
     if energy.pairwise.ndim != 2:

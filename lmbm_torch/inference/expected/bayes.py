@@ -1,16 +1,11 @@
 """Bayes-optimal labellings of directed models: labellings of largest expected measure, and the regret.
 
 The expectation is over the joint distribution of the labels, an equal mixture of the given models. Up to 14
-labels of
-belief networks are enumerated. For more labels, and for other directed models, the most probable labellings
-are found
-until no labelling can be better by more than the tolerance
-(:mod:`lmbm_torch.inference.search.most_probable`). If too
-many labellings are needed, or no labelling is probable enough, samples give the answer. The labelling of
-largest
-expected exact match is the most probable labelling, found by
-:func:`lmbm_torch.inference.search.mixture.decode` for
-any number of labels.
+labels of belief networks are enumerated. For more labels, and for other directed models, the most probable
+labellings are found until no labelling can be better by more than the tolerance
+(:mod:`lmbm_torch.inference.search.most_probable`). If too many labellings are needed, or no labelling is
+probable enough, samples give the answer. The labelling of largest expected exact match is the most probable
+labelling, found by :func:`lmbm_torch.inference.search.mixture.decode` for any number of labels.
 """
 
 from __future__ import annotations
@@ -66,10 +61,10 @@ def decode(
 ) -> Decoding:
     """Return labellings of largest expected measure, by the most probable labellings or by samples.
 
-    ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is
-    2 |ŷ ∩ y| / (|ŷ| + |y|) and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. For F1
-    the expectation of an answer of a given size is a sum over the answer's labels (Dembczyński et al. 2011).
-    For Jaccard the answer is the best of some candidates; the regret covers the other labellings.
+    ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is 2 |ŷ ∩ y| / (|ŷ| + |y|)
+    and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. For F1 the expectation of an
+    answer of a given size is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the answer
+    is the best of some candidates; the regret covers the other labellings.
 
     Args:
         energies: the members of an equal mixture, of one shape.
@@ -187,7 +182,6 @@ def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Itera
 
 
 def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Measure) -> Decoding:
-    """Return the answer by all labellings."""
     labels, probability = _enumerated(members, known)
     best = measure.choose(labels, probability)
     worth = measure.worth(labels, probability, best).to(members[0].dtype)

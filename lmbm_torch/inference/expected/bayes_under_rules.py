@@ -2,8 +2,7 @@
 
 The distribution is conditional on the rules, by the likely labellings
 (:func:`lmbm_torch.inference.search.mixture.labellings`). If the best answer obeys the rules, the answer is
-optimal.
-Else the best likely labelling is taken, with the measure of the former answer as the bound.
+optimal. Else the best likely labelling is taken, with the measure of the former answer as the bound.
 """
 
 from __future__ import annotations
@@ -78,13 +77,11 @@ def decode(
 
     Returns:
         ``objective``: the least possible expected measure of the labels; ``bound``: the largest of any
-        labels;
-        ``regret``: the difference; ``status.exact``: the regret is 0.
+        labels; ``regret``: the difference; ``status.exact``: the regret is 0.
 
     Raises:
         ValueError: constraints of another number of labels, or that contradict the known labels; energies
-            that
-            are no mixture.
+            that are no mixture.
     """
     return _decode(energies, MEASURES[measure], constraints, known, tolerance, max_labellings)
 
@@ -104,8 +101,7 @@ def decode_most_probable(
 
     Returns:
         Objective and bound are log-probabilities as in :func:`lmbm_torch.inference.search.mixture.decode`,
-        not
-        conditional on the rules.
+        not conditional on the rules.
     """
     found = _decode(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)

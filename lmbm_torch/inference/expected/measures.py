@@ -1,8 +1,7 @@
 """Expected measures of labellings against weighted labellings: the best labelling, and the regret.
 
 ``labels`` are weighted labellings (batch or 1, labellings, labels), ``probability`` the weights (batch,
-labellings),
-and ``left`` (batch,) the probability of all other labellings.
+labellings), and ``left`` (batch,) the probability of all other labellings.
 """
 
 from __future__ import annotations
@@ -233,8 +232,7 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
     """Return an upper bound of the gain of an answer that keeps k of the found labels and adds others.
 
     Against the weighted labellings the gain is at most that of the k and the others of largest weight;
-    against the rest
-    at most the value of :func:`_f1_advantages`.
+    against the rest at most the value of :func:`_f1_advantages`.
 
     Args:
         weights: (batch, labels, sizes); labels without any weight may be left out, sizes not.
@@ -275,8 +273,7 @@ def _f1_advantages(size: int, num_labels: int) -> Tensor:
     """Return max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| from 0 to ``size`` and |ŷ'| from 0.
 
     The worst y holds all labels of ŷ' alone, none of ŷ alone, c of the common labels, and no others: with |y|
-    the first
-    term falls faster than the second if ŷ' is no larger, and else c = 0 is best.
+    the first term falls faster than the second if ŷ' is no larger, and else c = 0 is best.
     """
     kept, other = torch.arange(size + 1.0).double()[:, None], torch.arange(num_labels + 1.0).double()
     if size > _TABLE_LABELS:

@@ -42,13 +42,11 @@ def decode(
 
     Returns:
         The visible labels, the ``hidden`` units' states and the score. The bound lets each side pay half of
-        every
-        positive weight: tight for weak couplings, else loose. ``status.converged``: a mode was reached.
+        every positive weight: tight for weak couplings, else loose. ``status.converged``: a mode was reached.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of another
-            shape or
-            with other values, or in contradiction.
+            shape or with other values, or in contradiction.
     """
     start = _start(energy, num_iters, init, known)
 
@@ -77,8 +75,7 @@ def marginal_map(
     """Return a mode of v with h summed out: flip one visible unit after another while −free_energy(v) grows.
 
     The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: from another decoder's labels the
-    routine is a
-    polish that cannot hurt.
+    routine is a polish that cannot hurt.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -124,7 +121,6 @@ def _sweep(energy: BipartiteEnergy, visible: Tensor, free: Tensor) -> Tensor:
 def _start(
     energy: BipartiteEnergy, num_iters: int, init: Tensor | None, known: Tensor | None
 ) -> Float[Tensor, "batch visible"]:
-    """Check the input, and return the first labels."""
     energy.check_values()
     check_count("num_iters", num_iters)
     check_known(known, energy.device, *energy.visible.shape)

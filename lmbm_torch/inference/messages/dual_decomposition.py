@@ -1,20 +1,16 @@
 """Marginal MAP of restricted Boltzmann machines with a bound: hidden units must agree on the visible units.
 
 With fields a and c and coupling W, −free_energy(v) = Σ_i a_i v_i + Σ_j softplus(c_j + Σ_i W_ij v_i). Each
-hidden unit
-gets a copy of v and a share λ_j of the visible fields, and maximises alone:
+hidden unit gets a copy of v and a share λ_j of the visible fields, and maximises alone:
 
     Σ_j max_v [softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i] + Σ_i max(0, a_i − Σ_j λ_ij)
 
 is a bound of −free_energy for any λ. Since softplus(s) = max_q [q s + H(q)] over 0 ≤ q ≤ 1, with the entropy
-H, a best
-copy is {i : q W_ij + λ_ij > 0} for some q: as q grows from 0 to 1 there are at most V + 1 such sets, found by
-sorting.
-Steps towards the agreement of the copies lower the bound (Komodakis, Paragios and Tziritas, "MRF energy
-minimization
-and beyond via dual decomposition", 2011). belief_propagation_in_crbms_2017 (section 4.2) names a
-decomposition into
-pairs of units; parts of one hidden unit and all visible units bound at least as tightly.
+H, a best copy is {i : q W_ij + λ_ij > 0} for some q: as q grows from 0 to 1 there are at most V + 1 such
+sets, found by sorting. Steps towards the agreement of the copies lower the bound (Komodakis, Paragios and
+Tziritas, "MRF energy minimization and beyond via dual decomposition", 2011). belief_propagation_in_crbms_2017
+(section 4.2) names a decomposition into pairs of units; parts of one hidden unit and all visible units bound
+at least as tightly.
 """
 
 from __future__ import annotations
@@ -51,27 +47,23 @@ def marginal_map(
     """Return the best labels found with the hidden units summed out, and a bound on all other labels.
 
     Subgradient descent of the bound, in Polyak's steps by the remaining gap. Each iteration tries the labels
-    of most copies;
-    the best labels are polished in the end
+    of most copies; the best labels are polished in the end
     (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`).
 
     Args:
         energy: a bipartite energy, on any device. An iteration takes time in V log V · H for each open
-            example, and
-            some ten tensors of (examples, hidden, visible).
+            example, and some ten tensors of (examples, hidden, visible).
         num_iters: the largest number of iterations.
         tol: an example is done once bound and objective differ by at most ``tol``, in nats.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
         Visible labels, the objective −free_energy(labels) and the least bound; ``status.residual`` is the
-        difference;
-        ``status.exact`` and ``status.converged``: the difference is within ``tol``.
+        difference; ``status.exact`` and ``status.converged``: the difference is within ``tol``.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; a negative ``tol``; ``known`` of
-            another
-            shape or with other values.
+            another shape or with other values.
     """
     energy.check_values()
     check_count("num_iters", num_iters)

@@ -42,8 +42,7 @@ class MatchedInference:
 
     Approximate inference should be the same in training and in test, in method and iterations
     (belief_propagation_in_crbms_2017, section 6): the loss calls the object, and :meth:`decode` predicts. The
-    number of
-    iterations may change from epoch to epoch
+    number of iterations may change from epoch to epoch
     (:class:`~lmbm_torch.training.callbacks.latent.IterationSchedule`).
 
     Args:
@@ -55,13 +54,11 @@ class MatchedInference:
         num_iters: the largest number of iterations of each call.
         settings: of the routine, None for the routine's default: ``tol``, by default 1e-3 as in the paper,
             ``damping``, and for belief propagation ``backend`` and ``message_dtype``, a torch type or the
-            name of a
-            type, such as ``"float32"``.
+            name of a type, such as ``"float32"``.
 
     Raises:
         ValueError: another routine, no iteration, a setting without an argument of the routine, or an unknown
-            backend
-            or precision of messages.
+            backend or precision of messages.
     """
 
     def __init__(self, routine: Routine, num_iters: int = 10, **settings: Any) -> None:
@@ -82,7 +79,6 @@ class MatchedInference:
         Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()
 
     def __call__(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
-        """Return the routine's answer."""
         return self.routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:

@@ -1,18 +1,14 @@
 """Belief propagation on restricted Boltzmann machines, all messages of a side at once.
 
 Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
-the hidden
-units answer the visible units, then the visible units answer with the new messages. Messages start as
-log-odds of 0, the
-paper's 0.5. The result is exact if the coupling is a forest and propagation has converged; else a fixed point
-of
-sum-product is a stationary point of the Bethe free energy.
+the hidden units answer the visible units, then the visible units answer with the new messages. Messages start
+as log-odds of 0, the paper's 0.5. The result is exact if the coupling is a forest and propagation has
+converged; else a fixed point of sum-product is a stationary point of the Bethe free energy.
 
 CPUs and GPUs each have a compiled kernel, used if installed; else the plain reference in torch runs, which
-can also be
-called for differentiation through every iteration (:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A
-second GPU
-kernel (:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on the chip.
+can also be called for differentiation through every iteration
+(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second GPU kernel
+(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on the chip.
 """
 
 from __future__ import annotations
@@ -56,67 +52,47 @@ def marginals(
     """Return sum-product marginals, and the Bethe approximation of the log partition.
 
     ``log_partition`` is differentiable in the energy's tensors: at a fixed point the gradient is the beliefs,
-    so that no
-    iteration is stored. Away from a fixed point (``status.converged`` false) the beliefs are not the gradient
-    of the returned
-    value, but the gradient that the paper trains with.
+    so that no iteration is stored. Away from a fixed point (``status.converged`` false) the beliefs are not
+    the gradient of the returned value, but the gradient that the paper trains with.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
         num_iters: the largest number T of iterations.
         tol: an example has converged, and costs nothing further, once no message to a visible unit changes by
-            more in
-            an iteration, in log-odds. 0 asks for messages that repeat to the last bit.
+            more in an iteration, in log-odds. 0 asks for messages that repeat to the last bit.
         damping: the share of the old log-odds in a message to a visible unit, at least 0 and below 1. Slower:
-            the
-            fast odds form has no damping.
+            the fast odds form has no damping.
         known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units, whose
-            messages
-            are sent from the start.
+            messages are sent from the start.
         init: the hidden units' first probabilities, for instance an earlier result's ``hidden``: nearly as
-            good a
-            start as messages, in a number for each unit instead of each coupling. By default
-            σ(energy.hidden), and
-            the known units.
+            good a start as messages, in a number for each unit instead of each coupling. By default
+            σ(energy.hidden), and the known units.
         messages: the first messages, for instance of an earlier result; messages to the hidden units follow
-            from the
-            messages to the visible units.
+            from the messages to the visible units.
         keep_messages: return ``messages``, of (batch, visible, hidden) twice, for ``pairwise()``.
         backend: ``"auto"``: the fastest for the energy and device. ``"plain"``: the reference in torch, on
-            any device.
-            ``"streaming"``: the compiled kernel of numba or, on GPUs, of Triton. ``"resident"``: the kernel
-            for GPUs
-            of compute capability 9.0 with all messages on the chip, for models of at most 832 × 256 units in
-            float32,
-            without gradients, damping or a start; other requests are refused. Convergence is tested in every
-            fourth
-            iteration only.
+            any device. ``"streaming"``: the compiled kernel of numba or, on GPUs, of Triton. ``"resident"``:
+            the kernel for GPUs of compute capability 9.0 with all messages on the chip, for models of at most
+            832 × 256 units in float32, without gradients, damping or a start; other requests are refused.
+            Convergence is tested in every fourth iteration only.
         message_dtype: float32 or float64, in which everything is computed, or float16 or bfloat16, to which
-            the
-            log-odds of messages are rounded between iterations; results have the energy's precision. None:
-            the
-            energy's. Beliefs with messages u are off by about Σ|u| times 6e-8 in float32, 5e-4 in float16 and
-            4e-3 in
-            bfloat16, at worst: at 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and 10 iterations,
-            probabilities by 2e-6, 2e-4 and 1.4e-3, and ``log_partition``, which is stationary in the
-            messages, by
-            4e-4, 4e-7 and 3e-5. Choose ``tol`` above the last digit of a message. Half precision saves memory
-            on GPUs,
-            where ``"streaming"`` has bfloat16; elsewhere the plain reference emulates the rounding.
+            the log-odds of messages are rounded between iterations; results have the energy's precision.
+            None: the energy's. Beliefs with messages u are off by about Σ|u| times 6e-8 in float32, 5e-4 in
+            float16 and 4e-3 in bfloat16, at worst: at 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and
+            10 iterations, probabilities by 2e-6, 2e-4 and 1.4e-3, and ``log_partition``, which is stationary
+            in the messages, by 4e-4, 4e-7 and 3e-5. Choose ``tol`` above the last digit of a message. Half
+            precision saves memory on GPUs, where ``"streaming"`` has bfloat16; elsewhere the plain reference
+            emulates the rounding.
 
     Returns:
         Marginals with the last change of messages as ``status.residual``, infinite after one iteration
-        without a
-        start; ``status.exact``: converged on a forest.
+        without a start; ``status.exact``: converged on a forest.
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
-            negative
-            ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values; ``messages``
-            or
-            ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1]; an unknown
-            ``backend`` or
-            ``message_dtype``, or a backend that cannot do the request.
+            negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
+            ``messages`` or ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1]; an
+            unknown ``backend`` or ``message_dtype``, or a backend that cannot do the request.
         ImportError: ``backend="resident"`` without NVRTC.
     """
     propagate = Propagation(backend, message_dtype)
@@ -158,9 +134,8 @@ def max_marginals(
     """Return max-product beliefs, of temperature 0: the advantage of the best labelling with a unit at 1.
 
     ``visible`` is σ(m_1 − m_0) with m_y the largest score of any (v, h) with v_i = y: above ½ every best
-    labelling has
-    v_i = 1 (``hidden`` likewise). ``log_partition`` is the largest score. Both are exact on a forest, and the
-    zero-temperature Bethe approximation elsewhere.
+    labelling has v_i = 1 (``hidden`` likewise). ``log_partition`` is the largest score. Both are exact on a
+    forest, and the zero-temperature Bethe approximation elsewhere.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
@@ -194,18 +169,16 @@ def marginal_map(
     """Return labels of high probability with hidden units summed out, by mixed-product BP (Equation 15).
 
     On this graph an iteration moves every v_i at once to the best value given the others, from v = 0 on.
-    Propagation can
-    end in a cycle of two labellings, even on a tree, and then has not converged. Sequential moves from the
-    labels
-    (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`) never make the labels worse.
+    Propagation can end in a cycle of two labellings, even on a tree, and then has not converged. Sequential
+    moves from the labels (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`) never make
+    the labels worse.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
 
     Returns:
         Visible labels with the objective −free_energy(labels) = log Σ_h exp(score(labels, h)) and a loose
-        bound of the
-        best objective; ``status.residual`` is the last change of messages.
+        bound of the best objective; ``status.residual`` is the last change of messages.
 
     Raises:
         ValueError: see :func:`marginals`.
@@ -238,8 +211,7 @@ def expected_pairwise_sum(
     """Return Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18), as in the gradient of a likelihood.
 
     The pairwise beliefs of single examples are never stored; on a forest the sum is exact where the coupling
-    is not 0. The
-    gradient of ``log_partition`` of :func:`marginals` has the same sum, with a status.
+    is not 0. The gradient of ``log_partition`` of :func:`marginals` has the same sum, with a status.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
@@ -328,7 +300,6 @@ class _AtFixedPoint(torch.autograd.Function):
 def _problem(
     product: Product, energy: BipartiteEnergy, settings: Settings, propagation: Propagation
 ) -> Problem:
-    """Check the input, and return the problem without gradients."""
     propagation.check()
     energy.check_values()
     settings.check()
@@ -352,7 +323,6 @@ def _problem(
 
 
 def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
-    """Return the beliefs as probabilities, with the status."""
     converged = beliefs.residual <= problem.tol
     exact = converged & _is_forest(problem.coupling)
     messages = None

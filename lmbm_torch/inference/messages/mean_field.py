@@ -50,17 +50,14 @@ def marginals(
 ) -> Marginals | BipartiteMarginals:
     """Return marginals of the product Π_i q_i(y_i) that maximises E[score] + entropy ≤ log Z.
 
-    Each iteration maximises over every q_i in turn, at once for labels without a coupling:
-    q_i = σ(2 unary_i + 2 Σ_j pairwise_ij (2 q_j − 1)) or, of a bipartite energy, r = σ(hidden + qᵀ coupling)
-    for the hidden
+    Each iteration maximises over every q_i in turn, at once for labels without a coupling: q_i = σ(2 unary_i
+    + 2 Σ_j pairwise_ij (2 q_j − 1)) or, of a bipartite energy, r = σ(hidden + qᵀ coupling) for the hidden
     units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result depends on
-    the start, and is
-    exact without couplings. Joint marginals are the products of the single marginals.
+    the start, and is exact without couplings. Joint marginals are the products of the single marginals.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
-            visible
-            units.
+            visible units.
         num_iters: the largest number of iterations.
         tol: an example has converged once an iteration changes no q_i by more.
         init: the first q, in [0, 1]; by default σ(2 unary) or σ(visible), as without couplings.
@@ -72,10 +69,8 @@ def marginals(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_iters`` below 1;
-            a
-            negative ``tol``; ``known`` of another shape or with other values; ``init`` of another shape or
-            dtype,
-            outside [0, 1], or in contradiction to ``known``.
+            a negative ``tol``; ``known`` of another shape or with other values; ``init`` of another shape or
+            dtype, outside [0, 1], or in contradiction to ``known``.
     """
     energy.check_values()
     check_count("num_iters", num_iters)

@@ -1,23 +1,19 @@
 """Bounds of the log partition of any Boltzmann machine from both sides, as close as time and memory allow.
 
 Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.trees.junction_tree`. A label's
-bucket holds
-all terms with the label: cliques, and messages of labels before. If a bucket joins more labels than a table
-may have, the
-bucket is split into parts f_r, each with a copy of the label and an own message (Dechter and Rish,
-Mini-buckets: a general
-scheme for bounded inference, 2003). For weights w_r that sum to 1, Hölder's inequality says
+bucket holds all terms with the label: cliques, and messages of labels before. If a bucket joins more labels
+than a table may have, the bucket is split into parts f_r, each with a copy of the label and an own message
+(Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights w_r that sum to 1,
+Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 
 and ≥ if one weight is positive and all others are negative (Liu and Ihler, Bounding the partition function
-using Hölder's
-inequality, 2011). Both hold for every choice of the weights, and for every field that one copy of a label
-lends to
-another copy; steps along the bound's gradient improve weights and fields, and every step's bound counts. For
-machines with
-pairs alone the better of these bounds and the bounds of :mod:`~lmbm_torch.inference.messages.mean_field` and
-:mod:`~lmbm_torch.inference.messages.tree_reweighted` is taken.
+using Hölder's inequality, 2011). Both hold for every choice of the weights, and for every field that one copy
+of a label lends to another copy; steps along the bound's gradient improve weights and fields, and every
+step's bound counts. For machines with pairs alone the better of these bounds and the bounds of
+:mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.messages.tree_reweighted` is
+taken.
 """
 
 from __future__ import annotations
@@ -55,8 +51,7 @@ class Part:
         scope: the label, then the others in the order of elimination.
         cliques: the cliques in the table, by place among all cliques.
         messages: the places of earlier parts whose messages enter, each with the axes among the table's axes,
-            of
-            size 1 for other labels.
+            of size 1 for other labels.
     """
 
     scope: tuple[int, ...]
@@ -207,8 +202,7 @@ class _Problem(NamedTuple):
         cliques: single labels first.
         weight: of the cliques, (batch, cliques).
         excluded: ``EXCLUDED`` for each value that contradicts a known label, else 0, (batch, labels, 2); None
-            without
-            known labels.
+            without known labels.
         constant: a term of the log partition.
     """
 
@@ -245,12 +239,10 @@ class _Problem(NamedTuple):
 
     @property
     def bytes_each(self) -> int:
-        """Return the bytes of an example's tables."""
         entries = sum(2 ** len(part.scope) for bucket in self.buckets for part in bucket.parts)
         return COPIES * self.weight.itemsize * entries
 
     def pieces(self) -> list[_Problem]:
-        """Return the problem in pieces that fit into memory."""
         size = max(limit_bytes(MAX_BYTES) // self.bytes_each, 1)
         weights = self.weight.split(size)
         excluded = [None] * len(weights) if self.excluded is None else self.excluded.split(size)

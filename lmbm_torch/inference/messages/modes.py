@@ -40,8 +40,7 @@ def marginal_modes(
 
     Returns:
         Labels whose objective is the largest expected number of right labels under these marginals; the
-        ``status`` is
-        that of the marginals.
+        ``status`` is that of the marginals.
     """
     found = marginals(energy)
     expected = torch.maximum(found.visible, 1 - found.visible).sum(-1)
@@ -59,13 +58,11 @@ def joint_modes(
     Args:
         energy: a bipartite energy.
         max_marginals: :func:`matrix_bp.max_marginals <lmbm_torch.inference.messages.matrix_bp.max_marginals>`
-            with
-            settings.
+            with settings.
 
     Returns:
         Labels and the best states of the ``hidden`` units given the labels, with the score; the bound is
-        infinite if
-        propagation is not exact.
+        infinite if propagation is not exact.
     """
     found = max_marginals(energy)
     labels = (found.visible > 0.5).long()
@@ -100,13 +97,12 @@ def decode(
 
     Returns:
         Labels whose objective is the expected number of right labels under these marginals, with the bound of
-        the
-        search; ``status.exact``: marginals and search are exact; ``num_iters`` of the marginals.
+        the search; ``status.exact``: marginals and search are exact; ``num_iters`` of the marginals.
 
     Raises:
         ValueError: ``known`` of another shape or with other values; constraints of another number of labels,
-            or that
-            contradict the known labels; ``top_k`` below 1, or above the number of an example's labellings.
+            or that contradict the known labels; ``top_k`` below 1, or above the number of an example's
+            labellings.
     """
     probability = marginals.labels.double()
     batch_size, num_labels = probability.shape

@@ -1,20 +1,14 @@
 """Belief propagation on Boltzmann machines with couplings of pairs, all messages at once.
 
 Exact if the couplings form a forest and propagation has converged, after about as many iterations as the
-longest path has
-couplings; else a fixed point of sum-product is a stationary point of the Bethe free energy. The cost is the
-largest number
-of neighbours times the number of labels.
+longest path has couplings; else a fixed point of sum-product is a stationary point of the Bethe free energy.
+The cost is the largest number of neighbours times the number of labels.
 
 If propagation does not converge, Newton's method finds a minimum of the Bethe free energy. Given the means of
-two coupled
-spins the best joint distribution has a closed form: the free energy is a function of the labels' means alone
-(belief
-optimisation: Welling and Teh, UAI 2001). The stationary points are the fixed points of propagation; descent
-finds minima
-only. Fields f are half log-odds; the distribution of a pair is exp(J s_i s_j + a s_i + b s_j), with the
-cavity fields a and
-b of i and j, and
+two coupled spins the best joint distribution has a closed form: the free energy is a function of the labels'
+means alone (belief optimisation: Welling and Teh, UAI 2001). The stationary points are the fixed points of
+propagation; descent finds minima only. Fields f are half log-odds; the distribution of a pair is exp(J s_i
+s_j + a s_i + b s_j), with the cavity fields a and b of i and j, and
 
     f_i = a + u(b),   f_j = b + u(a),   u(c) = atanh(tanh J tanh c)
 """
@@ -123,8 +117,7 @@ def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Poi
     """Return the last point of the descent from the fields ``start``, the largest |gradient|, and the steps.
 
     The gradient by a label's mean is the difference of the field and the sum of the messages: no message
-    differs by more from
-    the message of the cavity field.
+    differs by more from the message of the cavity field.
     """
     point = _paired(model, start)
     for step in range(num_iters):
@@ -261,27 +254,21 @@ def marginals(
     """Return sum-product marginals, and the Bethe approximation of the log partition.
 
     Examples without convergence, as for strong couplings of both signs in many cycles, continue by descent of
-    the Bethe free
-    energy from the last beliefs. The free energy falls in every step and ends at a fixed point, too; for 400
-    labels a step
-    takes some 20 ms.
+    the Bethe free energy from the last beliefs. The free energy falls in every step and ends at a fixed
+    point, too; for 400 labels a step takes some 20 ms.
 
     ``log_partition`` is differentiable in the energy's tensors with constant messages. At a fixed point,
-    where
-    ``log_partition`` is stationary in the messages, this is the gradient: the beliefs of labels and pairs.
-    The gradient is not
-    differentiable again.
+    where ``log_partition`` is stationary in the messages, this is the gradient: the beliefs of labels and
+    pairs. The gradient is not differentiable again.
 
     Args:
         energy: a Boltzmann machine in float32 or float64, on any device.
         num_iters: the largest number of iterations.
         tol: an example has converged, and stays unchanged, once no message differs by more from the message
-            of the
-            cavity field, in units of the local fields.
+            of the cavity field, in units of the local fields.
         damping: the share of the old value in a message, at least 0 and below 1.
         newton_iters: the largest number of steps of descent, in float64 on the CPU, 0 for no descent; there
-            is no
-            descent for ``tol`` = 0 and for more than 2,000 labels, whose Hessian would be large.
+            is no descent for ``tol`` = 0 and for more than 2,000 labels, whose Hessian would be large.
         known: {0, 1, NaN}, NaN for a free label; the results are conditional on the known labels.
         messages: the first messages, for instance of an earlier result, of the same coupled pairs.
         keep_messages: return ``messages``.
@@ -292,10 +279,9 @@ def marginals(
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
-            another
-            dtype; ``num_iters`` below 1; a negative ``tol`` or ``newton_iters``; ``damping`` outside [0, 1);
-            ``known`` of another shape or with other values; ``messages`` of another shape, dtype, device or
-            graph.
+            another dtype; ``num_iters`` below 1; a negative ``tol`` or ``newton_iters``; ``damping`` outside
+            [0, 1); ``known`` of another shape or with other values; ``messages`` of another shape, dtype,
+            device or graph.
         RuntimeError: in the backward pass of a gradient.
     """
     graph = Graph.of(first_order(energy, "pairwise_bp.marginals"), known, sum_tail)
@@ -320,10 +306,8 @@ def max_marginals(
     """Return max-product beliefs, of temperature 0: the advantage of the best labelling with a label at 1.
 
     ``labels`` is σ(m_1 − m_0) with m_y the largest score of any labelling with y_i = y: above ½ every best
-    labelling has
-    y_i = 1. ``log_partition`` is the largest score. Both are exact on a forest, and the zero-temperature
-    Bethe approximation
-    elsewhere.
+    labelling has y_i = 1. ``log_partition`` is the largest score. Both are exact on a forest, and the
+    zero-temperature Bethe approximation elsewhere.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.

@@ -1,16 +1,13 @@
 """Messages along the couplings of a Boltzmann machine, for plain and for tree-reweighted propagation.
 
 With s = 2y − 1 messages are local fields, half a log-odds each. Label j, with the field c without the message
-from i,
-sends to a neighbour i, with coupling J,
+from i, sends to a neighbour i, with coupling J,
 
     u = ½ size(c + J) − ½ size(c − J),     size(x) = log 2cosh(x) for sums, |x| for maxima,
 
 and log Σ or max over both spins of a pair are sizes as well: sums and maxima differ by ``size`` alone. A
-pair's appearance
-ρ, the chance to be on a random tree, reweighs propagation: u is then of J/ρ, and counts ρ times in the field
-of i. For
-plain propagation ρ is 1.
+pair's appearance ρ, the chance to be on a random tree, reweighs propagation: u is then of J/ρ, and counts ρ
+times in the field of i. For plain propagation ρ is 1.
 """
 
 from __future__ import annotations
@@ -54,8 +51,7 @@ class Graph:
     """Batch of models as a table with a row of neighbours for each label, and the arithmetic of messages.
 
     An axis ``rows`` has one entry if all examples share the values. A label with fewer neighbours than others
-    has a row that
-    ends in the label itself, with coupling 0.
+    has a row that ends in the label itself, with coupling 0.
 
     Args:
         unary: fields without neighbours.
@@ -81,8 +77,7 @@ class Graph:
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; another dtype;
-                ``known`` of
-                another shape or with other values.
+                ``known`` of another shape or with other values.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
@@ -175,8 +170,7 @@ def propagate(
 
     Raises:
         ValueError: ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1); ``messages`` of
-            another
-            graph, shape, dtype or device, or not finite.
+            another graph, shape, dtype or device, or not finite.
     """
     messages, status = _fixed_point(graph, settings)
     if finish is not None:
@@ -208,7 +202,6 @@ def _fixed_point(graph: Graph, settings: Settings) -> tuple[Tensor, Status]:
 
 
 def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, Status]:
-    """Return the last messages of these examples."""
     scaled, kept = graph.scaled_coupling, settings.damping
 
     def update(flat: Tensor) -> Tensor:
@@ -227,7 +220,6 @@ def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, S
 
 
 def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neighbours"]:
-    """Check the input, and return the first messages."""
     settings.check()
     shape = (len(graph.unary), *graph.neighbours.shape)
     to_labels = settings.start("to_labels", graph.unary, *shape)

@@ -1,27 +1,22 @@
 """Tree-reweighted belief propagation on Boltzmann machines: an upper bound of the log partition.
 
 Pairs count as often as they are on a random spanning tree, drawn with a chance proportional to the product of
-the tree's
-weights (of a tree for each connected part; Wainwright, Jaakkola and Willsky 2005). By the effective
-resistance R_ij this is
-ρ_ij = w_ij R_ij, on a complete graph with equal weights (labels − 1) / pairs.
+the tree's weights (of a tree for each connected part; Wainwright, Jaakkola and Willsky 2005). By the
+effective resistance R_ij this is ρ_ij = w_ij R_ij, on a complete graph with equal weights (labels − 1) /
+pairs.
 
 The bound holds at any messages, converged or not. Let r_i be the chance of label i to be the tree's root,
-drawn uniformly,
-and ρ_{i|j} the chance of j to be the parent of i, ρ_{i|j} + ρ_{j|i} = ρ_ij. Then H(y) is at most
-Σ_i r_i H(y_i) + Σ_ij ρ_{i|j} H(y_i | y_j), since conditioning on fewer labels can only add to an entropy, and
-log Z = E[score] + H(y) is at most E[score] plus this sum. With any numbers c_ij the score is
+drawn uniformly, and ρ_{i|j} the chance of j to be the parent of i, ρ_{i|j} + ρ_{j|i} = ρ_ij. Then H(y) is at
+most Σ_i r_i H(y_i) + Σ_ij ρ_{i|j} H(y_i | y_j), since conditioning on fewer labels can only add to an
+entropy, and log Z = E[score] + H(y) is at most E[score] plus this sum. With any numbers c_ij the score is
 Σ_ij ρ_{i|j} (J_ij s_j / ρ_ij + c_ij) s_i + Σ_i (unary_i − Σ_j ρ_{i|j} c_ij) s_i. Maximising over each p(y_i |
-y_j) alone,
-then over each p(y_i), gives
+y_j) alone, then over each p(y_i), gives
 
     log Z ≤ Σ_ij ρ_{i|j} A_ij + Σ_i r_i log 2cosh((unary_i − Σ_j ρ_{i|j} c_ij + Σ_j ρ_{j|i} u_ji) / r_i),
 
 where A_ij ± u_ij = log 2cosh(c_ij ± J_ij/ρ_ij) (the dual of Globerson and Jaakkola 2007). The field of i
-without the message
-from j serves as c_ij, and u_ij is then the message from i to j. At a fixed point the bound is stationary and,
-being convex
-in c, the least bound for these trees.
+without the message from j serves as c_ij, and u_ij is then the message from i to j. At a fixed point the
+bound is stationary and, being convex in c, the least bound for these trees.
 """
 
 from __future__ import annotations
@@ -63,22 +58,18 @@ def marginals(
     """Return tree-reweighted marginals; ``log_partition`` is never below the exact value, up to rounding.
 
     The bound holds whatever ``status`` says: at convergence the bound is the least for these trees, and exact
-    on a forest.
-    Differentiable as :func:`lmbm_torch.inference.messages.pairwise_bp.marginals` is.
+    on a forest. Differentiable as :func:`lmbm_torch.inference.messages.pairwise_bp.marginals` is.
 
     Args:
         energy: see :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`, also for every argument
-            without an
-            entry here.
+            without an entry here.
         damping: by default larger than there, against oscillation of strong couplings.
         tree_weights: symmetric, above 0 for coupled labels, arbitrary elsewhere; of the batch or of each
-            example. By
-            default all trees are equally likely.
+            example. By default all trees are equally likely.
 
     Raises:
         ValueError: as there; ``tree_weights`` of another shape, dtype or device, not symmetric, or not above
-            0 and
-            within a factor of 10⁶ of each other for coupled labels.
+            0 and within a factor of 10⁶ of each other for coupled labels.
     """
     learnt = first_order(energy, "tree_reweighted.marginals")
     graph, bound = _reweighted(learnt, known, tree_weights, sum_tail)
@@ -156,8 +147,7 @@ def _random_tree(graph: Graph, weights: Float[Tensor, "rows labels neighbours"])
     """Return the chance of each message's sender to be the receiver's child, and of each label to be a root.
 
     With the pseudo-inverse L⁺ of the weights' Laplacian, ρ_{i|j} = w_ij (L⁺_ii − L⁺_ij): the path from i to a
-    root begins with j as
-    often as a unit current from i to the root flows to j (Wilson's algorithm).
+    root begins with j as often as a unit current from i to the root flows to j (Wilson's algorithm).
     """
     labels = len(graph.neighbours)
     to_neighbours = weights.new_zeros(len(weights), labels, labels)

@@ -1,14 +1,10 @@
 """MAP decoding of Boltzmann machines by toulbar2, a solver of cost function networks: the extra ``wcsp``.
 
 Costs are whole numbers in toulbar2: weights have nine decimals of the largest weight, and proofs hold up to
-the rounding.
-The solver runs on the CPU, in a separate process: a call ends at a limit of wall time and by Ctrl-C, and
-calls of several
-threads run in parallel. Compiled code without pause would delay every signal in the same process. The first
-call starts
-the process, which then waits for further calls and ends with the caller. The process is new, not a fork:
-threads and locks
-are not inherited. Arrays are exchanged as bytes.
+the rounding. The solver runs on the CPU, in a separate process: a call ends at a limit of wall time and by
+Ctrl-C, and calls of several threads run in parallel. Compiled code without pause would delay every signal in
+the same process. The first call starts the process, which then waits for further calls and ends with the
+caller. The process is new, not a fork: threads and locks are not inherited. Arrays are exchanged as bytes.
 """
 
 from __future__ import annotations

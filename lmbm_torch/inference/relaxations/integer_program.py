@@ -1,20 +1,14 @@
 """Exact decoding of Boltzmann machines by mixed-integer programming: HiGHS, called directly.
 
 Products of labels are linearised (:mod:`lmbm_torch.inference.relaxations.local_polytope`), the model is laid
-out once for a
-batch, and each example writes its weights into the model. For scores the relaxation is first tightened
-repeatedly by
-violated inequalities of three labels, which often proves the optimum before any search. Proofs hold up to the
-solver's
-feasibility tolerance: an answer counts as exact if no other answer can be better by more than a share of 10⁻⁶
-of the
-largest weight, and ``status.residual`` is the remaining gap. The search is exponential: scores of fifty dense
-labels take
-seconds, losses far longer; limits end a search.
+out once for a batch, and each example writes its weights into the model. For scores the relaxation is first
+tightened repeatedly by violated inequalities of three labels, which often proves the optimum before any
+search. Proofs hold up to the solver's feasibility tolerance: an answer counts as exact if no other answer can
+be better by more than a share of 10⁻⁶ of the largest weight, and ``status.residual`` is the remaining gap.
+The search is exponential: scores of fifty dense labels take seconds, losses far longer; limits end a search.
 
 Among three labels either no pair differs or two pairs differ (Barahona and Mahjoub, "On the cut polytope",
-Mathematical
-Programming 36, 1986): with y and z as in :mod:`lmbm_torch.inference.relaxations.local_polytope`,
+Mathematical Programming 36, 1986): with y and z as in :mod:`lmbm_torch.inference.relaxations.local_polytope`,
 
     z_ij + z_ik ≤ y_i + z_jk,   and so for j and k,   y_i + y_j + y_k ≤ 1 + z_ij + z_ik + z_jk
 
@@ -179,7 +173,6 @@ def decode_hinge(
 def _decode(
     task: Task, cycles: CycleInequalities | None, node_limit: int | None, time_limit: float | None
 ) -> Decoding:
-    """Solve the examples' programmes one after another, each from a labelling improved by flips."""
     start = task.own_choice()
     model, limits = _model(task.polytope), _limits(node_limit, time_limit)
     solutions = [
@@ -196,7 +189,6 @@ def _decode(
 
 
 def _limits(node_limit: int | None, time_limit: float | None) -> dict[str, int | float]:
-    """Return the solver's options that end a search."""
     limits: dict[str, int | float] = {}
     if node_limit is not None:
         check_count("node_limit", node_limit)
@@ -224,7 +216,6 @@ def _solver(limits: dict[str, int | float]) -> highspy.Highs:
 
 
 def _model(polytope: LocalPolytope) -> highspy.HighsLp:
-    """Return the model without any example's weights."""
     model = highspy.HighsLp()
     model.num_row_, model.num_col_ = polytope.shape
     model.row_lower_ = np.full(model.num_row_, -highspy.kHighsInf)

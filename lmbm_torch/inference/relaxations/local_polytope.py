@@ -5,17 +5,12 @@ With spins s_i = 2 y_i − 1 a clique's parity is a polynomial of {0, 1} labels,
     Π_{i ∈ c} s_i = Σ_{S ⊆ c} (−1)^{|c| − |S|} 2^{|S|} Π_{i ∈ S} y_i
 
 The variables are y_i in [0, 1] for each label, a product z_S of the labels in S for each two or more labels
-in a term of
-these parities (:class:`Parities`) and, for hinge losses, a loss ξ_i ≥ 0 for each label. The constraints z_S ≥
-0, z_S ≤ y_i
-for each i in S and Σ_i y_i − z_S ≤ |S| − 1 say that z_S is the product for integer y, and else, of pairs,
-that y and z are
-marginals of one distribution for each pair; for larger products the constraints say less, and differ for the
-opposite
-labels. If the coefficient of z_S is positive, a larger z_S is better in every respect and z_S ≤ y_i suffices;
-if negative,
-the other two constraints suffice. Only the necessary constraints are set up, in half the time for scores of
-pairs.
+in a term of these parities (:class:`Parities`) and, for hinge losses, a loss ξ_i ≥ 0 for each label. The
+constraints z_S ≥ 0, z_S ≤ y_i for each i in S and Σ_i y_i − z_S ≤ |S| − 1 say that z_S is the product for
+integer y, and else, of pairs, that y and z are marginals of one distribution for each pair; for larger
+products the constraints say less, and differ for the opposite labels. If the coefficient of z_S is positive,
+a larger z_S is better in every respect and z_S ≤ y_i suffices; if negative, the other two constraints
+suffice. Only the necessary constraints are set up, in half the time for scores of pairs.
 """
 
 from __future__ import annotations
@@ -43,14 +38,12 @@ class Parities:
     Args:
         num_labels: K.
         products: (products, order of the largest clique), the labels of each product of two or more, filled
-            up with
-            −1; products of two labels come first.
+            up with −1; products of two labels come first.
         member: of each pair of a clique and a label in the clique, the label; ``of_clique`` the clique.
         sign: of each clique the constant term of the parity. Each label comes first, as a clique of one
             label.
         clique, variable, factor: of each other term of a parity; a variable is a label or, from
-            ``num_labels`` on, a
-            product.
+            ``num_labels`` on, a product.
         place: of each of a clique energy's weights, the clique; None for a pairwise energy.
     """
 

@@ -1,20 +1,16 @@
 """Relaxed labels as a differentiable function of log-potentials: a quadratic programme through cvxpylayers.
 
 The relaxation of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` jumps between vertices of the local
-polytope as weights
-change: the gradient is zero or undefined. A strongly concave term makes the maximiser unique and Lipschitz
-continuous, and
-differentiable almost everywhere:
+polytope as weights change: the gradient is zero or undefined. A strongly concave term makes the maximiser
+unique and Lipschitz continuous, and differentiable almost everywhere:
 
     max over the local polytope of  score(s, t) − temperature/2 Σ_i s_i² − pair_temperature/2 Σ_ij t_ij²
 
 with the labels' spins s in [−1, 1] and the pairs' products t. Without the last term the programme is
-SparseMAP
-(:mod:`lmbm_torch.inference.relaxations.sparse_map`) over the local polytope instead of labellings, as in
-Niculae and Martins,
-"LP-SparseMAP", ICML 2020. The layer runs on the CPU in float64, one conic programme for each example: for
-small models and
-comparisons, not for inner loops (64 examples of 14 labels take some seconds).
+SparseMAP (:mod:`lmbm_torch.inference.relaxations.sparse_map`) over the local polytope instead of labellings,
+as in Niculae and Martins, "LP-SparseMAP", ICML 2020. The layer runs on the CPU in float64, one conic
+programme for each example: for small models and comparisons, not for inner loops (64 examples of 14 labels
+take some seconds).
 """
 
 from __future__ import annotations
@@ -53,16 +49,13 @@ def relaxed_labels(
     Args:
         energy: a Boltzmann machine.
         temperature: > 0, of the labels' term, in units of the score: smaller values are closer to the linear
-            programme,
-            with more zero gradients.
+            programme, with more zero gradients.
         pair_temperature: ≥ 0, of the products' term; at 0 products need not be unique, and the gradient is
-            then that
-            of one choice.
+            then that of one choice.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; a temperature that is
-            not a
-            finite number above 0, or a pair temperature below 0.
+            not a finite number above 0, or a pair temperature below 0.
         diffcp.SolverError: the solver gave up.
     """
     energy.check_values()
@@ -124,7 +117,6 @@ class LocalPolytope:
 
 @lru_cache(maxsize=8)
 def _layer(num_labels: int, temperature: float, pair_temperature: float) -> CvxpyLayer:
-    """Return the problem, compiled once for all energies with the number of labels."""
     polytope = LocalPolytope(num_labels, tuple(combinations(range(num_labels), 2)))
     squares = temperature * cp.sum_squares(polytope.spins)
     if pair_temperature:

@@ -2,14 +2,11 @@
 
 Marginals of labels and coupled pairs are consistent, but need not be marginals of one labelling
 (:mod:`lmbm_torch.inference.relaxations.local_polytope`); if the relaxation is tight, rounding is exact. Else
-the rounded labels,
-and the labels preferred by their own evidence, are improved by single flips, and the better labels are taken:
-for
-frustrated models, with a relaxation of ½ for every label, rounding alone is useless. An answer counts as
-exact if no other
-answer can be better by more than a share of 10⁻⁶ of the largest weight, and ``status.residual`` is the
-remaining gap. The
-solver is set up once for a batch and takes each example's weights in turn.
+the rounded labels, and the labels preferred by their own evidence, are improved by single flips, and the
+better labels are taken: for frustrated models, with a relaxation of ½ for every label, rounding alone is
+useless. An answer counts as exact if no other answer can be better by more than a share of 10⁻⁶ of the
+largest weight, and ``status.residual`` is the remaining gap. The solver is set up once for a batch and takes
+each example's weights in turn.
 """
 
 # Clarabel is a compiled module without stubs.
@@ -58,15 +55,12 @@ def decode(
             is a product.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
         constraints: rules that labellings must obey, each a row of the programme; rounded labels that break a
-            rule are
-            replaced by the nearest allowed labels, without flips.
+            rule are replaced by the nearest allowed labels, without flips.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or
-            with other values; rules over another number of labels, or that contradict the known labels; a
-            clique of
-            more than twelve labels.
+            shape or with other values; rules over another number of labels, or that contradict the known
+            labels; a clique of more than twelve labels.
     """
     return _decode(Task.of(energy, Score(), known, constraints))
 
@@ -95,7 +89,6 @@ def decode_hinge(
 
 
 def _decode(task: Task) -> Decoding:
-    """Solve the examples' programmes one after another."""
     solver, solutions = None, []
     for programme in task.programmes():
         if solver is None:
@@ -150,8 +143,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
     """Solve, and bound the optimum by the dual variables after any number of iterations.
 
     For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j;
-    bounds of single
-    variables x_j need no λ.
+    bounds of single variables x_j need no λ.
     """
     found = _run(solver) if len(programme.cost) >= SOON else solver.solve()
     dual = np.maximum(found.z, 0)

@@ -1,10 +1,8 @@
 """Objectives of decoders of Boltzmann machines: −score for MAP, hinge losses for the papers' prediction rule.
 
 Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.relaxations.local_polytope`), a
-loss of a
-labelling, and the gain of each flip of a label. Decoders run in float64 on the CPU: weights are copied from
-other devices,
-and results return to the energy's device and dtype.
+loss of a labelling, and the gain of each flip of a label. Decoders run in float64 on the CPU: weights are
+copied from other devices, and results return to the energy's device and dtype.
 """
 
 from __future__ import annotations
@@ -53,10 +51,9 @@ class Score:
     """Rule for MAP: the loss is −score.
 
     A rule (score or hinge) defines the loss to minimise: ``programme`` is the programme of one example over
-    the batch's
-    ``polytope``, ``loss`` excludes the energy's constant, ``flip_gains`` is the decrease of the loss by a
-    flip of each label
-    alone, and ``objective`` is reported instead of a loss or a bound of the loss.
+    the batch's ``polytope``, ``loss`` excludes the energy's constant, ``flip_gains`` is the decrease of the
+    loss by a flip of each label alone, and ``objective`` is reported instead of a loss or a bound of the
+    loss.
     """
 
     def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
@@ -189,8 +186,7 @@ class Task:
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of
-                another shape or
-                with other values; rules over another number of labels.
+                another shape or with other values; rules over another number of labels.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
@@ -235,7 +231,6 @@ class Task:
         return torch.from_numpy(found).long()
 
     def _ascend(self, rows: slice, start: Tensor) -> Tensor:
-        """Return improved labels of some examples that agree with the known labels."""
         energy, free = self.precise.select(rows), self.known[rows].isnan()
         least = ROUND_OFF * (_magnitudes(energy).sum(1) + self.rule.loss(energy, start).abs())
 

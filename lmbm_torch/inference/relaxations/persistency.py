@@ -1,13 +1,10 @@
 """Roof duality of a batch, and labels that dominant weights decide.
 
 Roof duality bounds each example's score and decides some labels. Dominant weights are settled before a solver
-sees the
-model: a solver's tolerance is a share of the largest weight, and next to a weight of a million ordinary
-weights vanish. If
-a label's own field outweighs all couplings of the label, or one coupling all other terms of the label, some
-optimum agrees
-with the field or coupling, since a flip of the label alone cannot do better. The remaining weights are of
-similar size.
+sees the model: a solver's tolerance is a share of the largest weight, and next to a weight of a million
+ordinary weights vanish. If a label's own field outweighs all couplings of the label, or one coupling all
+other terms of the label, some optimum agrees with the field or coupling, since a flip of the label alone
+cannot do better. The remaining weights are of similar size.
 """
 
 from __future__ import annotations
@@ -117,8 +114,7 @@ def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], 
     """Return the consequences of dominant fields for the least Σ_i [margin − m_i]_+.
 
     Against the field a label pays at least margin + |field| − couplings; with the field nothing if |field| −
-    couplings reach
-    the margin. A flip costs the other labels at most twice the couplings.
+    couplings reach the margin. A flip costs the other labels at most twice the couplings.
 
     Args:
         energy: see :func:`settle_scores`.
@@ -131,7 +127,6 @@ def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], 
 
 
 def _settle_hinge(found: Settled, row: int, margin: float) -> None:
-    """Settle one example."""
     unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
     known = found.known[row].numpy()
     while True:

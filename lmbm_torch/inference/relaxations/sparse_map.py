@@ -3,14 +3,11 @@
     max over distributions p(y) of  E[score(y)] − temperature/2 Σ_i E[s_i]²          (s = 2y − 1)
 
 The maximiser lies in the marginal polytope, not in a relaxation, and has few labellings: at most one more
-than labels for
-scores in general position. An active set grows by one MAP labelling at a time (Niculae, Martins, Blondel and
-Cardie,
-"SparseMAP: Differentiable sparse structured inference", ICML 2018, section 3 and appendix B; their ½ Σ over
-both values of
-each label is the term at temperature ½). Over the local polytope, for more labels than exact decoding allows,
-the same
-programme is :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0``.
+than labels for scores in general position. An active set grows by one MAP labelling at a time (Niculae,
+Martins, Blondel and Cardie, "SparseMAP: Differentiable sparse structured inference", ICML 2018, section 3 and
+appendix B; their ½ Σ over both values of each label is the term at temperature ½). Over the local polytope,
+for more labels than exact decoding allows, the same programme is
+:func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0``.
 """
 
 from __future__ import annotations
@@ -68,8 +65,7 @@ def marginals(
     """Return the distribution that maximises E[score] − temperature/2 Σ_i E[s_i]².
 
     Gradients flow from ``labels``, ``probabilities`` and ``objective`` to the energy's tensors; the search
-    for the labellings
-    runs on the CPU in float64.
+    for the labellings runs on the CPU in float64.
 
     Args:
         energy: a Boltzmann machine.
@@ -77,14 +73,12 @@ def marginals(
         num_iters: the largest number of calls of the decoder, each for all open examples.
         tol: an example has converged once the bound is within this share of the scores' size.
         decoder: energy → the labelling of largest score, with a bound; by default enumeration. With an
-            inexact decoder
-            the result is optimal among the labellings found, and ``status.exact`` false unless the bounds
-            prove more.
+            inexact decoder the result is optimal among the labellings found, and ``status.exact`` false
+            unless the bounds prove more.
 
     Raises:
         ValueError: an energy that the decoder refuses; a temperature or tolerance that is not a finite number
-            above 0,
-            ``num_iters`` below 1.
+            above 0, ``num_iters`` below 1.
     """
     check_positive("temperature", temperature)
     check_positive("tol", tol)
@@ -132,15 +126,13 @@ class _ActiveSet:
         return self.probabilities @ self.spins
 
     def holds(self, spins: np.ndarray) -> bool:
-        """Return whether a labelling is in the set."""
         return bool((self.spins == spins).all(1).any())
 
     def extended(self, spins: np.ndarray, score: float, temperature: float) -> _ActiveSet:
         """Return the set with a further labelling, without labellings of probability 0.
 
         Each step goes to the optimum of the affine hull, or along a direction with rising scores and constant
-        mean spins, as far as
-        probabilities stay above 0; the first labelling at 0 leaves.
+        mean spins, as far as probabilities stay above 0; the first labelling at 0 leaves.
         """
         all_spins = np.vstack([self.spins, spins])
         scores = np.append(self.scores, score)
@@ -193,8 +185,7 @@ def _search(
 
     Returns:
         The active sets, the largest shortfall of the objectives, whether within the tolerance, and the calls
-        of the
-        decoder.
+        of the decoder.
     """
     pairwise = energy.pairwise.detach().double().cpu()
     precise = PairwiseEnergy(energy.unary.detach().double().cpu(), pairwise)
@@ -233,8 +224,8 @@ class _Distribution(torch.autograd.Function):
     """Map from scores of the active labellings to probabilities, with the derivative by the active set.
 
     With a constant active set p solves an equality-constrained programme: the derivative by the scores is the
-    first block of
-    the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (Niculae et al. 2018, section 3.1).
+    first block of the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (Niculae et al. 2018, section
+    3.1).
     """
 
     @staticmethod

@@ -1,12 +1,10 @@
 """Worker process of toulbar2: run as a file, with the descriptor of a connection as argument.
 
 Each problem comes as the bytes of two float64 arrays, fields (labels) and couplings (labels, labels), both
-within [−1, 1]; an
-answer is the bytes of one array: the lower bound of the loss, the loss, infinite without a labelling, the
-number of nodes,
-and the labelling. A search ends early, with the best labelling and bound so far, at the signal of toulbar2's
-own time limit.
-The process ends as soon as the other end of the connection is closed.
+within [−1, 1]; an answer is the bytes of one array: the lower bound of the loss, the loss, infinite without a
+labelling, the number of nodes, and the labelling. A search ends early, with the best labelling and bound so
+far, at the signal of toulbar2's own time limit. The process ends as soon as the other end of the connection
+is closed.
 """
 
 from __future__ import annotations

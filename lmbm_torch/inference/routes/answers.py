@@ -143,8 +143,7 @@ def best_by_parts(query: Query) -> Decoding:
 
     Returns:
         ``status`` combines the parts: exact where each part is exact, with the sum of the residuals;
-        ``nodes``
-        is the sum over the parts.
+        ``nodes`` is the sum over the parts.
     """
     energy, whole = query.energy, replace(query, connected=True)
     if not is_divisible(energy):
@@ -203,7 +202,6 @@ def sums_by_parts(query: Query) -> Any:
 
 
 def _searched(query: Query, node_limit: int | None) -> Decoding:
-    """Return the answers of branch and bound with a node limit."""
     is_directed = isinstance(query.energy, DirectedEnergy)
     search = getattr(branch_and_bound if is_directed else undirected_branch_and_bound, query.quantity)
     return search(
@@ -226,7 +224,6 @@ def _taken_of(module: Any, query: Query, rows: Tensor) -> Decoding:
 
 
 def _open_rows(found: Decoding) -> Tensor:
-    """Return the examples without a proof."""
     return (~found.status.exact).nonzero(as_tuple=True)[0]
 
 
@@ -256,14 +253,12 @@ def _by_part(problem: Problem, values: Tensor) -> Tensor:
 
 
 def _given(split: Split) -> Tensor:
-    """Return the known labels, and 0 for the other labels."""
     if split.known is None:
         return torch.zeros_like(split.energy.unary)
     return split.known.nan_to_num()
 
 
 def _decoded(query: Query, split: Split) -> Decoding:
-    """Return the best labelling of examples with parts."""
     labels, status, gap = _given(split).long(), None, torch.zeros_like(split.energy.unary[:, 0])
     nodes = torch.zeros(len(gap), dtype=torch.int64, device=gap.device)
     for problem in _problems(split):
@@ -285,7 +280,6 @@ def _decoded(query: Query, split: Split) -> Decoding:
 
 
 def _marginals(query: Query, split: Split) -> Marginals:
-    """Return the marginals of examples with parts."""
     labels, log_partition, status = _given(split), split.constant(), None
     error, methods = torch.zeros_like(labels), {}
     for problem in _problems(split):
@@ -304,7 +298,6 @@ def _marginals(query: Query, split: Split) -> Marginals:
 
 
 def _log_partition(query: Query, split: Split) -> Float[Tensor, " rows"]:
-    """Return the log partition of examples with parts."""
     total = split.constant()
     for problem in _problems(split):
         total = total + _by_part(problem, _asked(query, problem)).sum(0)

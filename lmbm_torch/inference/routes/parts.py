@@ -1,11 +1,9 @@
 """Independent parts of a model: sets of free labels without any coupling, given known labels and rules.
 
 Known labels of a Boltzmann machine's score couple nothing and cut the graph apart; their couplings are added
-to
-the fields of their neighbours. In sums of margins, hinge losses and log-probabilities of a directed model
-each
-label has a term, known or not: the term couples all free labels in the term, and a known label joins the part
-of these labels. A rule couples the free labels that the rule may still decide.
+to the fields of their neighbours. In sums of margins, hinge losses and log-probabilities of a directed model
+each label has a term, known or not: the term couples all free labels in the term, and a known label joins the
+part of these labels. A rule couples the free labels that the rule may still decide.
 """
 
 from __future__ import annotations
@@ -230,7 +228,6 @@ def _components(touches: Bool[np.ndarray, "terms labels"]) -> list[Int[np.ndarra
 
 
 def _in_order(energy: SplitEnergy, piece: np.ndarray) -> Int[Tensor, " labels"]:
-    """Return a part's labels, parents first."""
     labels = torch.from_numpy(np.sort(piece)).to(energy.device)
     if isinstance(energy, DirectedEnergy):
         return labels[energy.positions[labels].argsort()]
@@ -253,7 +250,6 @@ def _energy_of(energy: SplitEnergy, labels: Tensor, spins: Tensor) -> SplitEnerg
 
 
 def _stacked(energies: Sequence[SplitEnergy]) -> SplitEnergy:
-    """Return energies of equal size as one batch."""
     if len(energies) == 1:
         return energies[0]
     batch, first = energies[0].batch_size, energies[0]

@@ -126,15 +126,15 @@ def decode_expected(
 
     Args:
         energies: the members of the mixture, of one shape; a single model is a mixture of one member.
-        measure: ``"exact_match"`` (the most probable labelling), ``"hamming"``, ``"f1"`` or ``"jaccard"``;
-            F1 and Jaccard take labels of two values.
+        measure: ``"exact_match"`` (the most probable labelling), ``"hamming"``, ``"f1"`` or ``"jaccard"``; F1
+            and Jaccard take labels of two values.
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules that the labelling must obey; the distribution is then conditional on the rules.
         top_k: the number of labellings to return, best first; of the exact match without rules.
         tolerance: the regret, and under rules the probability of labellings left out, at which the
             enumeration of likely labellings ends.
-        max_labellings: the number of likely labellings of each member and instance; None for 10,000, fewer
-            of more than 100 labels.
+        max_labellings: the number of likely labellings of each member and instance; None for 10,000, fewer of
+            more than 100 labels.
         max_candidates, node_limit: limits of the search for the exact match, see
             :func:`lmbm_torch.inference.search.mixture.decode`.
         num_samples: draws for each instance whose likely labellings leave much of the probability.

@@ -536,7 +536,6 @@ ROUTES: tuple[Routes, ...] = (
 
 @cache
 def _rows(kind: type, quantity: str, rules: bool) -> tuple[Route, ...]:
-    """Return the routes of a class of energies; none where nothing answers."""
     for routes in ROUTES:
         if quantity in routes.quantities and routes.rules in (None, rules) and issubclass(kind, routes.kinds):
             return routes.rows

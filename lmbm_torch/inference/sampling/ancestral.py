@@ -1,8 +1,7 @@
 """Ancestral sampling of directed models: each label drawn given the labels before.
 
 If all examples share the couplings, the samples of all examples come from the same random numbers: no answer
-depends on the
-other examples of the batch.
+depends on the other examples of the batch.
 """
 
 from __future__ import annotations
@@ -138,10 +137,9 @@ def marginals(
     """Return P(y_i = 1) as the mean over samples of P(y_i = 1 | y_pa(i)) = σ(2 z_i), with the standard error.
 
     The mean of the conditional probabilities (Rao–Blackwell) never varies more than the mean of the sampled
-    bits, and has no
-    sampling error for labels without parents. The log partition is 0, as for any directed model;
-    ``status.residual`` is an
-    example's largest standard error. On the CPU examples with shared parents share the random numbers.
+    bits, and has no sampling error for labels without parents. The log partition is 0, as for any directed
+    model; ``status.residual`` is an example's largest standard error. On the CPU examples with shared parents
+    share the random numbers.
 
     Args:
         energy: a directed model, on any device.
@@ -168,7 +166,6 @@ def marginals(
 def _mean_chances(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the means of P(y_i = 1 | y_pa(i)), (batch, labels), and the standard errors."""
     mean = torch.zeros_like(energy.unary)
     squares = torch.zeros_like(energy.unary)
     drawn = 0

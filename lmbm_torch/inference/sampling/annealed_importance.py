@@ -1,10 +1,8 @@
 """Annealed importance sampling, forward and reverse: likelihoods of restricted Boltzmann machines.
 
 Forward chains go from an energy with a known partition function to the energy in question: an unbiased
-estimate of the
-partition function, whose logarithm is low on average; log-likelihoods are then too high. Reverse chains go
-from given labels
-back to the first energy; log-likelihoods are then too low.
+estimate of the partition function, whose logarithm is low on average; log-likelihoods are then too high.
+Reverse chains go from given labels back to the first energy; log-likelihoods are then too low.
 :mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """
 
@@ -51,16 +49,13 @@ def estimate(
     """Return log Z = log Z_0 + log E[w], with chains of weight w from an uncoupled energy.
 
     Z_0 belongs to the uncoupled energy. At step k of T, a chain's log w grows by the increase of
-    −free_energy(v) as the energy
-    goes from (k − 1)/T to k/T of the path, and then v takes a Gibbs step at k/T (Neal 2001; Salakhutdinov and
-    Murray 2008). w is
-    unbiased for Z/Z_0 whatever the number of temperatures and the path.
+    −free_energy(v) as the energy goes from (k − 1)/T to k/T of the path, and then v takes a Gibbs step at k/T
+    (Neal 2001; Salakhutdinov and Murray 2008). w is unbiased for Z/Z_0 whatever the number of temperatures
+    and the path.
 
     The standard error reflects only states that the chains have visited. If most of Z lies in few states that
-    the biases alone
-    hardly ever visit, all chains may miss the states and agree: a model trained on images came out lower by
-    20 nats without
-    ``base`` than with ``base``, at standard errors below 1.
+    the biases alone hardly ever visit, all chains may miss the states and agree: a model trained on images
+    came out lower by 20 nats without ``base`` than with ``base``, at standard errors below 1.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -69,17 +64,14 @@ def estimate(
         generator: the source of randomness, on the energy's device; by default torch's own.
         known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
         base: log-odds of the visible units at the start, best of their frequencies in the data, with hidden
-            units at ½; by
-            default the energy's own biases on both sides.
+            units at ½; by default the energy's own biases on both sides.
         path: energies along the way, in order, such as the same model earlier in the training; by default a
             straight path.
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; fewer than 2 chains, or fewer
-            temperatures than parts
-            of the path; ``known`` of another shape or with other values; a ``base`` of another shape, dtype
-            or device, or
-            not finite; a ``path`` of other sizes, dtypes or devices.
+            temperatures than parts of the path; ``known`` of another shape or with other values; a ``base``
+            of another shape, dtype or device, or not finite; a ``path`` of other sizes, dtypes or devices.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)

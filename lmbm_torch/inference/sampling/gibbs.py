@@ -28,8 +28,7 @@ def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Ten
     """Draw {0, 1} in the probabilities' dtype, each 1 with the given probability.
 
     Uniform numbers are drawn and compared: on a CPU torch.bernoulli takes five times as long, longer than the
-    matrix product
-    behind the probabilities.
+    matrix product behind the probabilities.
     """
     uniform = torch.rand(
         probabilities.shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device
@@ -66,8 +65,7 @@ def sweep(
 
     Returns:
         Labels (or means) and a function of a block's probabilities → the labels after the sweep, and the
-        hidden units of a
-        bipartite energy; for a Boltzmann machine the labels again.
+        hidden units of a bipartite energy; for a Boltzmann machine the labels again.
     """
     if isinstance(energy, BipartiteEnergy):
 
@@ -140,23 +138,21 @@ def sample(
     """Draw the last of ``num_steps`` sweeps over all labels, each label given the others, in every chain.
 
     Of a bipartite energy a step draws h from p(h | v), then v from p(v | h)
-    (belief_propagation_in_crbms_2017, Equation 3). CD-k
-    starts from the training labels and takes k steps; persistent CD continues the chains of the last call.
+    (belief_propagation_in_crbms_2017, Equation 3). CD-k starts from the training labels and takes k steps;
+    persistent CD continues the chains of the last call.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
             visible units.
         num_steps: the number of draws of every label.
         init: {0, 1}, the first labels, with any number of chains for each example in leading axes; by default
-            one chain
-            each, drawn without couplings.
+            one chain each, drawn without couplings.
         generator: the source of randomness, on the energy's device; by default torch's own.
         known: {0, 1, NaN}, NaN for a free label; known labels stay unchanged.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_steps`` below 1;
-            ``known`` or
-            ``init`` of another shape or with other values, or in contradiction.
+            ``known`` or ``init`` of another shape or with other values, or in contradiction.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

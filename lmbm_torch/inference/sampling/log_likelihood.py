@@ -38,11 +38,9 @@ def bounds(
 
     Exact if one side of the model has at most 22 units. Else upper = mean(log f(v)) − log Z, with log Z by
     :func:`annealed_importance.estimate <lmbm_torch.inference.sampling.annealed_importance.estimate>`, low on
-    average, and lower the
-    same with the log Z of :func:`annealed_importance.reverse
-    <lmbm_torch.inference.sampling.annealed_importance.reverse>` from some
-    of the examples, high on average as far as the examples resemble the model's samples. log f(v) is exact,
-    over all examples.
+    average, and lower the same with the log Z of :func:`annealed_importance.reverse
+    <lmbm_torch.inference.sampling.annealed_importance.reverse>` from some of the examples, high on average as
+    far as the examples resemble the model's samples. log f(v) is exact, over all examples.
 
     Args:
         energy: a batch of one example, since all labels share the model.
@@ -51,19 +49,16 @@ def bounds(
         num_temperatures, generator, base, path: of both; see :mod:`annealed_importance
             <lmbm_torch.inference.sampling.annealed_importance>`.
         num_examples: of ``labels``, drawn at random, for the reverse estimate; at least 2, at most all. The
-            standard error
-            is that of a mean over the examples.
+            standard error is that of a mean over the examples.
         chains_per_example: of the reverse estimate, at least 2.
 
     Returns:
         The effective sizes are those of the forward chains, and the mean over the examples of those of each
-        example's
-        chains.
+        example's chains.
 
     Raises:
         ValueError: an energy of several examples; labels of another shape or with other values; a number
-            below 2; input
-            that one of the estimates refuses.
+            below 2; input that one of the estimates refuses.
     """
     energy.check_values()
     if energy.batch_size != 1:

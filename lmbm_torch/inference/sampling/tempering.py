@@ -102,12 +102,10 @@ def sample(
     """Draw the last of ``num_steps`` steps of one replica at each energy of a path and one at the energy.
 
     In a step every replica draws the hidden units and then the visible units, and every second pair of
-    neighbours a, b swaps the
-    visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))), f = exp(−free energy), the
-    even pairs and the
-    odd pairs in turn. Energies that differ by temperature give parallel tempering (Desjardins et al. 2010),
-    energies of a model's
-    training trajectory tempering (Béreux et al. 2024).
+    neighbours a, b swaps the visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),
+    f = exp(−free energy), the even pairs and the odd pairs in turn. Energies that differ by temperature give
+    parallel tempering (Desjardins et al. 2010), energies of a model's training trajectory tempering (Béreux
+    et al. 2024).
 
     Args:
         energy: a bipartite energy, on any device.
@@ -120,8 +118,7 @@ def sample(
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; a count below 1; an empty path, or a path
-            of other
-            sizes, dtypes or devices; ``init`` of another shape or with other values.
+            of other sizes, dtypes or devices; ``init`` of another shape or with other values.
     """
     energy.check_values()
     check_count("num_steps", num_steps)
@@ -167,8 +164,7 @@ def path_from_base(
         energy: the end of the path, not included.
         count: the number of energies, the uncoupled energy included.
         base: log-odds of the visible units at the start, with hidden units at ½; by default the energy's own
-            biases on both
-            sides.
+            biases on both sides.
 
     Raises:
         ValueError: a count below 1; a ``base`` of another shape, dtype or device, or not finite.

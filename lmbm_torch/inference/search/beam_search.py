@@ -1,10 +1,9 @@
 """Beam search in topological order; with a width of 1, the greedy decoding of a classifier chain.
 
 At every label a prefix is continued first with the value preferred by the local field (1 for a field of 0),
-and among equally
-good continuations the earlier stay. A label's loss is never negative: the cheapest dropped prefix bounds
-every unvisited
-labelling. If the labelling found costs no more, the labelling is proven optimal.
+and among equally good continuations the earlier stay. A label's loss is never negative: the cheapest dropped
+prefix bounds every unvisited labelling. If the labelling found costs no more, the labelling is proven
+optimal.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def decode(
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another
-            shape or with
-            other values.
+            shape or with other values.
     """
     if isinstance(energy, SequentialEnergy):
         return _sweep(energy, width, known)
@@ -72,7 +70,6 @@ def decode_hinge(
 def _search(
     energy: DirectedEnergy, width: int, known: Tensor | None, loss: Callable[[Tensor], Tensor]
 ) -> Decoding:
-    """Search for the least sum of ``loss``, a non-increasing function of local margins, by beams."""
     energy.check_values()
     check_count("width", width)
     batch, labels = energy.unary.shape
@@ -106,7 +103,6 @@ def _search(
 
 @torch.no_grad()
 def _sweep(energy: SequentialEnergy, width: int, known: Tensor | None) -> Decoding:
-    """Search a sequential model by beams."""
     check_count("width", width)
     model = Sequential.of(energy, known)
     everything = torch.full((model.batch_size,), -torch.inf, dtype=torch.float64)

@@ -1,20 +1,16 @@
 """Best-first search for the most probable labellings of directed models, exact and with a certificate.
 
 Uniform-cost search of the tree of prefixes (Mena et al. 2015): a labelling is no more probable than any
-prefix, and a
-labelling as probable as every open prefix is the most probable of all. A round goes through the positions
-once, and expands
-at each position all open prefixes of all examples that are at least half as probable as the example's best
-prefix, new
-prefixes of the round included: a label's distribution is computed once a round, and at most twice as
-improbable prefixes are
-expanded as one by one. Open prefixes bound all unvisited labellings.
+prefix, and a labelling as probable as every open prefix is the most probable of all. A round goes through the
+positions once, and expands at each position all open prefixes of all examples that are at least half as
+probable as the example's best prefix, new prefixes of the round included: a label's distribution is computed
+once a round, and at most twice as improbable prefixes are expanded as one by one. Open prefixes bound all
+unvisited labellings.
 
 Depth-first search takes the least memory, and more prefixes: every round follows each example's deepest open
-prefix greedily to
-a labelling, and prefixes no more probable than the best labelling are dropped. An example holds a few open
-prefixes for each
-label, where best-first search holds all. Models with own bounds are searched by ``branch_and_bound``.
+prefix greedily to a labelling, and prefixes no more probable than the best labelling are dropped. An example
+holds a few open prefixes for each label, where best-first search holds all. Models with own bounds are
+searched by ``branch_and_bound``.
 """
 
 from __future__ import annotations
@@ -204,8 +200,7 @@ def search(
 
     Raises:
         ValueError: input that :meth:`Sequential.of` refuses; a node limit or ``top_k`` that is no count; more
-            labellings
-            requested than an example has; a negative tolerance.
+            labellings requested than an example has; a negative tolerance.
     """
     limit = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
@@ -261,24 +256,19 @@ def decode(
         known: given labels, NaN for a free label; only labellings that agree compete.
         top_k: the number of labellings to return, best first; the bound then covers all others.
         node_limit: the number of expanded prefixes after which an example's search ends, but not before
-            ``top_k``
-            labellings.
+            ``top_k`` labellings.
         tolerance: ε ≥ 0, end an example's search once no labelling is more probable by more than a factor
             e^ε.
 
     Returns:
         The log-probability is the objective, bound ≥ objective, and no unvisited labelling is more probable
-        than the bound.
-        ``status.exact``: no other labelling is better; ``status.converged``: no node limit was met;
-        ``status.residual``:
-        bound − objective, of the last of ``top_k``.
+        than the bound. ``status.exact``: no other labelling is better; ``status.converged``: no node limit
+        was met; ``status.residual``: bound − objective, of the last of ``top_k``.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
-            not sum to 1;
-            ``known`` of another shape or with other values; a node limit or ``top_k`` that is no count; more
-            labellings
-            requested than an example has; a negative tolerance.
+            not sum to 1; ``known`` of another shape or with other values; a node limit or ``top_k`` that is
+            no count; more labellings requested than an example has; a negative tolerance.
     """
     return search(energy, known, top_k, node_limit, tolerance, best_first_round)
 

@@ -1,14 +1,11 @@
 """Exact decoding of sigmoid belief networks by depth-first branch and bound, with a certificate.
 
 Labels are decided in topological order, each first by the sign of the field, by 1 for a field of 0
-(lmbm_and_lmsbn_2010,
-section 2.3, Algorithm 2). Both objectives are sums of one non-negative loss per label: a partial labelling is
-dropped once the
-loss, plus the least loss of the undecided labels, reaches the best complete labelling. The search sums in
-float64 and treats
-losses as tied if the difference is below ``ROUND_OFF``, as a share of the largest possible loss of one label:
-certificates are
-true up to this share, and up to the energy's own precision, to which objective and bound are rounded.
+(lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one non-negative loss per label:
+a partial labelling is dropped once the loss, plus the least loss of the undecided labels, reaches the best
+complete labelling. The search sums in float64 and treats losses as tied if the difference is below
+``ROUND_OFF``, as a share of the largest possible loss of one label: certificates are true up to this share,
+and up to the energy's own precision, to which objective and bound are rounded.
 """
 
 from __future__ import annotations
@@ -56,18 +53,14 @@ def decode_hinge(
         energy: a directed model, on any device; the search runs on the CPU.
         margin: γ > 0, in units of the local fields.
         cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. A least loss
-            below S γ is
-            always found: with probability 1 − E[loss]/(S γ) or more, on at most Σ_{s<S} C(labels, s) leaves
-            (Theorem 9). An
-            example without such a labelling (with ``top_k``: with too few) gets the first leaves of the
-            search, for one
-            labelling the greedy labelling.
+            below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most Σ_{s<S}
+            C(labels, s) leaves (Theorem 9). An example without such a labelling (with ``top_k``: with too
+            few) gets the first leaves of the search, for one labelling the greedy labelling.
         node_limit: the number of nodes after which an example's search ends, but not before ``top_k`` leaves.
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
         top_k: the number of labellings to return, best first; the bound then covers all others.
         constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff
-            by
-            :mod:`lmbm_torch.inference.under_rules.constrained`.
+            by :mod:`lmbm_torch.inference.under_rules.constrained`.
 
     Returns:
         The hinge loss is the objective, bound ≤ objective. ``status.exact``: no other labelling is better;
@@ -75,11 +68,9 @@ def decode_hinge(
 
     Raises:
         ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape or with
-            other values; a
-            margin or cutoff that is not a finite number above 0; a node limit or ``top_k`` that is no count;
-            more labellings
-            requested than an example has; constraints of another number of labels, or that contradict the
-            known labels.
+            other values; a margin or cutoff that is not a finite number above 0; a node limit or ``top_k``
+            that is no count; more labellings requested than an example has; constraints of another number of
+            labels, or that contradict the known labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -232,7 +223,6 @@ def _search(
     known: Tensor | None,
     top_k: int,
 ) -> Found:
-    """Check the input, and search in topological order."""
     if cutoff is not None:
         check_positive("cutoff", cutoff)
     energy.check_values()
@@ -289,7 +279,6 @@ def _clique_places(
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:
-    """Return the search's answer, labels by their own index and numbers in the energy's precision."""
     labels = found.labels.index_select(2, energy.positions)
     objective = (objective_per_loss * found.losses).to(energy.dtype)
     bound = (objective_per_loss * found.bound).to(energy.dtype)

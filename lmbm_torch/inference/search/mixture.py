@@ -1,12 +1,10 @@
 """Joint decoding of several directed models over the same labels.
 
 Every member proposes the k best labellings. An unproposed labelling is, for each member, no better than the
-member's k-th:
-once the best proposal is worth no less than the k-th labellings together, the proposal is proven best (the
-threshold rule of
-Fagin, Lotem and Naor 2003). k doubles until then, or until a node limit ends a member's search for the k
-best. Values that
-differ by no more than the rounding of a sum of losses count as tied.
+member's k-th: once the best proposal is worth no less than the k-th labellings together, the proposal is
+proven best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then, or until a node limit
+ends a member's search for the k best. Values that differ by no more than the rounding of a sum of losses
+count as tied.
 """
 
 from __future__ import annotations
@@ -68,18 +66,15 @@ def decode(
         top_k: the number of labellings to return, best first; the bound then covers all others.
         max_candidates: the largest k, at least ``top_k``.
         node_limit: the number of nodes after which a member's search ends, see
-            :func:`branch_and_bound.decode` and
-            :func:`best_first.decode`; the example's search ends, too.
+            :func:`branch_and_bound.decode` and :func:`best_first.decode`; the example's search ends, too.
 
     Returns:
         The objective is the mixture's log-probability, larger is better; ``nodes`` are the nodes of all
-        searches,
-        ``status.num_iters`` the number of doublings of k.
+        searches, ``status.num_iters`` the number of doublings of k.
 
     Raises:
         ValueError: no members, members of different shape, dtype or device, fewer candidates than requested
-            labellings, or
-            input that :func:`branch_and_bound.decode` refuses.
+            labellings, or input that :func:`branch_and_bound.decode` refuses.
     """
 
     def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
@@ -111,12 +106,9 @@ def labellings(
         mass_left, max_labellings: of each member, see
             :func:`lmbm_torch.inference.search.most_probable.labellings`.
         constraints: rules over labels in {0, 1}: probabilities are conditional on the rules, 0 for a
-            labelling that breaks a
-            rule, and ``mass_left`` is a share of all allowed labellings, 1 if none was found. Rules that
-            members obey rarely
-            take many labellings. ``log_known`` is then an upper bound of the log-probability of the rules and
-            the known
-            labels.
+            labelling that breaks a rule, and ``mass_left`` is a share of all allowed labellings, 1 if none
+            was found. Rules that members obey rarely take many labellings. ``log_known`` is then an upper
+            bound of the log-probability of the rules and the known labels.
 
     Raises:
         ValueError: constraints of another number of labels; see :func:`decode` and

@@ -1,10 +1,9 @@
 """Labellings of a directed model by decreasing probability, with a bound of the remaining probability.
 
 Once the missing labellings have probability δ together, every marginal, and every expectation of a measure in
-[0, 1], is known
-to within δ. All labellings above a threshold are found in one pass through the labels (Dembczyński, Waegeman
-and Hüllermeier
-2012); the threshold falls until δ is reached, or provably cannot be reached within the limit.
+[0, 1], is known to within δ. All labellings above a threshold are found in one pass through the labels
+(Dembczyński, Waegeman and Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be
+reached within the limit.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ def shares(log_prob: Tensor, left: Tensor) -> Tensor:
 
 
 def _arrays(energy: DirectedEnergy) -> tuple[np.ndarray, ...]:
-    """Return the fields of the kernel's belief network."""
     ordered = energy.in_order()
     labels, cliques = energy.num_labels, ordered.cliques
     order = sorted(range(len(cliques)), key=lambda clique: cliques[clique][-1])
@@ -131,15 +129,14 @@ def labellings(
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
         known: given labels, NaN for a free label; only labellings that agree are found, and probabilities are
-            conditional on
-            the known labels.
+            conditional on the known labels.
         mass_left: δ, the probability that may be left out; 0 to leave out impossible labellings alone.
         max_labellings: the largest number of labellings for an example; the mass left may then be larger.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
-            not sum to 1;
-            ``known`` of another shape or with other values; a negative mass; a limit that is no count.
+            not sum to 1; ``known`` of another shape or with other values; a negative mass; a limit that is no
+            count.
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
@@ -181,7 +178,6 @@ def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:
 def _chunks(
     energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, max_labellings: int
 ) -> Iterator[tuple[DirectedEnergy | SequentialEnergy, Tensor | None]]:
-    """Yield the checked batch in parts whose prefixes fit into memory."""
     model = Sequential.of(energy, known)
     most = int(model.labellings().clamp(max=max_labellings).max())
     step = max(1, part_bytes(_CHUNK_BYTES) // (most * (2 * energy.num_labels + 16)))

@@ -44,8 +44,7 @@ class Sequential:
 
         Raises:
             ValueError: NaN, infinity or a misplaced parent in the energy; ``known`` of another shape or with
-                values that a label
-                does not have.
+                values that a label does not have.
         """
         energy.check_values()
         states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,) * energy.num_labels

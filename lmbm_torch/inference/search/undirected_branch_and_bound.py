@@ -1,16 +1,12 @@
 """Exact decoding of Boltzmann machines by depth-first branch and bound.
 
 A search begins from a labelling improved by flips of single labels, and with every label that the bounds
-decide; MAP with the
-bound of roof duality, which often proves the labelling before any branch. If couplings outweigh the evidence
-and contradict
-each other, bounds are loose until late, and the number of nodes grows exponentially with the labels: then a
-limit ends the
-search, with the best labelling and bound so far.
+decide; MAP with the bound of roof duality, which often proves the labelling before any branch. If couplings
+outweigh the evidence and contradict each other, bounds are loose until late, and the number of nodes grows
+exponentially with the labels: then a limit ends the search, with the best labelling and bound so far.
 
 Losses tie if the difference is below a share of 10⁻¹² of the largest possible loss of a label. At ties the
-search returns the
-labelling with the smallest number: 0 comes before 1 at the first label of a difference.
+search returns the labelling with the smallest number: 0 comes before 1 at the first label of a difference.
 """
 
 from __future__ import annotations
@@ -59,22 +55,18 @@ def decode_hinge(
         energy: a Boltzmann machine, on any device; the search runs on the CPU.
         margin: γ > 0, in units of the local fields.
         node_limit: the approximate number of nodes after which an example's search ends. A node is a partial
-            labelling with
-            a computed bound; extensions of a node by one label are computed together.
+            labelling with a computed bound; extensions of a node by one label are computed together.
         known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
         constraints: rules that the labelling must obey, propagated at every node.
 
     Returns:
         The hinge loss is the objective, bound ≤ objective. ``status.exact``: no labelling is better;
-        ``status.converged``: no
-        node limit was met.
+        ``status.converged``: no node limit was met.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with
-            other values; a margin that is not a finite number above 0; a node limit that is no count;
-            constraints of another
-            number of labels, or that contradict the known labels.
+            shape or with other values; a margin that is not a finite number above 0; a node limit that is no
+            count; constraints of another number of labels, or that contradict the known labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -129,8 +121,7 @@ def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> De
     """Return labellings of high score, without a proof: no flip of one free label raises the score.
 
     The exact searches begin from these labellings. A labelling of 45 labels takes some 20 µs. The bound lets
-    every label and every
-    pair of labels have the preferred value.
+    every label and every pair of labels have the preferred value.
 
     Args:
         energy: a Boltzmann machine, on any device; the flips run on the CPU.
@@ -233,7 +224,6 @@ def undirected_problem(
 def _decoding(
     energy: PairwiseEnergy, labels: Tensor, objective: Tensor, bound: Tensor, proven: Tensor, nodes: Tensor
 ) -> Decoding:
-    """Return the search's answer, numbers in the energy's precision."""
     exact = objective == bound
     objective, bound = objective.to(energy.dtype), bound.to(energy.dtype)
     status = Status(exact, proven, num_iters=nodes, residual=(objective - bound).abs())

@@ -5,34 +5,26 @@ With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and 
     max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
 
 for any y and any z ≥ 0: every iterate proves a bound, since the shift by the largest eigenvalue covers the
-rest of the way to
-convergence. Hinge losses enter by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m); rules enter by products that
-are non-negative
-for allowed labels, with multipliers μ ≥ 0.
+rest of the way to convergence. Hinge losses enter by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m); rules enter
+by products that are non-negative for allowed labels, with multipliers μ ≥ 0.
 
 The multipliers come from the augmented Lagrangian of the positive semidefinite constraint: L-BFGS minimises
-over (y, λ, z) the
-bound with ‖[M + αX̂]_+‖²/2α instead of the eigenvalue. The gradient's matrix X = [M + αX̂]_+/α becomes the
-next X̂ (Malick, Povh,
-Rendl and Wiegele, Regularization methods for semidefinite programming, 2009; without X̂, and with α → 0, the
-bound is that of
-BiqCrunch: Krislock, Malick and Roupin, 2014). Between rounds inequalities that X violates are added, and
-inequalities without a
-multiplier are dropped.
+over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α instead of the eigenvalue. The gradient's matrix X = [M +
+αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
+programming, 2009; without X̂, and with α → 0, the bound is that of BiqCrunch: Krislock, Malick and Roupin,
+2014). Between rounds inequalities that X violates are added, and inequalities without a multiplier are
+dropped.
 
 The minimiser is projected L-BFGS: variables at a bound with an outward gradient are held for one step; the
-others take a
-quasi-Newton step by the last pairs of steps and gradient changes, clipped at the bounds and shortened until
-the function falls
-enough (Nocedal and Wright, Numerical Optimization, 2006, algorithm 7.4; Bertsekas, Projected Newton methods,
-1982).
+others take a quasi-Newton step by the last pairs of steps and gradient changes, clipped at the bounds and
+shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006, algorithm 7.4;
+Bertsekas, Projected Newton methods, 1982).
 
 Hypermetric inequalities: an odd number of spins never adds up to zero, and a labelling's matrix X = s sᵀ has
 ⟨b bᵀ, X⟩ = (b·s)² ≥ 1 for every vector b of an odd number of signs: three for the triangle, five for the
-pentagonal
-inequalities (Helmberg and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and cutting
-planes, 1998, section
-5). With a unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for k signs.
+pentagonal inequalities (Helmberg and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and
+cutting planes, 1998, section 5). With a unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for
+k signs.
 """
 
 from __future__ import annotations
@@ -103,8 +95,7 @@ class Group:
 
         Returns:
             Inequalities of the same length, inequalities of two signs less, in which the two spins cancelled,
-            and the rows of
-            origin of both; the remaining inequalities follow from the unit diagonal.
+            and the rows of origin of both; the remaining inequalities follow from the unit diagonal.
         """
         has_gone, has_kept = (self.spins == gone).any(1), (self.spins == kept).any(1)
         signs = np.where(self.spins == gone, sign * self.signs, self.signs)
@@ -505,8 +496,8 @@ class Relaxation:
     def proof(self) -> Proof:
         """Return the bounds, each with a margin for rounding.
 
-        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and
-        xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
+        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and xᵀ M x
+        ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
         """
         point, linear = self._point, self._linear
         matrix = self._matrix(point, self.inequalities.entries(len(self.problem)))

@@ -3,24 +3,17 @@
 If labels are coupled in contradictory ways, the bounds of
 :mod:`~lmbm_torch.inference.relaxations.integer_program` and
 :mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and the searches end at some fifty
-labels.
-Semidefinite programming with triangle and pentagonal inequalities
-(:mod:`lmbm_torch.inference.semidefinite.bound`) leaves gaps so
-small that a hundred dense labels take some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and
-Wiegele, Solving
-Max-Cut to optimality by intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by
-dominant weights or roof
+labels. Semidefinite programming with triangle and pentagonal inequalities
+(:mod:`lmbm_torch.inference.semidefinite.bound`) leaves gaps so small that a hundred dense labels take some
+tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality by
+intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by dominant weights or roof
 duality are settled first, labels implied by another label are merged with the other label, and independent
-parts of the graph are
-searched separately. Rules are propagated at every node, and products of rules and labels enter the bound.
-Several nodes are
-bounded at once, on all cores. Bounds hold in floating point. Hinge losses have far weaker bounds, 0 for many
-models of more than
-some fifty labels.
+parts of the graph are searched separately. Rules are propagated at every node, and products of rules and
+labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating point. Hinge
+losses have far weaker bounds, 0 for many models of more than some fifty labels.
 
 Objectives tie if the difference is below a share of 10⁻¹² of the largest possible objective of a label; ties
-are broken
-arbitrarily.
+are broken arbitrarily.
 """
 
 from __future__ import annotations
@@ -69,8 +62,7 @@ def decode(
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
         top_k: the number of labellings to return, best first; the bound then covers all others.
         node_limit: the number of nodes, parts of the labellings with a computed bound, after which an
-            example's search ends;
-            each part of the graph has at least one.
+            example's search ends; each part of the graph has at least one.
         time_limit: the approximate number of seconds for an example. Results then depend on the computer.
         constraints: rules that the labellings must obey. Products of rules and labels tighten the bound.
 
@@ -79,12 +71,10 @@ def decode(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with
-            other values; a limit or ``top_k`` that is no count, more than the labellings of an example; a
-            time limit that is
-            not a finite number above 0; constraints of another number of labels, or that contradict the known
-            labels; more
-            labellings requested than allowed, or than found within a limit.
+            shape or with other values; a limit or ``top_k`` that is no count, more than the labellings of an
+            example; a time limit that is not a finite number above 0; constraints of another number of
+            labels, or that contradict the known labels; more labellings requested than allowed, or than found
+            within a limit.
     """
     return _decode(energy, Score(), known, top_k, _Limits.of(node_limit, time_limit), constraints)
 
@@ -140,7 +130,6 @@ def _decode(
     limits: _Limits,
     constraints: Constraints | None,
 ) -> Decoding:
-    """Check the input, settle easy labels, and search each example."""
     check_count("top_k", top_k)
     task = Task.of(energy, rule, known)
     if constraints is not None:
@@ -193,7 +182,6 @@ def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> No
 
 
 def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int) -> Decoding:
-    """Return the searches' answers, numbers in the energy's precision."""
     spins = torch.tensor(np.stack([each.spins for each in found]))
     labels = torch.stack([settled.of_all((each + 1) / 2) for each in spins.unbind(1)], 1).long()
     losses = torch.stack([task.rule.loss(task.precise, each) for each in labels.unbind(1)], 1)

@@ -47,8 +47,7 @@ class Multipliers(NamedTuple):
         unit: a number of which all weights are multiples; 0 without such a number.
         losses: λ of the hinge losses, (labels,); of scores none, (0,).
         rules: the rule of each product, and 0, 1 + j, or −1 − j for the rule alone, times y_j, or times 1 −
-            y_j,
-            (products, 2).
+            y_j, (products, 2).
         rule_prices: the multiplier of each product, (products,).
     """
 

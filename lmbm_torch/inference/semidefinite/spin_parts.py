@@ -1,14 +1,12 @@
 """Labellings of one example by semidefinite branch and bound: independent parts searched one by one.
 
 Labels without any coupling to other labels, direct or indirect, are a separate problem. Each problem is
-scaled by a power of two,
-without rounding, to weights of about 1.
+scaled by a power of two, without rounding, to weights of about 1.
 
 If a spin is given, roof duality decides further spins (:mod:`~lmbm_torch.inference.relaxations.persistency`).
-A spin with the same
-decision for both signs of the given spin has this value in every best labelling; a spin whose decision
-follows the sign is merged
-with the given spin (Boros and Hammer, Pseudo-Boolean optimization, 2002).
+A spin with the same decision for both signs of the given spin has this value in every best labelling; a spin
+whose decision follows the sign is merged with the given spin (Boros and Hammer, Pseudo-Boolean optimization,
+2002).
 """
 
 from __future__ import annotations
@@ -132,7 +130,6 @@ def _parts(example: Example) -> Iterator[np.ndarray]:
 
 
 def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> Labellings:
-    """Return the best labellings of one part."""
     fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
     known = example.known[labels]
     # Of weights of 0 any scale will do.

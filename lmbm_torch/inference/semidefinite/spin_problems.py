@@ -1,8 +1,7 @@
 """Quadratic problems of spins for semidefinite bounds and the search.
 
 Field terms are couplings to one further spin, the first. In a part of the search some spins equal another
-spin, or its opposite: the
-spins are merged, and the problem has fewer spins. All problems are maximised.
+spin, or its opposite: the spins are merged, and the problem has fewer spins. All problems are maximised.
 """
 
 from __future__ import annotations
@@ -68,8 +67,7 @@ class RuleTerms:
     """Products (one_t · x)(other_t · x) that are non-negative for spins that obey some rules.
 
     The slack b − a·y of a rule a·y ≤ b is multiplied by 1, and by y_j and 1 − y_j of each label j of the rule
-    (Lovász and Schrijver
-    1991).
+    (Lovász and Schrijver 1991).
 
     Args:
         constraints: over the first problem's labels.

@@ -1,12 +1,9 @@
 """Best-bound search over spins: branch and bound with semidefinite bounds.
 
 A part of the problem in which some spins equal others, or their opposites, is a smaller problem of the same
-kind. The dual starts
-from that of the parent; the bound closes the part, or the two least decided spins are made equal in one half
-and opposite in the
-other. Labellings come from the relaxation, by random hyperplanes and single flips (Goemans and Williamson,
-1995), and before all
-parts from a tabu search.
+kind. The dual starts from that of the parent; the bound closes the part, or the two least decided spins are
+made equal in one half and opposite in the other. Labellings come from the relaxation, by random hyperplanes
+and single flips (Goemans and Williamson, 1995), and before all parts from a tabu search.
 """
 
 from __future__ import annotations

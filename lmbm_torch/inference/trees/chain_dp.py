@@ -3,17 +3,13 @@
 Source: max_margin_markov_networks_survey_2003, section 4.2.
 
 Log-potentials are first lowered to a largest value of 0 at each position, and messages after each step:
-rounding
-is then relative to the values at a position, and not to a score that grows with the length.
+rounding is then relative to the values at a position, and not to a score that grows with the length.
 
 On the CPU a kernel computes each chain alone; without a kernel, and for gradients, each position is one step
-of
-the whole batch. A step of sum-product is a matrix product of probabilities. If transitions differ by less
-than
-the dtype's range, an underflow changes no sum, whatever the unaries. If transitions differ by more, for
-instance
-because some transitions are forbidden, no kernel runs, and sums that may have lost terms are repeated as
-logsumexp.
+of the whole batch. A step of sum-product is a matrix product of probabilities. If transitions differ by less
+than the dtype's range, an underflow changes no sum, whatever the unaries. If transitions differ by more, for
+instance because some transitions are forbidden, no kernel runs, and sums that may have lost terms are
+repeated as logsumexp.
 
 On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 
@@ -105,8 +101,7 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     """Return −Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
 
     The chain rule sums H_t(s), the entropy of the labels before t given y_t = s, forward. No term is
-    negative, and
-    no term is as large as a score.
+    negative, and no term is as large as a score.
 
     Args:
         energy: see :func:`log_partition`.
@@ -155,8 +150,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     """Return the labelling with the largest score (MAP, Viterbi), or the ``top_k`` best labellings.
 
     Of equally good labellings, the labelling with the lower state at the last position of a difference wins;
-    with
-    ``top_k`` above 1 equally good labellings come in any order.
+    with ``top_k`` above 1 equally good labellings come in any order.
 
     Args:
         energy: see :func:`log_partition`.

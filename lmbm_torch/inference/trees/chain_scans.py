@@ -1,10 +1,9 @@
 """Chains on a GPU: all positions together, in as many rounds as the length has binary digits.
 
 The messages along a chain are products of one matrix for each step, in any bracketing: round k joins each
-prefix
-of 2^k steps to the prefix that ends before (Hillis and Steele 1986). A loop over positions launches some ten
-kernels for each position, a round as many for all positions; a round computes more, a number for every three
-states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
+prefix of 2^k steps to the prefix that ends before (Hillis and Steele 1986). A loop over positions launches
+some ten kernels for each position, a round as many for all positions; a round computes more, a number for
+every three states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
 """
 
 from __future__ import annotations

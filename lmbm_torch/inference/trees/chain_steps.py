@@ -137,10 +137,8 @@ def _least(transition: Tensor) -> float:
     """Return the least sum of probabilities, of a message of at most 1, without a loss of terms.
 
     An underflow loses less than ``tiny`` for each state, which should be far below the sum. The best state
-    before a
-    step, of probability 1, gives every sum at least e^−spread: for a small spread every sum is safe. On a
-    GPU, where
-    a check would wait for the device, all sums are logsumexp.
+    before a step, of probability 1, gives every sum at least e^−spread: for a small spread every sum is safe.
+    On a GPU, where a check would wait for the device, all sums are logsumexp.
     """
     if not _is_on_host(transition):
         return torch.inf
@@ -327,10 +325,9 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
     """Return the best paths to each state of the last position, and the origin of each path at every step.
 
     Returns:
-        ``(batch, states, ranks)`` values, best first, 0 for the best path; for each step the places
-        ``state · ranks + rank`` of the origins among the paths before, ``(batch, states, ranks)``, and the
-        number
-        of ranks before.
+        ``(batch, states, ranks)`` values, best first, 0 for the best path; for each step the places ``state ·
+        ranks + rank`` of the origins among the paths before, ``(batch, states, ranks)``, and the number of
+        ranks before.
     """
     best = chains.unary[0][..., None]
     pointers, scale = [], chains.shift

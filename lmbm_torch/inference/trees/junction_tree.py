@@ -2,14 +2,10 @@
 
 Labels are summed (or maximised) out one after another in an order of small width
 (:mod:`lmbm_torch.inference.trees.triangulation`), which passes messages along a junction tree towards the
-roots
-(max_margin_markov_networks_survey_2003, section 7.3, shows that triangulation makes the result exact). Tables
-have
-up to 2^(treewidth + 1) entries for each example, and a gradient keeps all tables. The order and the layout
-are
-computed once for a structure; examples are computed together. The graph of a directed model couples each
-label
-with the parents, and the parents with each other.
+roots (max_margin_markov_networks_survey_2003, section 7.3, shows that triangulation makes the result exact).
+Tables have up to 2^(treewidth + 1) entries for each example, and a gradient keeps all tables. The order and
+the layout are computed once for a structure; examples are computed together. The graph of a directed model
+couples each label with the parents, and the parents with each other.
 
 Rules (:mod:`lmbm_torch.constraints`) are tables as well; further variables count a rule over many labels
 (:mod:`lmbm_torch.inference.trees.rule_tables`). The width then includes rules and counters.
@@ -67,13 +63,11 @@ def treewidth(energy: SparseEnergy, *, constraints: Constraints | None = None) -
     """Return the width of the order of elimination, at least the graph's treewidth.
 
     The order is by minimum fill, or by the numbering of the labels if narrower: the least width is NP-hard.
-    Counters of
-    rules may have more than two values: tables have at most 2^(width + 1) entries.
+    Counters of rules may have more than two values: tables have at most 2^(width + 1) entries.
 
     Args:
         energy: couplings that are not 0 for every example are edges, of a directed model the weights of
-            parents;
-            each clique of a clique energy is complete whatever the weight.
+            parents; each clique of a clique energy is complete whatever the weight.
         constraints: rules that the labellings obey.
 
     Raises:
@@ -120,9 +114,8 @@ def log_partition(
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
     The gradient is E[s_i] for unaries and E[Π_{i∈c} s_i] for cliques. Couplings of a pairwise energy that are
-    0 for
-    every example are no edges of the graph and get no gradient; a :class:`CliqueEnergy` names pairs of any
-    weight.
+    0 for every example are no edges of the graph and get no gradient; a :class:`CliqueEnergy` names pairs of
+    any weight.
 
     Args:
         energy: a sparse Boltzmann machine or a directed model with few parents, on any device. For a directed
@@ -139,8 +132,7 @@ def log_partition(
         TypeError: ``constraints`` of another class.
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
             shape or with other values; a treewidth beyond the limits; constraints of another number of
-            labels,
-            that contradict the known labels, or over many labels whose sums take too many values.
+            labels, that contradict the known labels, or over many labels whose sums take too many values.
     """
     found = []
     for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
@@ -224,8 +216,7 @@ def decode_hinge(
     """Return the labelling of least hinge loss Σ_i [margin − m_i]_+; ties are broken arbitrarily.
 
     A label's margin depends on the parents or, in a Boltzmann machine, on all neighbours. The graph couples
-    these labels
-    with each other, and is wider than the graph of the score.
+    these labels with each other, and is wider than the graph of the score.
 
     Args:
         energy: a directed model with few parents, or a Boltzmann machine with few neighbours for each label.
@@ -405,6 +396,5 @@ def _narrow_layout(
 
 
 def _layout(num_labels: int, scopes: Cliques, constraints: Constraints | None) -> tuple[Layout, RuleTables]:
-    """Return the layout of the tables of an energy and rules, and the rules' tables."""
     rules = RuleTables((), (), ()) if constraints is None else rule_tables(constraints, scopes)
     return layout_of((2,) * num_labels + rules.sizes, scopes + rules.scopes), rules

@@ -3,10 +3,8 @@
 A rule over many labels is counted: further variables, the counters, hold the rule's sums over growing sets of
 labels. Counters are joined two at a time as the labels meet in an elimination tree: counts of the leaves of a
 hierarchy grow up the hierarchy. A counter is a function of the labels: each labelling has one completion and
-is
-counted once. Sums that no further label can distinguish are one value: an at_least(2, …) has the values 0, 1
-and
-"enough".
+is counted once. Sums that no further label can distinguish are one value: an at_least(2, …) has the values 0,
+1 and "enough".
 """
 
 from __future__ import annotations

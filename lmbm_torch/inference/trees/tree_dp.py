@@ -1,10 +1,8 @@
 """Exact inference in trees by dynamic programming: messages from the leaves to the roots, and back.
 
-With up_t(s) the log-sum (or maximum) over all nodes below node t given state s of t, a node sends
-m_t(r) = log Σ_s exp(transition_t(r, s) + up_t(s)) to the parent (max_margin_markov_networks_survey_2003,
-section
-4.2). One step computes one node of every example; parents stand before children, so that the order of the
-nodes
+With up_t(s) the log-sum (or maximum) over all nodes below node t given state s of t, a node sends m_t(r) =
+log Σ_s exp(transition_t(r, s) + up_t(s)) to the parent (max_margin_markov_networks_survey_2003, section 4.2).
+One step computes one node of every example; parents stand before children, so that the order of the nodes
 serves both directions.
 """
 

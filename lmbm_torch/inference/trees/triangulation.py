@@ -17,8 +17,7 @@ class Triangulation:
     Args:
         ordering: every label, the first to be eliminated first.
         buckets: for each place in ``ordering`` the label, then the labels coupled with the label at that
-            time, in
-            the order of elimination.
+            time, in the order of elimination.
     """
 
     ordering: tuple[int, ...]

@@ -90,8 +90,7 @@ def best_scores(
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` or rules of another size, or in contradiction, or
             other known values than 0, 1 and NaN; a limit or ``top_k`` that is no count; more labellings
-            requested
-            than allowed, or than found within the limit.
+            requested than allowed, or than found within the limit.
     """
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
@@ -129,7 +128,6 @@ def _search(
     node_limit: int | None,
     top_k: int,
 ) -> _Found:
-    """Check the input, and search."""
     energy.check_values()
     check_rules(energy, constraints, known)
     check_count("top_k", top_k)

@@ -1,18 +1,14 @@
 """Exact decoding under hard constraints, by any routine that decodes without constraints.
 
 The consequences of the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) are filled in, and an
-example is
-decoded given the consequences. If the best labelling obeys the rules, the example is done. Else a label of a
-broken
-rule is held at either value, and both parts are decoded in the same way; the part with the best bound is
-next. The
-first part whose best labelling obeys all rules has the best allowed labelling. Several labellings are found
-by
-splitting off each labelling (Lawler 1972). Rules are checked on the CPU; energies stay on their device.
+example is decoded given the consequences. If the best labelling obeys the rules, the example is done. Else a
+label of a broken rule is held at either value, and both parts are decoded in the same way; the part with the
+best bound is next. The first part whose best labelling obeys all rules has the best allowed labelling.
+Several labellings are found by splitting off each labelling (Lawler 1972). Rules are checked on the CPU;
+energies stay on their device.
 
 Rules that are broken in many places at once take many parts, each a decoding. Belief networks and Boltzmann
-machines
-have searches with the rules at every node:
+machines have searches with the rules at every node:
 :func:`lmbm_torch.inference.search.branch_and_bound.decode` and
 :func:`lmbm_torch.inference.search.undirected_branch_and_bound.decode`, with ``constraints``.
 """
@@ -58,8 +54,7 @@ def decode(
         energy: of a kind that ``routine`` takes.
         constraints: over the energy's labels.
         routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`: one labelling
-            for
-            each example, with objective and bound.
+            for each example, with objective and bound.
         known: {0, 1, NaN}, NaN for a free label.
         top_k: the number of labellings, best first.
         part_limit: the number of parts that are decoded for an example. An example at the limit gets the best
@@ -72,8 +67,7 @@ def decode(
     Raises:
         ValueError: constraints of another number of labels, or that contradict the known labels; a limit or
             ``top_k`` that is no count; more labellings requested than allowed, or than found within the
-            limit;
-            an energy that the routine refuses.
+            limit; an energy that the routine refuses.
     """
     search = partial(_decode, constraints, routine, 1.0, part_limit)
     alone = partial(_as_one_part, routine)
@@ -339,7 +333,6 @@ def _parts(
     fixed: np.ndarray,
     bounds: np.ndarray,
 ) -> list[Part]:
-    """Return decoded parts of any examples, as one batch; ``bounds`` are the bounds of the parents."""
     known = torch.from_numpy(fixed).to(energy.device, energy.dtype)
     decoding = routine(energy.select(torch.from_numpy(rows).to(energy.device)), known=known)
     labels = decoding.labels.cpu().numpy()
@@ -395,7 +388,6 @@ def _dive(
 
 
 def _decoding(energy: Any, searches: list[Search], sign: float) -> Decoding:
-    """Return the searches' answers as tensors of the energy's dtype and device."""
     chosen = [search.answers for search in searches]
     to = {"device": energy.device, "dtype": energy.dtype}
     labels = torch.tensor(
