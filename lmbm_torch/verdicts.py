@@ -17,8 +17,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ __all__ = [
     "number",
     "one_door",
     "refuse_unless",
+    "searched_on_host",
     "settle",
     "supposing",
 ]
@@ -205,3 +207,60 @@ def _key(what: str, tensors: tuple[Tensor, ...]) -> Key:
 def _identity(tensor: Tensor) -> tuple[int, int]:
     """Another one after every change in place; tensors of inference mode do not count theirs."""
     return id(tensor), -1 if tensor.is_inference() else tensor._version
+
+
+HOST = torch.device("cpu")
+
+
+def searched_on_host(search: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Return the search made to run on the CPU, with the result on the device of the arguments.
+
+    A step of such a search is a handful of operations on as many numbers as there are open nodes, and the
+    next step depends on the results: thousands of launches and waits on a device, against one copy. Arguments
+    on several devices are passed on for the search to refuse.
+    """
+
+    @wraps(search)
+    def on_host(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        devices = {*_devices((args, tuple(kwargs.values())))}
+        if len(devices) != 1 or devices == {HOST}:
+            return search(*args, **kwargs)
+        moved: Any = {name: _moved(value, HOST) for name, value in kwargs.items()}
+        found = search(*_moved(args, HOST), **moved)  # pyright: ignore[reportCallIssue]  # the same arguments
+        return _moved(found, *devices)
+
+    return on_host
+
+
+def _devices(value: Any) -> Iterator[torch.device]:
+    """Yield the devices of tensors and of energies, also within records, lists and tuples."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _devices(each)
+    elif isinstance(value, Tensor) or (_is_record(value) and hasattr(value, "device")):
+        # The constructor of an energy holds all tensors to one device.
+        yield value.device
+    elif _is_record(value):
+        for field in fields(value):
+            yield from _devices(getattr(value, field.name))
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if _is_record(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        changed = {name: moved for name, part in parts.items() if (moved := _moved(part, device)) is not part}
+        return replace(value, **changed) if changed else value
+    if isinstance(value, list | tuple):
+        moved = [_moved(each, device) for each in value]
+        return value if all(map(_is, moved, value)) else type(value)(moved)
+    return value
+
+
+def _is(one: Any, other: Any) -> bool:
+    return one is other
+
+
+def _is_record(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from lmbm_torch.data.features import Features
 from lmbm_torch.inference import marginals
-from lmbm_torch.inference.routes import LIMITS, sums_are_compiled
+from lmbm_torch.inference.enumeration.kernels import kernel_for
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.loading import Predictor
@@ -149,7 +150,7 @@ class Completer:
         matched = self.saved.inference
         free = int(known.isnan().sum())
         is_large = free > LIMITS.click and is_dense_network(energy)
-        is_large &= free > LIMITS.marginals or not sums_are_compiled(energy)
+        is_large &= free > LIMITS.marginals or kernel_for(energy) is None
         if is_large and (is_mixture or (given is not None and self.saved.rules is None)):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
             limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}

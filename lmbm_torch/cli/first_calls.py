@@ -16,7 +16,6 @@ from lmbm_torch import estimators, inference
 from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.expected import bayes
 from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, most_probable, undirected_branch_and_bound
@@ -105,10 +104,10 @@ def search(dtype: torch.dtype) -> None:
     banded = DirectedEnergy(many[:3], many.tril(-1).triu(-3), torch.arange(len(many), device="cpu"))
     for routine in (branch_and_bound.decode, branch_and_bound.decode_hinge):
         routine(banded, node_limit=1000)
-    bayes.decode_f1([banded], max_labellings=1, num_samples=2)
+    inference.decode_expected([banded], "f1", max_labellings=1, num_samples=2)
     ancestral.marginals(banded, 2)
     few = banded.select(slice(0, 1))
-    bayes.decode_f1([few], max_labellings=10, num_samples=2)
+    inference.decode_expected([few], "f1", max_labellings=10, num_samples=2)
     most_probable.labellings(few, max_labellings=10)
     chain_dp.decode(ChainEnergy(many[None, :3, :3], many[:3, :3]))
     eleven = torch.arange(11, device="cpu")

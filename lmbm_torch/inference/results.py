@@ -1,8 +1,8 @@
-"""Results of inference: an answer and how far to trust it, per example of the batch."""
+"""Results of inference: an answer and its trust, for each example of the batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,13 +17,13 @@ Value = TypeVar("Value", float, Tensor)
 
 @dataclass(frozen=True)
 class Status:
-    """How an answer came about.
+    """Trust in an answer.
 
     Args:
-        exact: the objective meets its proven bound, or the method is exact on this energy.
-        converged: the method ended by its own rule, not by a limit.
-        num_iters: iterations (or samples, or search nodes) spent.
-        residual: the distance between the answer and its proof or fixed point; 0 where exact.
+        exact: the objective meets the proven bound, or the method is exact on this energy.
+        converged: the method met its stopping rule, and no limit.
+        num_iters: iterations, samples or search nodes.
+        residual: the distance between the answer and a proof or a fixed point; 0 where exact.
     """
 
     exact: Bool[Tensor, " batch"]
@@ -33,7 +33,7 @@ class Status:
 
     @classmethod
     def certain(cls, energy: Energy, num_iters: int | Int[Tensor, ...]) -> Status:
-        """Exact for every example, after so many iterations."""
+        """Return the status of an exact answer for every example, after ``num_iters`` iterations."""
         zero = torch.zeros(energy.batch_size, dtype=energy.dtype, device=energy.device)
         sure = torch.ones_like(zero, dtype=torch.bool)
         return cls(sure, sure.clone(), torch.zeros_like(zero, dtype=torch.int64) + num_iters, zero)
@@ -41,11 +41,11 @@ class Status:
 
 @dataclass(frozen=True)
 class PairwiseMessages:
-    """Messages between the labels of a Boltzmann machine; 0 says nothing.
+    """Messages between the labels of a Boltzmann machine; a message of 0 is neutral.
 
     Args:
-        neighbours: of each label; rows shorter than the longest end in the label itself.
-        to_labels: their messages, each a term of the label's local field, half its log-odds.
+        neighbours: of each label; rows shorter than the longest row end in the label itself.
+        to_labels: the neighbours' messages, each a term of the label's local field, half the log-odds.
     """
 
     neighbours: Int[Tensor, "labels neighbours"]
@@ -58,11 +58,11 @@ class Marginals:
 
     Args:
         labels: P(y_i = 1).
-        log_partition: log Σ_y exp(score(y)), its bound or its approximation: the routine says which; 0 for a
+        log_partition: log Σ_y exp(score(y)), a bound or an approximation, as the routine documents; 0 for a
             directed model.
-        standard_error: of ``labels``, where they were estimated from samples.
-        messages: the last messages of belief propagation, where asked for; a next call may start from them.
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
+        standard_error: of ``labels``, where ``labels`` were estimated from samples.
+        messages: the last messages of belief propagation, on request; the start of a later call.
+        method: the routine in words, where the table of routes chose the routine.
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -74,40 +74,33 @@ class Marginals:
 
 
 @dataclass(frozen=True)
-class TreeMarginals:
-    """Marginal probabilities in trees.
+class StateMarginals:
+    """Marginal probabilities of labels of several states, in chains, trees and sequential energies.
 
     Args:
-        nodes: P(y_t = s).
-        edges: P(y_{parent of t} = r, y_t = s), row r and column s, one matrix for each node; 0 at roots.
-        log_partition: log Σ_y exp(score(y)).
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
+        states: P(y_i = s); 0 for states that a label does not have, and beyond a chain's end.
+        log_partition: log Σ_y exp(score(y)); of a sequential energy an upper bound of log P(known).
+        edges: of chains P(y_t = r, y_{t+1} = s), (batch, steps, states, states), 0 beyond a chain's end; of
+            trees P(y_{parent of t} = r, y_t = s), (batch, nodes, states, states), 0 at roots.
+        mass_left: the largest error of any probability, of a sequential energy.
+        method: the routine in words, where the table of routes chose the routine.
     """
 
-    nodes: Float[Tensor, "batch nodes states"]
-    edges: Float[Tensor, "batch edges states states"]
-    log_partition: Float[Tensor, " batch"]
+    states: Float[Tensor, "batch labels states"]
     status: Status
+    log_partition: Float[Tensor, " batch"]
+    edges: Float[Tensor, "batch edges states states"] | None = None
+    mass_left: Float[Tensor, " batch"] | None = None
     method: str = ""
-
-
-class ChainMarginals(TreeMarginals):
-    """Marginal probabilities along chains; 0 beyond a chain's end.
-
-    Args:
-        nodes: P(y_t = s), (batch, length, states).
-        edges: P(y_t = r, y_{t+1} = s), row r and column s, (batch, steps, states, states).
-        log_partition, status, method: see :class:`TreeMarginals`.
-    """
 
 
 @dataclass(frozen=True)
 class BipartiteMessages:
-    """Log-odds messages between the two sides of a restricted Boltzmann machine; 0 says nothing.
+    """Log-odds messages between both sides of a restricted Boltzmann machine; a message of 0 is neutral.
 
     Args:
-        to_hidden: from each visible unit to each hidden one.
-        to_visible: from each hidden unit to each visible one.
+        to_hidden: from each visible unit to each hidden unit.
+        to_visible: from each hidden unit to each visible unit.
     """
 
     to_hidden: Float[Tensor, "batch visible hidden"]
@@ -121,10 +114,10 @@ class BipartiteMarginals:
     Args:
         visible: P(v_i = 1).
         hidden: P(h_j = 1).
-        log_partition: log Σ_v Σ_h exp(score(v, h)), its bound or its approximation: the routine says which.
-        messages: the last messages of belief propagation, where asked for; a next call may start from them.
-        coupling: the weights that ``messages`` were passed along.
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
+        log_partition: log Σ_v Σ_h exp(score(v, h)), a bound or an approximation, as the routine documents.
+        messages: the last messages of belief propagation, on request; the start of a later call.
+        coupling: the weights along which ``messages`` were passed.
+        method: the routine in words, where the table of routes chose the routine.
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -137,17 +130,17 @@ class BipartiteMarginals:
 
     @property
     def labels(self) -> Float[Tensor, "batch visible"]:
-        """``visible``, by the name that :class:`Marginals` have for it."""
+        """Return ``visible``, under the name of the field in :class:`Marginals`."""
         return self.visible
 
     def pairwise(self) -> Float[Tensor, "batch visible hidden"]:
-        """P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1), by the messages.
+        """Return P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1), by the messages.
 
-        Equation 18 of belief_propagation_in_crbms_2017. The log-odds of the latter are those of v_i with the
-        message from h_j replaced by coupling_ij. The sum over the batch is
-        :func:`lmbm_torch.inference.messages.matrix_bp.expected_pairwise_sum`, converged or not. The belief of
-        a pair has P(h_j = 1) for its marginal, and P(v_i = 1) at a fixed point alone; there a P(v_i = 1) that
-        has rounded to 0 or 1 does no harm: the result is off by at most that rounding.
+        Equation 18 of belief_propagation_in_crbms_2017. The log-odds of P(v_i = 1 | h_j = 1) are the log-odds
+        of v_i with the message from h_j replaced by coupling_ij. The sum over the batch is
+        :func:`lmbm_torch.inference.messages.matrix_bp.expected_pairwise_sum`, converged or not. The marginal
+        of a pair's belief is P(h_j = 1), and at a fixed point P(v_i = 1), too. A P(v_i = 1) that has rounded
+        to 0 or 1 at a fixed point changes the result by at most the rounding.
 
         Raises:
             ValueError: no messages were kept.
@@ -163,17 +156,21 @@ class BipartiteSamples:
     """States of the units of a restricted Boltzmann machine, {0, 1}.
 
     Args:
-        visible: one row for each chain and example.
-        hidden: the states that ``visible`` was drawn given.
+        visible: one row for each chain and example; of tempering (replicas, chains, batch, visible), replicas
+            in the order of the path, the energy's own replica last.
+        hidden: the hidden states that ``visible`` was drawn given; None of tempering.
+        swap_rate: of tempering, the share of accepted exchanges between neighbouring replicas, over all
+            steps, chains and examples; NaN for neighbours without a proposal.
     """
 
     visible: Int[Tensor, "*chains batch visible"]
-    hidden: Int[Tensor, "*chains batch hidden"]
+    hidden: Int[Tensor, "*chains batch hidden"] | None = None
+    swap_rate: Float[Tensor, " neighbours"] | None = None
 
 
 @dataclass(frozen=True)
 class LogPartitionBounds:
-    """A log partition from both sides.
+    """Lower and upper bound of a log partition.
 
     Args:
         lower: at most the log partition.
@@ -188,16 +185,16 @@ class LogPartitionBounds:
 
 @dataclass(frozen=True)
 class Estimate(Generic[Value]):
-    """A number estimated from weighted samples, or one for each example of a batch.
+    """Number estimated from weighted samples, or a number for each example of a batch.
 
-    A log partition or a log-likelihood is the logarithm of an unbiased estimate, so low on average.
+    A log partition or a log-likelihood is the logarithm of an unbiased estimate, and so low on average.
 
     Args:
         value: the number, or (batch,).
-        standard_error: of ``value``, as far as the samples know; 0 where it is exact. It is without meaning
-            where few samples carry all the weight.
-        effective_size: (Σ w)² / Σ w², of the weights w: how many equally weighted samples these are worth;
-            infinite where the value is exact.
+        standard_error: of ``value``, by the samples; 0 where ``value`` is exact, and meaningless where few
+            samples carry all the weight.
+        effective_size: (Σ w)² / Σ w² of the weights w, the number of equally weighted samples of the same
+            worth; infinite where ``value`` is exact.
     """
 
     value: Value
@@ -210,10 +207,10 @@ class Estimate(Generic[Value]):
 
 @dataclass(frozen=True)
 class LogLikelihoodBounds:
-    """The mean log-likelihood of labels, in nats, from both sides; neither stands without the other.
+    """Upper and lower estimate of the mean log-likelihood of labels, in nats; to be read together.
 
-    Where ``gap`` is negative by more than the errors, the labels are not like the machine's samples, or
-    chains do not mix: the two bound nothing.
+    If ``gap`` is negative by more than the errors, the labels are unlike the model's samples, or the chains
+    do not mix: the two estimates bound nothing.
 
     Args:
         upper: high on average, by forward annealing.
@@ -221,7 +218,7 @@ class LogLikelihoodBounds:
         exact: both are the exact number.
 
     Raises:
-        TypeError: one of the two is no :class:`Estimate`.
+        TypeError: ``upper`` or ``lower`` is no :class:`Estimate`.
     """
 
     upper: Estimate[float]
@@ -235,7 +232,7 @@ class LogLikelihoodBounds:
 
     @property
     def gap(self) -> float:
-        """upper − lower: how much the two leave open."""
+        """Return upper − lower."""
         return self.upper.value - self.lower.value
 
     def __str__(self) -> str:
@@ -247,36 +244,22 @@ class LogLikelihoodBounds:
 
 
 @dataclass(frozen=True)
-class TemperedSamples:
-    """States of the visible units of restricted Boltzmann machines along a path.
-
-    Args:
-        visible: {0, 1}, the replicas in the order of the path; those of the energy itself come last.
-        swap_rate: the share of exchanges between neighbouring replicas that were accepted, over all steps,
-            chains and examples; NaN for neighbours that were never proposed.
-    """
-
-    visible: Int[Tensor, "replicas chains batch visible"]
-    swap_rate: Float[Tensor, " neighbours"]
-
-
-@dataclass(frozen=True)
 class Decoding:
-    """The best labelling found, its objective and the bound that was proven.
+    """Best labelling found, with the objective and the proven bound.
 
     Args:
-        labels: {0, 1}, for chains class indices and ``energies.PADDING`` beyond their ends; where several
-            were asked for ``(batch, top_k, labels)``, best first.
+        labels: {0, 1}, of chains class indices and ``energies.PADDING`` beyond the ends; of several
+            labellings ``(batch, top_k, labels)``, best first.
         objective: of the routine, at the best labelling found; ``(batch, top_k)`` for several.
-        bound: no labelling (no further one, for several) does better than this.
-        nodes: search nodes visited, where there is a search.
+        bound: no labelling (of several, no further labelling) is better.
+        nodes: search nodes, of a search.
         hidden: {0, 1}, the hidden units' states, where the objective is the score of both sides.
-        relaxed: labels in [0, 1], where a relaxation was solved and ``labels`` are it rounded.
-        regret: where the objective is an expected measure, no labelling's exceeds this one's by more; proven,
-            unlike a standard error. The objective is the measure itself, its least possible value where some
-            probability is left, or the mean over samples.
-        mass_left: the probability of labellings that were not looked at: the expected measure is at most so
-            much more than the objective, where it was not sampled.
+        relaxed: labels in [0, 1], of a relaxation whose rounding ``labels`` are.
+        regret: of an expected measure, a proven limit of the excess of any other labelling. The objective is
+            then the measure, the least possible value where some probability is left, or the mean over
+            samples.
+        mass_left: the probability of labellings without a visit: without samples the expected measure exceeds
+            the objective by at most this probability.
     """
 
     labels: Int[Tensor, "batch labels"] | Int[Tensor, "batch top_k labels"]
@@ -291,32 +274,16 @@ class Decoding:
 
 
 @dataclass(frozen=True)
-class StateMarginals:
-    """Marginal probabilities of labels of several values.
-
-    Args:
-        states: P(y_i = s); 0 for values that a label does not have.
-        mass_left: none of them is wrong by more.
-        method: how they came about, in words, where :mod:`lmbm_torch.inference.routes` chose.
-    """
-
-    states: Float[Tensor, "batch labels states"]
-    mass_left: Float[Tensor, " batch"]
-    status: Status
-    method: str = ""
-
-
-@dataclass(frozen=True)
 class LikelyLabellings:
-    """The most probable labellings of each example, and what is left of the probability.
+    """Labellings of each example by decreasing probability, and the probability of the other labellings.
 
     Args:
-        labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last one.
-        probability: of each, given what is known; 0 beyond an example's last one.
-        mass_left: of all other labellings together. Where something is known this, and with it
-            ``probability``, is a bound: no more than this is left.
-        log_known: log P(known), at most; 0 where nothing is known.
-        status: ``exact`` where nothing is left, ``converged`` where no more than was asked for.
+        labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.
+        probability: of each labelling, given the known labels; 0 beyond an example's last labelling.
+        mass_left: of all other labellings together; with known labels an upper bound, as ``probability`` then
+            is a bound, too.
+        log_known: an upper bound of log P(known); 0 without known labels.
+        status: ``exact`` where nothing is left, ``converged`` where at most the requested mass is left.
     """
 
     labels: Int[Tensor, "batch found labels"]
@@ -326,7 +293,7 @@ class LikelyLabellings:
     status: Status
 
     def marginals(self, num_states: int, known: Known | None = None) -> StateMarginals:
-        """P(y_i = s), as shares of what was found; of a ``known`` label its value, even if nothing was."""
+        """Return P(y_i = s), as shares of the labellings found; of a ``known`` label the known value."""
         shares = torch.stack(
             [
                 torch.einsum("bn,bni->bi", self.probability, (self.labels == state).to(self.probability))
@@ -339,37 +306,32 @@ class LikelyLabellings:
         if known is not None:
             is_value = known[..., None] == torch.arange(num_states, device=known.device)
             states = torch.where(known.isnan()[..., None], states, is_value.to(states))
-        return StateMarginals(states, self.mass_left, self.status)
+        return StateMarginals(states, self.status, self.log_known, mass_left=self.mass_left)
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """One result from those of a batch's parts, which have the same tensors."""
+    """Return one result from the results of a batch's parts, which have the same tensors."""
     if isinstance(parts[0], Tensor):
         return torch.cat([*parts])
-    if not is_dataclass(parts[0]):
-        return parts[0]
-    fields_of = {field.name: [getattr(part, field.name) for part in parts] for field in fields(parts[0])}
-    return type(parts[0])(**{name: joined(values) for name, values in fields_of.items()})
+    return _by_field(parts[0], lambda name: joined([getattr(part, name) for part in parts]))
 
 
 def replaced(whole: Any, rows: Int[Tensor, " examples"], part: Any) -> Any:
-    """A batch's result with that of some of its examples, ``rows``, from another one of the same tensors."""
+    """Return a batch's result with the examples ``rows`` from another result of the same tensors."""
     if isinstance(whole, Tensor):
         return whole.index_copy(0, rows, part)
-    if not is_dataclass(whole):
-        return whole
-    values = {
-        field.name: replaced(getattr(whole, field.name), rows, getattr(part, field.name))
-        for field in fields(whole)
-    }
-    return type(whole)(**values)
+    return _by_field(whole, lambda name: replaced(getattr(whole, name), rows, getattr(part, name)))
 
 
 def rows_of(result: Any, rows: Int[Tensor, " examples"]) -> Any:
-    """A batch's result for some of its examples."""
+    """Return a batch's result for some of the examples."""
     if isinstance(result, Tensor):
         return result[rows]
+    return _by_field(result, lambda name: rows_of(getattr(result, name), rows))
+
+
+def _by_field(result: Any, value: Callable[[str], Any]) -> Any:
+    """Return a record with new values of the fields; anything else as it is."""
     if not is_dataclass(result):
         return result
-    parts = {field.name: rows_of(getattr(result, field.name), rows) for field in fields(result)}
-    return type(result)(**parts)  # pyright: ignore[reportCallIssue]
+    return type(result)(**{field.name: value(field.name) for field in fields(result)})  # pyright: ignore[reportCallIssue]

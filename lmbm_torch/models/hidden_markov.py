@@ -120,7 +120,7 @@ class HiddenMarkov(StoredModule):
 
         Args:
             x, lengths: see :meth:`forward`.
-            nodes: P(y_t = s), such as ``ChainMarginals.nodes``.
+            nodes: P(y_t = s), such as ``StateMarginals.states``.
             transitions: Σ P(y_t = r, y_{t+1} = s) over all steps of all chains.
             smoothing: see :meth:`count`.
 

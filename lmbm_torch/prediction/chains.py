@@ -103,7 +103,7 @@ class FittedChain:
                 continue
             marginals = chain_dp.marginals(energy)
             total = marginals.log_partition if top_k == 1 else marginals.log_partition[:, None]
-            yield Tagging(found, energy.lengths, marginals.nodes, found.objective - total)
+            yield Tagging(found, energy.lengths, marginals.states, found.objective - total)
 
 
 def evaluate(saved: FittedChain, data: SequenceData, chosen: np.ndarray) -> dict[str, float]:

@@ -61,7 +61,7 @@ def plain_viterbi(energy: ChainEnergy) -> torch.Tensor:
 ROUTINES: dict[str, tuple[Callable, Callable | None]] = {
     "log partition": (chain_dp.log_partition, plain_log_partition),
     "node marginals, by gradient": (gradient, plain_gradient),
-    "marginals of nodes and edges": (lambda energy: chain_dp.marginals(energy).nodes, None),
+    "marginals of nodes and edges": (lambda energy: chain_dp.marginals(energy).states, None),
     "Viterbi": (lambda energy: chain_dp.decode(energy).labels, plain_viterbi),
 }
 

@@ -27,8 +27,8 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.relaxations import integer_program
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search import undirected_branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 

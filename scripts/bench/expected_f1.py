@@ -40,7 +40,7 @@ def best_scale(energy: DirectedEnergy, labels: torch.Tensor) -> float:
 def certified(energy: DirectedEnergy, limit: int) -> dict[str, object]:
     """The proven gaps of the documents' answers."""
     started = time.process_time()
-    found = bayes.decode_f1([energy], max_labellings=limit, generator=torch.Generator().manual_seed(0))
+    found = bayes.decode([energy], "f1", max_labellings=limit, generator=torch.Generator().manual_seed(0))
     spent = time.process_time() - started
     assert found.regret is not None
     assert found.mass_left is not None

@@ -63,7 +63,7 @@ EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "tor
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
 FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.memory", "kernels.threads"}
-RECORDS = {"inference.results", "inference.routes", "inference.common"}
+RECORDS = {"inference.results", "inference.limits", "inference.common"}
 OF_LABEL_VECTORS = {
     *("estimators.baselines", "estimators.common", "estimators.decoders", "estimators.explain"),
     *("estimators.machines", "estimators.networks"),
@@ -89,11 +89,11 @@ ROOMS = {
     "estimators.networks": {"estimators.common", "estimators.decoders"},
     "estimators.wrappers": OF_LABEL_VECTORS | {"estimators.automatic", "estimators.label_chains"},
     "inference.common": RECORDS,
-    "inference.composed": {"inference"},
     "inference.enumeration": RECORDS,
     "inference.expected": RECORDS | {"inference.sampling", "inference.search"},
-    "inference.messages": RECORDS | {"inference.sampling", "inference.trees"},
+    "inference.messages": RECORDS | {"inference.routes", "inference.sampling", "inference.trees"},
     "inference.relaxations": RECORDS | {"inference.enumeration", "inference.trees"},
+    "inference.routes": {"inference"},
     "inference.sampling": RECORDS | {"inference.enumeration"},
     "inference.search": RECORDS | {"inference.relaxations", "inference.sampling", "inference.under_rules"},
     "inference.semidefinite": RECORDS | {"inference.relaxations"},

@@ -36,7 +36,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "log_known": "real batch",
         **STATUS,
     },
-    "StateMarginals": {"states": "real batch labels values", "mass_left": "real batch", **STATUS},
+    "StateMarginals": {
+        "states": "real batch labels values",
+        "log_partition": "real batch",
+        "mass_left": "real batch",
+        **STATUS,
+    },
     "Marginals": {
         "labels": "probability batch labels",
         "log_partition": "real batch",
@@ -50,13 +55,13 @@ SCHEMAS: dict[str, dict[str, str]] = {
         **STATUS,
     },
     "ChainMarginals": {
-        "nodes": "probability batch labels states",
+        "states": "probability batch labels states",
         "edges": "probability batch steps states states",
         "log_partition": "real batch",
         **STATUS,
     },
     "TreeMarginals": {
-        "nodes": "probability batch labels states",
+        "states": "probability batch labels states",
         "edges": "probability batch labels states states",
         "log_partition": "real batch",
         **STATUS,

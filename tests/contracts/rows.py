@@ -139,4 +139,4 @@ def _spelled(value: Any) -> str:
         return f"{_spelled(value.func)}({' '.join(arguments)})"
     if callable(value):
         return f"{value.__module__.rpartition('.')[2]}.{value.__name__}"
-    return f"{value:g}"
+    return value if isinstance(value, str) else f"{value:g}"

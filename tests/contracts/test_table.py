@@ -36,7 +36,8 @@ def public_functions() -> dict[str, Callable[..., object]]:
     for name in inference.__all__:
         function = getattr(inference, name)
         if inspect.isfunction(function):
-            functions[f"{inspect.unwrap(function).__module__.rpartition('.')[2]}.{name}"] = function
+            home = inspect.unwrap(function).__module__.removeprefix(f"{inference.__name__}.")
+            functions[f"{home}.{name}"] = function
     return functions
 
 

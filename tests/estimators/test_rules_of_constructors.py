@@ -32,7 +32,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.label_chains import members
-from lmbm_torch.inference.expected.bayes_under_rules import MASS_LEFT
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.fitted import FittedEstimator
 
@@ -156,7 +156,7 @@ def test_rules_around_every_decoder_leave_the_best_of_all_allowed_answers(estima
         said = getattr(ruled, "estimator_", ruled).predict_decoding(X).status.residual.numpy()
         assert (regret <= said + 1e-6).all()
     # Labellings are enumerated until little probability is left, which hardly ever matters.
-    assert (regret < MASS_LEFT).all()
+    assert (regret < LIMITS.mass_left).all()
     assert (regret < 1e-6).mean() >= 0.95
     is_changed = (free != found).any(1)
     assert 0 < is_changed.sum() < len(X)

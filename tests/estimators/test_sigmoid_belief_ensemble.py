@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,10 +15,9 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.decoders.distributions import EXPECTED
+from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.sampling import ancestral
-from lmbm_torch.inference.search import mixture
 
 X, Y = random_inputs(0, 60, 4, 5)
 BASE = LMSBNClassifier(2.0, ordering="index", margin=1.5, tol=1e-6)
@@ -96,7 +96,7 @@ def test_decoders_maximise_the_expected_measure_of_the_mixture(decoder):
     ensemble = LMSBNEnsembleClassifier(BASE, num_members=2, decoder=decoder, random_state=0).fit(X, Y)
     energies = ensemble.energies(X)
     known = np.where(np.random.default_rng(0).random(Y.shape) < 0.3, Y, np.nan)
-    find = {"exact_match": mixture.decode, **EXPECTED}[decoder]
+    find = partial(decode_expected, measure=decoder)
     np.testing.assert_array_equal(ensemble.predict(X), find(energies).labels)
     given = find(energies, known=torch.from_numpy(known)).labels
     np.testing.assert_array_equal(ensemble.predict(X, known=known), given)

@@ -215,7 +215,7 @@ LONG = {
     "fit": lambda: LMSBNClassifier(C=1e3, tol=1e-9, random_state=0).fit(*hard()),
     "search": lambda: branch_and_bound.decode_hinge(directed(600)),
     "integer programme": lambda: integer_program.decode_hinge(undirected(40)),
-    "expected F1": lambda: bayes.decode_f1([directed(60)], max_labellings=10**7),
+    "expected F1": lambda: bayes.decode([directed(60)], "f1", max_labellings=10**7),
     "samples": lambda: ancestral.marginals(directed(600), 10**4),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,12 +15,15 @@ from strategies.directed import directed_energies
 from strategies.sequential import random_chains, random_known_values
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.expected import bayes
 from lmbm_torch.inference.expected.measures import F1
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.routes import table
 from lmbm_torch.inference.search import mixture
+from lmbm_torch.inference.search.most_probable import affordable_labellings
 
 
 def networks(seed: int, count: int, batch: int, labels: int, scale: float = 1.0) -> list[DirectedEnergy]:
@@ -52,7 +56,7 @@ def best_worth(measure: str, energies: list[DirectedEnergy]) -> tuple[np.ndarray
     return expected.max(1), expected
 
 
-DECODERS = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
+DECODERS = {measure: partial(decode_expected, measure=measure) for measure in ("hamming", "f1", "jaccard")}
 
 
 def index_of(found: Decoding) -> np.ndarray:
@@ -116,7 +120,7 @@ def test_known_labels_condition_the_distribution(measure):
 def test_samples_come_close_and_say_how_close(measure, monkeypatch):
     energies = networks(2, 2, 5, 6)
     expected = DECODERS[measure](energies).objective
-    monkeypatch.setattr(bayes, "LIMITS", replace(LIMITS, expected=3))
+    monkeypatch.setattr(table, "LIMITS", replace(LIMITS, expected=3))
     generator = torch.Generator().manual_seed(0)
     settings = {"num_samples": 4000, "max_labellings": 2}
     found = DECODERS[measure](energies, **settings, generator=generator)
@@ -137,7 +141,7 @@ def test_where_no_labelling_is_likely_none_are_looked_for(monkeypatch):
         return search(members, **settings)
 
     monkeypatch.setattr(bayes.mixture, "labellings", labellings)
-    found = bayes.decode_f1(energies, generator=torch.Generator().manual_seed(0))
+    found = decode_expected(energies, "f1", generator=torch.Generator().manual_seed(0))
     # Of the last instance alone one labelling has nearly all of the probability.
     assert all(torch.equal(rows, energies[0].unary[3:, 0]) for rows in looked_for)
     assert found.mass_left is not None
@@ -163,7 +167,7 @@ def test_labels_that_are_never_drawn_change_nothing(measure, monkeypatch):
 
 
 def test_more_labels_are_enumerated_less():
-    assert [bayes.affordable_labellings(labels) for labels in (20, 100, 200, 1000)] == [
+    assert [affordable_labellings(labels) for labels in (20, 100, 200, 1000)] == [
         10_000,
         10_000,
         1250,
@@ -173,9 +177,9 @@ def test_more_labels_are_enumerated_less():
 
 def test_jaccard_of_candidates_is_hardly_worse_than_of_all(monkeypatch):
     energies = networks(3, 1, 20, 7)
-    best = bayes.decode_jaccard(energies)
+    best = decode_expected(energies, "jaccard")
     monkeypatch.setattr(bayes, "LIMITS", replace(LIMITS, compared=3))
-    found = bayes.decode_jaccard(energies)
+    found = decode_expected(energies, "jaccard")
     assert not found.status.exact.any()
     assert (found.bound >= best.objective - 1e-12).all()
     assert (found.objective <= best.objective + 1e-12).all()
@@ -202,16 +206,16 @@ def test_samples_are_drawn_for_as_many_instances_as_memory_has_room_for(monkeypa
 
     monkeypatch.setattr(bayes.ancestral, "sample", noted)
     monkeypatch.setattr(bayes, "_CHUNK_BYTES", 8 * 3 * 50 * 20)
-    bayes.decode_jaccard(energies, num_samples=50, max_labellings=2)
+    decode_expected(energies, "jaccard", num_samples=50, max_labellings=2)
     assert batches == [3, 3, 2]
 
 
 def test_f1_by_samples_of_one_network_is_nearly_the_best_and_says_how_near():
     energies = networks(6, 1, 12, 15, scale=0.4)
     energies[0].unary.sub_(0.8)
-    best = bayes.decode_f1(energies, mass_left=0, max_labellings=2**15)
-    found = bayes.decode_f1(
-        energies, num_samples=4000, max_labellings=1, generator=torch.Generator().manual_seed(0)
+    best = bayes.decode(energies, "f1", mass_left=0, max_labellings=2**15)
+    found = decode_expected(
+        energies, "f1", num_samples=4000, max_labellings=1, generator=torch.Generator().manual_seed(0)
     )
     labels, probability = bayes._enumerated(energies, None)
     worth = F1.worth(labels, probability, found.labels)
@@ -221,8 +225,9 @@ def test_f1_by_samples_of_one_network_is_nearly_the_best_and_says_how_near():
     # What is best for a sample is worth a little more there.
     assert ((found.objective - worth).abs() < 4 * found.status.residual).all()
     assert not found.status.exact.any()
-    alone = bayes.decode_f1(
+    alone = decode_expected(
         [energies[0].select(slice(7, 8))],
+        "f1",
         num_samples=4000,
         max_labellings=1,
         generator=torch.Generator().manual_seed(0),
@@ -239,12 +244,14 @@ def test_no_labelling_is_more_probable_than_with_the_surest_parents(energy):
 def test_bad_inputs_are_refused_by_name():
     energies = networks(0, 1, 2, 3)
     refusals = {
-        "energies: expected at least one": lambda: bayes.decode_f1([]),
-        r"energies\[1\].unary: expected shape": lambda: bayes.decode_f1([*energies, *networks(0, 1, 2, 4)]),
-        "num_samples: expected": lambda: bayes.decode_f1(energies, num_samples=0),
-        "tolerance: expected": lambda: bayes.decode_f1(energies, tolerance=-1.0),
-        "max_labellings: expected": lambda: bayes.decode_f1(energies, max_labellings=0),
-        "known: expected": lambda: bayes.decode_f1(energies, known=torch.full((2, 3), 2.0)),
+        "energies: expected at least one": lambda: decode_expected([], "f1"),
+        r"energies\[1\].unary: expected shape": lambda: decode_expected(
+            [*energies, *networks(0, 1, 2, 4)], "f1"
+        ),
+        "num_samples: expected": lambda: decode_expected(energies, "f1", num_samples=0),
+        "tolerance: expected": lambda: decode_expected(energies, "f1", tolerance=-1.0),
+        "max_labellings: expected": lambda: decode_expected(energies, "f1", max_labellings=0),
+        "known: expected": lambda: decode_expected(energies, "f1", known=torch.full((2, 3), 2.0)),
     }
     for message, call in refusals.items():
         with pytest.raises(ValueError, match=message):

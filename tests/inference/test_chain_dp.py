@@ -50,7 +50,7 @@ def test_500_chains_equal_enumeration(scale, per_step, forbidden):
         for example in range(energy.batch_size):
             log_partition, nodes, edges, expected_entropy = expected_marginals(energy, example)
             torch.testing.assert_close(result.log_partition[example], log_partition)
-            torch.testing.assert_close(result.nodes[example], nodes)
+            torch.testing.assert_close(result.states[example], nodes)
             torch.testing.assert_close(result.edges[example], edges)
             torch.testing.assert_close(entropy[example], expected_entropy)
             labels, scores = labellings(energy, example)
@@ -108,9 +108,9 @@ def test_padding_never_matters(energy):
     length = energy.max_length
     padded, result = chain_dp.marginals(longer), chain_dp.marginals(energy)
     torch.testing.assert_close(padded.log_partition, result.log_partition)
-    torch.testing.assert_close(padded.nodes[:, :length], result.nodes)
+    torch.testing.assert_close(padded.states[:, :length], result.states)
     torch.testing.assert_close(padded.edges[:, : length - 1], result.edges)
-    assert not padded.nodes[~longer.inside].any()
+    assert not padded.states[~longer.inside].any()
     assert not padded.edges[~longer.inside[:, 1:]].any()
     labels = chain_dp.decode(longer).labels
     assert torch.equal(labels[:, :length], chain_dp.decode(energy).labels)
@@ -125,7 +125,7 @@ def test_batch_of_one_equals_batch_of_many(energy):
         row = slice(example, example + 1)
         alone = chain_dp.marginals(energy.select(row))
         torch.testing.assert_close(alone.log_partition, together.log_partition[row])
-        torch.testing.assert_close(alone.nodes, together.nodes[row])
+        torch.testing.assert_close(alone.states, together.states[row])
         torch.testing.assert_close(alone.edges, together.edges[row])
         torch.testing.assert_close(chain_dp.decode(energy.select(row)).objective, best.objective[row])
         torch.testing.assert_close(chain_dp.entropy(energy.select(row)), entropy[row])
@@ -136,7 +136,7 @@ def test_the_gradient_is_the_marginals(energy):
     unary, transition = energy.unary.clone().requires_grad_(), energy.transition.clone().requires_grad_()
     chain_dp.log_partition(replace(energy, unary=unary, transition=transition)).sum().backward()
     result = chain_dp.marginals(energy)
-    torch.testing.assert_close(unary.grad, result.nodes)
+    torch.testing.assert_close(unary.grad, result.states)
     edges = result.edges if energy.transition.ndim == 4 else result.edges.sum((0, 1))
     # With chains of one position alone nothing flows there.
     came = torch.zeros_like(transition) if transition.grad is None else transition.grad
@@ -166,7 +166,7 @@ def test_float32_is_as_good_as_its_log_potentials(scale, per_step, forbidden):
     # Rounding of a potential moves a log-probability by as much.
     atol = 1e-5 * max(1, scale**0.5)
     torch.testing.assert_close(came.log_partition, expected.log_partition.float(), rtol=1e-6, atol=40 * atol)
-    torch.testing.assert_close(came.nodes, expected.nodes.float(), rtol=0, atol=atol)
+    torch.testing.assert_close(came.states, expected.states.float(), rtol=0, atol=atol)
     torch.testing.assert_close(came.edges, expected.edges.float(), rtol=0, atol=atol)
 
 
@@ -194,7 +194,7 @@ def test_sums_of_probabilities_are_watched_from_the_limit_of_their_range_on(spre
 def test_renaming_states_renames_results(energy, seed):
     order = torch.randperm(energy.num_states, generator=torch.Generator().manual_seed(seed))
     renamed, result = chain_dp.marginals(with_states_renamed(energy, order)), chain_dp.marginals(energy)
-    torch.testing.assert_close(renamed.nodes, result.nodes[..., order])
+    torch.testing.assert_close(renamed.states, result.states[..., order])
     torch.testing.assert_close(renamed.edges, result.edges[..., order, :][..., order])
     torch.testing.assert_close(renamed.log_partition, result.log_partition)
 
@@ -213,7 +213,7 @@ def test_samples_have_the_marginals(per_step, forbidden):
     nodes = is_state.mean(0)
     edges = torch.einsum("nbtr,nbts->btrs", is_state[:, :, :-1], is_state[:, :, 1:]) / count
     # Five standard errors of a frequency, at most ½ · 5 / √count.
-    assert (nodes - expected.nodes).abs().max() < 2.5 / count**0.5
+    assert (nodes - expected.states).abs().max() < 2.5 / count**0.5
     assert (edges - expected.edges).abs().max() < 2.5 / count**0.5
     again = chain_dp.sample(energy, count, generator=torch.Generator().manual_seed(0))
     assert torch.equal(again, drawn)
@@ -225,7 +225,7 @@ def test_chain_shaped_boltzmann_machines_agree_with_enumeration_of_their_labels(
     energy = PairwiseEnergy(dense.unary, dense.pairwise * (neighbours + neighbours.mT), dense.constant)
     chain = ChainEnergy.from_pairwise(energy, range(7))
     expected, result = exact.marginals(energy), chain_dp.marginals(chain)
-    torch.testing.assert_close(result.nodes[..., 1], expected.labels)
+    torch.testing.assert_close(result.states[..., 1], expected.labels)
     torch.testing.assert_close(result.log_partition, expected.log_partition)
     assert torch.equal(chain_dp.decode(chain).labels, exact.decode(energy).labels)
 
@@ -235,7 +235,7 @@ def test_arguments_are_left_alone_and_results_carry_no_gradient():
     unary, transition = energy.unary.clone(), energy.transition.clone()
     learnt = replace(energy, unary=energy.unary.clone().requires_grad_())
     chain_dp.entropy(energy)
-    for result in (chain_dp.marginals(learnt).nodes, chain_dp.decode(learnt, top_k=2).objective):
+    for result in (chain_dp.marginals(learnt).states, chain_dp.decode(learnt, top_k=2).objective):
         assert not result.requires_grad
     assert torch.equal(energy.transition.nan_to_num(), transition.nan_to_num())
     assert torch.equal(learnt.unary.nan_to_num(), unary.nan_to_num())

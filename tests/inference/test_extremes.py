@@ -114,7 +114,7 @@ def test_forbidden_states_beside_large_potentials():
     energy = chain(1e5)
     energy.unary[0, 0, 1] = -torch.inf
     found = chain_dp.marginals(energy)
-    assert found.nodes[0, 0, 1] == 0
+    assert found.states[0, 0, 1] == 0
     assert found.edges.max() <= 1 + 1e-6
 
 
@@ -153,7 +153,7 @@ def test_marginals_of_enormous_chains_are_distributions_that_are_not_called_exac
     for scale, is_exact in ((1e3, True), (1e12, False), (1e23, False)):
         came = chain_dp.marginals(ChainEnergy(scale * unary, scale * transition))
         assert (came.status.exact == is_exact).all()
-        for values in (came.nodes.sum(-1), came.edges.sum((-2, -1))):
+        for values in (came.states.sum(-1), came.edges.sum((-2, -1))):
             torch.testing.assert_close(values, torch.ones_like(values))
 
 

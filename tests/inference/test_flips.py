@@ -11,11 +11,10 @@ import torch
 from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy
 
+from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.search import flips
-from lmbm_torch.inference.search.undirected_branch_and_bound import undirected_problem
+from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_flips, undirected_problem
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, tabu
 from lmbm_torch.kernels.search.compiled import undirected as compiled
 from lmbm_torch.kernels.search.plain import flips as plain_flips
@@ -29,7 +28,7 @@ drawn = partial(random_pairwise_energy, per_example=True)
 def test_no_flip_of_a_free_label_raises_the_score(strength, given):
     energy = drawn(1, 9, 40, coupling=strength)
     known = random_known(2, energy, 0.3) if given else None
-    found = flips.decode(energy, known=known)
+    found = decode_by_flips(energy, known=known)
     assert torch.equal(found.objective, energy.score(found.labels))
     for label in range(9):
         other = found.labels.clone()
@@ -47,7 +46,7 @@ def test_no_flip_of_a_free_label_raises_the_score(strength, given):
 
 def test_the_bound_is_tight_where_labels_do_not_depend_on_each_other():
     energy = drawn(0, 6, 40, coupling=0.0)
-    found = flips.decode(energy)
+    found = decode_by_flips(energy)
     assert torch.equal(found.labels, (energy.unary > 0).long())
     torch.testing.assert_close(found.bound, found.objective, rtol=1e-12, atol=0)
 
@@ -58,8 +57,8 @@ def test_compiled_flips_are_those_of_the_plain_ones_however_many_rows(strength):
     problem = undirected_problem(energy, random_known(4, energy, 0.3))
     expected = plain.raised_scores(problem)
     assert (compiled.raised_scores(problem) == expected).all()
-    alone = [flips.decode(energy.select(torch.tensor([row]))).labels for row in range(70)]
-    assert torch.equal(torch.cat(alone), flips.decode(energy).labels)
+    alone = [decode_by_flips(energy.select(torch.tensor([row]))).labels for row in range(70)]
+    assert torch.equal(torch.cat(alone), decode_by_flips(energy).labels)
 
 
 def cut(seed: int, labels: int) -> PairwiseEnergy:
@@ -72,7 +71,7 @@ def cut(seed: int, labels: int) -> PairwiseEnergy:
 @pytest.mark.parametrize("labels", [40, 60, 90])
 def test_dense_machines_are_searched_past_the_limit_of_nodes(labels):
     energy, generator = cut(labels, labels), np.random.default_rng(0)
-    found = routes.decode(energy)
+    found = inference.decode(energy)
     assert not found.status.exact.any()
     for row, couplings in enumerate(energy.pairwise.numpy()):
         problem = SpinProblem.of_machine(np.zeros(labels), couplings, None)
@@ -110,4 +109,4 @@ def test_a_labelling_that_is_the_best_stays():
 def test_what_is_no_number_is_refused():
     energy = drawn(0, 3, 40)
     with pytest.raises(ValueError, match="unary"):
-        flips.decode(PairwiseEnergy(energy.unary * float("nan"), energy.pairwise))
+        decode_by_flips(PairwiseEnergy(energy.unary * float("nan"), energy.pairwise))

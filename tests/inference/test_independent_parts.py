@@ -13,10 +13,9 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import routes
-from lmbm_torch.inference.composed import answers as composed
-from lmbm_torch.inference.composed import independent
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.routes import answers, parts, table
 from lmbm_torch.inference.search import undirected_branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.under_rules import constrained
@@ -73,8 +72,9 @@ CASES = {
 def nothing_is_enumerated_as_a_whole(monkeypatch):
     """Parts are; the searches of wholes find nothing soon."""
     sizes = dict.fromkeys(("kernel", "enumeration", "hinge", "narrow", "elimination"), 7)
-    changed = replace(routes.LIMITS, treewidth=1, soon_nodes=1, **sizes)
-    monkeypatch.setattr(routes, "LIMITS", changed)
+    changed = replace(LIMITS, treewidth=1, soon_nodes=1, **sizes)
+    monkeypatch.setattr(table, "LIMITS", changed)
+    monkeypatch.setattr(answers, "LIMITS", changed)
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def is_split(monkeypatch):
     counts = []
 
     def counted(*args, **kwargs):
-        found, connected = independent.splits(*args, **kwargs)
+        found, connected = parts.splits(*args, **kwargs)
         counts.append(sum(len(split.rows) for split in found))
         return found, connected
 
-    monkeypatch.setattr(composed, "splits", counted)
+    monkeypatch.setattr(answers, "splits", counted)
     return lambda: max(counts, default=0)
 
 

@@ -118,7 +118,7 @@ def test_a_tree_of_200_labels_equals_the_chain_that_its_leaves_sum_into():
     summed = chain_dp.marginals(chain(torch.logaddexp(towards, -towards)))
     found = junction_tree.marginals(energy)
     torch.testing.assert_close(found.log_partition, summed.log_partition)
-    torch.testing.assert_close(found.labels[:, path], summed.nodes[..., 1])
+    torch.testing.assert_close(found.labels[:, path], summed.states[..., 1])
     best = chain_dp.decode(chain(towards.abs()))
     found = junction_tree.decode(energy)
     torch.testing.assert_close(found.objective, best.objective)

@@ -12,7 +12,7 @@ from strategies.bipartite import random_bipartite_energy
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference import Estimate, LogLikelihoodBounds
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.sampling import gibbs, log_likelihood
 
 

@@ -17,8 +17,8 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.sequences.records import digit_numbers
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import ChainCRF, ChainSVM, LMSBNClassifier
+from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.expected import bayes
 from lmbm_torch.inference.messages import matrix_bp, mini_buckets
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import best_first, most_probable
@@ -68,7 +68,7 @@ PARTS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "matrix propagation": (lambda: matrix_bp.marginals(UNITS, backend="plain").visible, 5_000),
     "junction tree": (lambda: junction_tree.marginals(CHAIN).labels, 150_000),
     "mini-buckets": (lambda: mini_buckets.bounds(CHAIN, width=6, num_iters=3).upper, 150_000),
-    "expected measures": (lambda: bayes.decode_f1([NETWORK]).objective, 3_000),
+    "expected measures": (lambda: decode_expected([NETWORK], "f1").objective, 3_000),
 }
 
 
@@ -101,7 +101,7 @@ def test_sizes_of_many_labels_are_weighed_in_parts():
     labels = 90
     surest = DirectedEnergy(20 * draw(100, labels).sign(), 0 * draw(labels, labels), torch.arange(labels))
     with memory_budget(1_000_000), Tables() as tables:
-        found = bayes.decode_f1([surest], max_labellings=2)
+        found = decode_expected([surest], "f1", max_labellings=2)
     assert found.status.exact.all()
     assert tables.largest < 1_000_000
 

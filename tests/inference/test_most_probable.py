@@ -12,14 +12,9 @@ from strategies.directed import random_directed_energy
 from strategies.sequential import random_chains, random_known_values, random_sequential_energy
 
 from lmbm_torch.inference.expected import bayes
+from lmbm_torch.inference.expected.measures import MEASURES
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import mixture, most_probable
-
-MEASURES = {
-    "hamming": bayes.decode_hamming,
-    "f1": bayes.decode_f1,
-    "jaccard": bayes.decode_jaccard,
-}
 
 
 def agreeing(energies, known):
@@ -133,7 +128,7 @@ def test_no_answer_is_better_by_more_than_the_regret(
     known = random_known_values(seed, energies[0]) if some_known else None
     every, truth = agreeing(energies, known)
     settings = {"known": known, "tolerance": tolerance, "max_labellings": limit, "num_samples": 20}
-    found = MEASURES[measure](energies, generator=torch.Generator().manual_seed(0), **settings)
+    found = bayes.decode(energies, measure, generator=torch.Generator().manual_seed(0), **settings)
     worth = truth.mT @ gains(measure, every, every)
     for row in (~truth.isnan().any(0)).nonzero()[:, 0].tolist():
         own = worth[row, int((every == found.labels[row]).all(1).nonzero())]
@@ -150,7 +145,7 @@ def test_no_answer_is_better_by_more_than_the_regret(
 def test_networks_of_many_labels_are_certified():
     energy = random_directed_energy(3, 24, batch_size=4, coupling=0.5)
     sharp = type(energy)(6 * energy.unary, 6 * energy.parents, energy.ordering)
-    found = bayes.decode_f1([sharp], mass_left=0.01)
+    found = bayes.decode([sharp], "f1", mass_left=0.01)
     assert found.status.converged.all()
     assert (found.regret <= bayes.TOLERANCE).all()
     generator = torch.Generator().manual_seed(0)
@@ -164,8 +159,8 @@ def test_networks_of_many_labels_are_certified():
 def test_labels_of_several_values_have_no_f1():
     energy = random_sequential_energy(0, (2, 3))
     with pytest.raises(ValueError, match=r"energies\[0\]: expected labels of two values"):
-        bayes.decode_f1([energy])
-    found = bayes.decode_hamming([energy], mass_left=0.0)
+        bayes.decode([energy], "f1")
+    found = bayes.decode([energy], "hamming", mass_left=0.0)
     every, truth = agreeing([energy], None)
     mass = torch.stack([(truth[:, :, None] * (every == s)[:, None]).sum(0) for s in range(3)], -1)
     assert torch.equal(found.labels, mass.argmax(-1))

@@ -11,7 +11,7 @@ from strategies.pairwise import all_labellings, pairwise_energies, random_pairwi
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.sampling import gibbs
-from lmbm_torch.inference.sampling.label_blocks import uncoupled_blocks
+from lmbm_torch.inference.sampling.gibbs import uncoupled_blocks
 
 CHAINS = 20_000
 FORMS = ({}, {"density": 0.5}, {"per_example": True})

@@ -28,8 +28,10 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.inference import routes
-from lmbm_torch.inference.routes import LIMITS, QUANTITIES, ROUTES, Query
+from lmbm_torch.inference import limits
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.routes import table
+from lmbm_torch.inference.routes.table import QUANTITIES, ROUTES, Query
 from lmbm_torch.inference.under_rules import constrained
 
 ROOT = Path(lmbm_torch.__file__).parent
@@ -55,7 +57,7 @@ OF_SEVERAL_VALUES = ("ChainEnergy", "TreeEnergy", "SequentialEnergy")
 REFUSED = {
     *((kind, "decode_hinge", False) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, "decode_hinge", True) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
-    *((kind, quantity, True) for kind in OF_SEVERAL_VALUES for quantity in routes.SUMS),
+    *((kind, quantity, True) for kind in OF_SEVERAL_VALUES for quantity in table.SUMS),
     *((kind, "decode", True) for kind in OF_SEVERAL_VALUES[:2]),
     ("TreeEnergy", "sample", False),
     ("SequentialEnergy", "log_partition", False),
@@ -74,20 +76,20 @@ def route_names() -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(route_names()))
 def test_every_routine_of_the_table_exists_and_takes_what_it_is_given(name):
-    routine = routes._routine(name)
+    routine = table._routine(name)
     first, *others = inspect.signature(routine).parameters.values()
     needed = {
         each.name for each in others if each.default is each.empty and each.kind is not each.VAR_KEYWORD
     }
-    assert first.name in ("energy", "query")
-    assert needed <= {*Query(quantity="decode", energy=BINARY[0]).options}
+    assert first.name in ("energy", "energies", "query")
+    assert needed <= {*table.OPTIONS}
 
 
 def test_every_list_of_routes_ends():
     for each in ROUTES:
         *before, last = each.rows
-        assert all(route.when is not routes.ALWAYS for route in before)
-        assert last.when in (routes.ALWAYS, routes.HAS_MARGINS)
+        assert all(route.when is not table.ALWAYS for route in before)
+        assert last.when in (table.ALWAYS, table.HAS_MARGINS)
 
 
 def test_every_kind_of_energy_has_a_name_in_the_table():
@@ -113,13 +115,30 @@ def test_every_kind_and_quantity_ends_in_a_route_or_a_refusal_with_words(kind, q
 
 
 def test_every_limit_says_what_it_is_and_which_script_measured_it():
-    source = inspect.getsource(routes.Limits)
-    for name in routes.Limits.__dataclass_fields__:
+    source = inspect.getsource(limits.Limits)
+    for name in limits.Limits.__dataclass_fields__:
         found = re.search(rf"((?:    # .*\n)+)    {name}: ", source)
         assert found, f"{name} has a comment"
         (script,) = re.findall(r"scripts/bench/\w+\.py", found[1].replace("\n    # ", " "))
         assert (ROOT.parent / script).is_file()
-        assert re.match(r"    # (Labels|Nodes|Units|Bytes|Width|Draws|Share)\b", found[1]), name
+        assert re.match(r"    # (Labels|Labellings|Nodes|Units|Bytes|Width|Draws|Share)\b", found[1]), name
+
+
+@pytest.mark.parametrize("measure", ["exact_match", "hamming", "f1", "jaccard"])
+@pytest.mark.parametrize("rules", [None, RULES])
+@pytest.mark.parametrize("kind", ["DirectedEnergy", "SequentialEnergy"])
+def test_every_expected_measure_has_a_route(kind, rules, measure):
+    found = inference.decode_expected([KINDS[kind]] * 2, measure, constraints=rules)
+    assert found.labels.shape == (3, LABELS)
+    if rules is not None:
+        assert not rules.violated(found.labels.numpy()).any()
+
+
+def test_expected_measures_refuse_other_energies_and_names():
+    with pytest.raises(TypeError, match="energy: expected one of DirectedEnergy, SequentialEnergy, got Pair"):
+        table.answer(Query(quantity="decode_expected", energy=[BINARY[1]], measure="f1"))
+    with pytest.raises(ValueError, match=r"measure: expected one of exact_match, .*, got 'f2'"):
+        inference.decode_expected([BINARY[0]], "f2")
 
 
 MODELS = {
@@ -204,6 +223,6 @@ def test_a_small_network_is_decoded_by_eight_files(examples, quantity):
 
 
 def test_the_manual_has_the_table():
-    """The manual lists the routes as ``routes.described()`` has them."""
+    """The manual lists the routes as ``table.described()`` has them."""
     page = (ROOT.parent / "docs" / "guide" / "energies.md").read_text()
-    assert routes.described() in page
+    assert table.described() in page

@@ -15,10 +15,10 @@ from strategies.tree import random_tree_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.routes import answers, table
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
 from lmbm_torch.inference.trees import chain_dp, tree_dp
 
@@ -59,7 +59,8 @@ def cutoffs(monkeypatch):
     """Set the cut-offs, by name."""
 
     def set_all(**sizes):
-        monkeypatch.setattr(routes, "LIMITS", replace(routes.LIMITS, **sizes))
+        for module in (table, answers):
+            monkeypatch.setattr(module, "LIMITS", replace(table.LIMITS, **sizes))
 
     return set_all
 
@@ -140,7 +141,7 @@ def test_narrow_graphs_are_eliminated_beyond_their_own_cutoff(cutoffs):
 
 
 def test_without_numba_more_is_enumerated(cutoffs, monkeypatch):
-    monkeypatch.setattr(routes, "compiled", lambda name, task: None)
+    monkeypatch.setattr(table, "compiled", lambda name, task: None)
     cutoffs(hinge=1, without_numba=LABELS)
     assert inference.decode_hinge(MACHINES["pairwise"]).nodes is None
     cutoffs(without_numba=LABELS - 1)
@@ -207,7 +208,7 @@ def test_chains_and_trees_go_by_dynamic_programming():
     for energy, module in ((CHAIN, chain_dp), (TREE, tree_dp)):
         assert torch.equal(inference.decode(energy).labels, module.decode(energy).labels)
         found, expected = inference.marginals(energy), module.marginals(energy)
-        assert torch.equal(found.nodes, expected.nodes)
+        assert torch.equal(found.states, expected.states)
         assert found.method == "exact, by dynamic programming"
         assert torch.equal(inference.log_partition(energy), module.log_partition(energy))
     several = inference.decode(CHAIN, top_k=2)

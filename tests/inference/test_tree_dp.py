@@ -18,7 +18,7 @@ def test_everything_is_as_by_enumeration(energy):
     torch.testing.assert_close(tree_dp.log_partition(energy), log_partition)
     torch.testing.assert_close(found.log_partition, log_partition)
     indicators = torch.nn.functional.one_hot(labels, energy.num_states).double()
-    torch.testing.assert_close(found.nodes, torch.einsum("mb,mns->bns", probabilities, indicators))
+    torch.testing.assert_close(found.states, torch.einsum("mb,mns->bns", probabilities, indicators))
     for node, parent in enumerate(energy.parents.tolist()):
         edges = torch.einsum("mb,mr,ms->brs", probabilities, indicators[:, parent], indicators[:, node])
         torch.testing.assert_close(found.edges[:, node], edges if parent >= 0 else torch.zeros_like(edges))
@@ -36,7 +36,7 @@ def test_the_gradient_of_the_log_partition_is_the_marginals(energy):
     total = tree_dp.log_partition(TreeEnergy(unary, tables, energy.parents)).sum()
     nodes, edges = torch.autograd.grad(total, (unary, tables), allow_unused=True, materialize_grads=True)
     found = tree_dp.marginals(energy)
-    torch.testing.assert_close(found.nodes, nodes)
+    torch.testing.assert_close(found.states, nodes)
     torch.testing.assert_close(found.edges, edges)
 
 
@@ -45,7 +45,7 @@ def test_a_chain_is_a_tree():
     tree = TreeEnergy(tree.unary, tree.transition, torch.arange(-1, 6))
     chain = ChainEnergy(tree.unary, tree.transition)
     found, expected = tree_dp.marginals(tree), chain_dp.marginals(chain)
-    torch.testing.assert_close(found.nodes, expected.nodes)
+    torch.testing.assert_close(found.states, expected.states)
     torch.testing.assert_close(found.edges[:, 1:], expected.edges)
     torch.testing.assert_close(tree_dp.decode(tree).labels, chain_dp.decode(chain).labels)
 
@@ -63,7 +63,7 @@ def test_a_boltzmann_machine_on_a_tree_has_the_same_marginals():
     tree = TreeEnergy(unary[..., None] * spins, tables, parents)
     expected = junction_tree.marginals(PairwiseEnergy(unary, pairwise))
     found = tree_dp.marginals(tree)
-    torch.testing.assert_close(found.nodes[..., 1], expected.labels)
+    torch.testing.assert_close(found.states[..., 1], expected.labels)
     torch.testing.assert_close(found.log_partition, expected.log_partition)
 
 
@@ -71,7 +71,7 @@ def test_large_log_potentials_keep_their_digits():
     energy = random_tree_energy(1, shared=True)
     large = TreeEnergy(1e4 + 300 * energy.unary, 300 * energy.transition, energy.parents)
     found = tree_dp.marginals(large)
-    torch.testing.assert_close(found.nodes.sum(-1), torch.ones_like(found.nodes[..., 0]))
+    torch.testing.assert_close(found.states.sum(-1), torch.ones_like(found.states[..., 0]))
     torch.testing.assert_close(tree_dp.log_partition(large), every_labelling(large)[1].logsumexp(0))
 
 

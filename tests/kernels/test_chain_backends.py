@@ -52,7 +52,7 @@ def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
     for each in kernels:
         monkeypatch.setattr(solver, "kernels", lambda *_, each=each: each)
         found.append(solver.update(problem, begun, num_iters=1))
-    np.testing.assert_allclose(found[1].nodes, found[0].nodes, atol=1e-8)
+    np.testing.assert_allclose(found[1].states, found[0].states, atol=1e-8)
     assert found[1].dual == pytest.approx(found[0].dual, rel=1e-9)
     assert found[1].dual > begun.dual
 
@@ -75,7 +75,7 @@ def test_marginals_of_log_potentials_however_far_apart(scale):
     energy = ChainEnergy(torch.from_numpy(log_nodes)[None], torch.from_numpy(log_pairs))
     expected = chain_dp.marginals(energy)
     for found in ((nodes, pairs), numpy_chain_gradient._marginals(log_nodes, log_pairs)):
-        np.testing.assert_allclose(found[0], expected.nodes[0], atol=1e-9)
+        np.testing.assert_allclose(found[0], expected.states[0], atol=1e-9)
         np.testing.assert_allclose(found[1], expected.edges[0].sum(0), atol=1e-9)
 
 
@@ -176,7 +176,7 @@ def test_every_forward_backward_finds_the_same_marginals(monkeypatch, seed, dtyp
         monkeypatch.setattr(chain_steps, "compiled", lambda *_, kernel=kernel: kernel)
         found.append(chain_dp.marginals(energy))
     for each in found[:2]:
-        for name in ("nodes", "edges", "log_partition"):
+        for name in ("states", "edges", "log_partition"):
             torch.testing.assert_close(getattr(each, name), getattr(found[2], name))
 
 
@@ -191,8 +191,8 @@ def test_what_only_the_far_side_of_a_chain_favours_survives_in_the_kernel(monkey
     found = chain_dp.marginals(energy)
     monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
     expected = chain_dp.marginals(energy)
-    assert float(expected.nodes[0, 0, 1]) > 1e-16
-    torch.testing.assert_close(found.nodes, expected.nodes, rtol=1e-10, atol=0)
+    assert float(expected.states[0, 0, 1]) > 1e-16
+    torch.testing.assert_close(found.states, expected.states, rtol=1e-10, atol=0)
     torch.testing.assert_close(found.edges, expected.edges, rtol=1e-10, atol=1e-300)
 
 
@@ -201,5 +201,5 @@ def test_long_chains_neither_vanish_nor_overflow_in_the_kernel(monkeypatch):
     found = chain_dp.marginals(energy)
     monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
     expected = chain_dp.marginals(energy)
-    for name in ("nodes", "edges", "log_partition"):
+    for name in ("states", "edges", "log_partition"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))

@@ -35,7 +35,7 @@ def test_gradients_are_differences_of_counts():
     truth = torch.zeros(3, 5, dtype=torch.int64)
     is_true = torch.nn.functional.one_hot(truth, 3)
     (by_likelihood,) = torch.autograd.grad(chain_negative_log_likelihood(energy, truth).sum(), unary)
-    torch.testing.assert_close(by_likelihood, chain_dp.marginals(energy).nodes - is_true)
+    torch.testing.assert_close(by_likelihood, chain_dp.marginals(energy).states - is_true)
     (by_hinge,) = torch.autograd.grad(chain_structured_hinge(energy, truth).sum(), unary)
     worst = chain_dp.decode(energy.add_unary((1 - is_true).double())).labels
     torch.testing.assert_close(by_hinge, (torch.nn.functional.one_hot(worst, 3) - is_true).double())

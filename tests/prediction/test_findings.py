@@ -12,10 +12,11 @@ from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.routes import table
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.findings import Calibration, Findings, findings
 from lmbm_torch.prediction.probabilities import mixture_log_prob, probabilities
@@ -57,7 +58,7 @@ def test_probabilities_of_few_labels_are_exact(name):
 
 
 def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
-    monkeypatch.setattr(routes, "LIMITS", replace(routes.LIMITS, marginals=2, shared=2, treewidth=1))
+    monkeypatch.setattr(table, "LIMITS", replace(LIMITS, marginals=2, shared=2, treewidth=1))
     trained = MatchedInference(mean_field.marginals, 50, tol=1e-9)
     belief = MatchedInference(matrix_bp.marginals, 50, tol=1e-9)
     for energy, inference, method, is_normalised in (
@@ -79,7 +80,7 @@ def test_probabilities_of_many_labels_are_close_and_say_how(monkeypatch):
 
 @pytest.mark.parametrize(("limit", "is_exact"), [(4, True), (3, False)])
 def test_as_many_labels_are_enumerated_as_by_estimators(monkeypatch, limit, is_exact):
-    monkeypatch.setattr(routes, "LIMITS", replace(routes.LIMITS, marginals=limit))
+    monkeypatch.setattr(table, "LIMITS", replace(LIMITS, marginals=limit))
     data = small_data()
     estimator = LMSBNClassifier(ordering="index", random_state=0).fit(data.features, data.labels)
     assert bool(estimator.marginals(data.features).status.exact.all()) == is_exact

@@ -18,7 +18,7 @@ from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, belief
 from lmbm_torch.estimators.automatic.candidates import answers_of
 from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.under_rules import by_place
-from lmbm_torch.inference.expected.bayes import labelling_of_most_f1
+from lmbm_torch.inference.expected.measures import labelling_of_most_f1
 
 # Capabilities of classifiers without decoding.
 NO_DECODER = Capabilities(predicts_by_decode=False)

@@ -134,7 +134,7 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
     @answer_call
     def predict_proba(self, X) -> list[np.ndarray]:
         """Return P(class | whole sequence) of each position, (length, classes) for each sequence."""
-        return self._each(X, lambda energy: chain_dp.marginals(energy).nodes)
+        return self._each(X, lambda energy: chain_dp.marginals(energy).states)
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:

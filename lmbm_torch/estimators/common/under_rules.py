@@ -16,6 +16,7 @@ from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.explain.contributions import Fields
 from lmbm_torch.estimators.explain.explanations import Decode, Explanation, explanation
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 
@@ -101,7 +102,7 @@ def decode_around(
     rules: Constraints,
     known: ArrayLike | None,
     top_k: int = 1,
-    part_limit: int | None = constrained.PART_LIMIT,
+    part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
     """Return the best label sets under rules, by calls of the classifier's ``decode`` with known labels.
 

@@ -13,23 +13,20 @@ from torch import Tensor
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference.expected import bayes, bayes_under_rules
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status, joined
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.results import Decoding, Marginals, Status, joined
 from lmbm_torch.inference.search import mixture
+from lmbm_torch.inference.search.most_probable import affordable_labellings
 from lmbm_torch.shapes import Float, Int, Labels
 
-NUM_SAMPLES = 1000
-# Largest number of enumerated label sets for an expected measure, of each member and instance, for 15 to 100
-# labels; larger numbers hardly cover more of a flat distribution.
-MAX_LABELLINGS = 1000
-# Decoders of the label set of largest expected measure.
-EXPECTED = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
+# Expected measures that likely labellings decode.
+EXPECTED = ("hamming", "f1", "jaccard")
 DECODERS = ("hinge", "exact_match", *EXPECTED)
 
 
 def max_labellings(num_labels: int) -> int:
     """Return how many label sets to enumerate for an expected measure."""
-    return bayes.affordable_labellings(num_labels, MAX_LABELLINGS)
+    return affordable_labellings(num_labels, LIMITS.member_labellings)
 
 
 def hinge_losses(energies: Sequence[Any], codes: Tensor, margin: float) -> Tensor:
@@ -79,17 +76,16 @@ class NetworkMixture:
             known: (instances, labels) of {0, 1, NaN}, known labels.
             limits: of :func:`~lmbm_torch.inference.search.mixture.decode`.
         """
-        energies, most = self.energies, max_labellings(self.energies[0].num_labels)
-        if rules is not None and measure == "exact_match" and len(energies) == 1:
-            return inference.decode(energies[0], known=known, constraints=rules)
-        if rules is not None and measure == "exact_match":
-            return bayes_under_rules.decode_most_probable(energies, rules, known=known, max_labellings=most)
-        if rules is not None:
-            return bayes_under_rules.decode(energies, measure, rules, known=known, max_labellings=most)
-        if measure == "exact_match":
-            return mixture.decode(energies, known=known, **limits)
-        settings: dict[str, Any] = {"num_samples": NUM_SAMPLES, "generator": self._generator()}
-        return EXPECTED[measure](energies, known=known, max_labellings=most, **settings)
+        is_sampled = rules is None and measure != "exact_match"
+        return inference.decode_expected(
+            self.energies,
+            measure,
+            known=known,
+            constraints=rules,
+            max_labellings=max_labellings(self.energies[0].num_labels),
+            generator=self._generator() if is_sampled else None,
+            **limits,
+        )
 
     def marginals(self) -> Marginals:
         """Return P(y_i = 1), exact for up to 20 labels or few parents, otherwise with standard errors.

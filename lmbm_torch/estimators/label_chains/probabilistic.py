@@ -41,7 +41,8 @@ from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
 from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
-from lmbm_torch.inference.expected import bayes, bayes_under_rules
+from lmbm_torch.inference import decode_expected
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
 
@@ -216,7 +217,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         energies = self.energies(X)
         given = self._known(known, energies[0])
         if len(energies) > 1:
-            most = max(top_k, mixture.MAX_CANDIDATES)
+            most = max(top_k, LIMITS.candidates)
             return mixture.decode(
                 energies, known=given, top_k=top_k, max_candidates=most, node_limit=self.node_limit
             )
@@ -236,22 +237,15 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             return self.decode(X, known)
         check_parameters(self)
         energies, rules = self.energies(X), self._rules()
-        if rules is not None:
-            limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
-            given = self._known(known, energies[0])
-            return bayes_under_rules.decode(energies, self.decoder, rules, known=given, **limits)
-        decode = {
-            "hamming": bayes.decode_hamming,
-            "f1": bayes.decode_f1,
-            "jaccard": bayes.decode_jaccard,
-        }[self.decoder]
-        return decode(
+        return decode_expected(
             energies,
+            self.decoder,
             known=self._known(known, energies[0]),
+            constraints=rules,
             tolerance=self.precision,
             max_labellings=self.max_labellings,
             num_samples=NUM_SAMPLES,
-            generator=self._generator(),
+            generator=self._generator() if rules is None else None,
         )
 
     @answer_call

@@ -37,9 +37,10 @@ from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
 from lmbm_torch.fitting.feature_units import are_steep, have_like_units
 from lmbm_torch.inference import decode
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, replaced
-from lmbm_torch.inference.routes import LIMITS, is_narrow
-from lmbm_torch.inference.search import flips
+from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_flips
+from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.solvers.networks.problems import Features
@@ -97,7 +98,7 @@ def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Deco
     if rules is not None or (energy.num_labels > LIMITS.narrow and is_narrow(energy)):
         found = decode(energy, node_limit=FEW_NODES, constraints=rules)
     else:
-        found = flips.decode(energy)
+        found = decode_by_flips(energy)
     return replace(found, bound=found.objective)
 
 

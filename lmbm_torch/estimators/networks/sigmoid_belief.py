@@ -53,11 +53,11 @@ from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
-from lmbm_torch.inference import routes
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
+from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.solvers.networks.problems import Features
 
@@ -452,7 +452,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         if np.count_nonzero(self.parent_coef_, axis=1).max() > LIMITS.treewidth:
             return False
         couplings = self._energy(np.zeros((1, self.n_features_in_)))
-        return routes.is_narrow(couplings, "decode_hinge")
+        return is_narrow(couplings)
 
     @property
     def _hinge_margin(self) -> float:

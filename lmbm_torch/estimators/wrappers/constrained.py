@@ -42,8 +42,8 @@ from lmbm_torch.estimators.explain.explanations import (
     without_names,
 )
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals
-from lmbm_torch.inference.under_rules import constrained
 
 # Classifiers with rules of their own.
 OWN = StructuredClassifier | ProbabilisticClassifierChain
@@ -88,7 +88,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         "part_limit": [Number(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(self, estimator, constraints=None, *, hierarchy=None, part_limit=constrained.PART_LIMIT):
+    def __init__(self, estimator, constraints=None, *, hierarchy=None, part_limit=LIMITS.parts):
         self.estimator = estimator
         self.constraints = constraints
         self.hierarchy = hierarchy

@@ -1,1 +1,1 @@
-"""Units that are given, and how iterations begin and end: what the rooms of inference share."""
+"""Known values, rules and iterations, shared by the rooms of inference."""

@@ -1,4 +1,4 @@
-"""What is given beside an energy: values of units, and rules."""
+"""Input besides an energy: known values of units, and rules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.shapes import Known, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
-__all__ = ["check_agreement", "check_rules", "check_start", "clamp", "free_part"]
-
 
 def clamp(
     values: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None
 ) -> Shaped[Tensor, "*_ units"]:
-    """``values``, or in their place what is ``known``: {0, 1, NaN}, NaN where nothing is."""
+    """Return ``values``, replaced by the ``known`` {0, 1} where ``known`` is not NaN."""
     if known is None:
         return values
     return torch.where(known.isnan(), values, known.nan_to_num().to(values.dtype))
@@ -30,10 +28,10 @@ def check_start(
     like: Shaped[Tensor, "batch units"],
     known: Shaped[Tensor, "#batch units"] | None,
 ) -> None:
-    """Refuse labels ``init`` to start from unless they are 0 or 1, shaped like a batch, and as ``known``.
+    """Refuse start labels ``init`` unless they are 0 or 1, shaped like a batch, and agree with ``known``.
 
     Raises:
-        ValueError: they are not; leading axes beside those of ``like`` are chains.
+        ValueError: ``init`` does not; further leading axes before those of ``like`` are chains.
     """
     check_shape("init", init, *[None] * (init.ndim - 2), *like.shape)
     check_device("init", init, like.device)
@@ -44,7 +42,7 @@ def check_start(
 def check_agreement(
     init: Shaped[Tensor, "*samples units"], known: Shaped[Tensor, "#batch units"] | None
 ) -> None:
-    """Raise ValueError if ``init``, from where inference is to start, says other than what is ``known``."""
+    """Raise ValueError if the start ``init`` of inference disagrees with the ``known`` values."""
     if known is None:
         return
     wanted = "init: expected the known values where there are any"
@@ -57,11 +55,11 @@ def check_agreement(
 
 
 def free_part(energy: PairwiseEnergy, known: Known | None) -> PairwiseEnergy:
-    """The model of the free labels: known ones have neither field nor coupling, their score is constant."""
+    """Return the model of the free labels: known labels get neither field nor coupling."""
     if known is None:
         return energy
     free = known.isnan()
-    # A label of ½ is a spin of 0, which says nothing.
+    # A label of ½ is a spin of 0, which is neutral.
     labels = clamp(torch.full_like(energy.unary, 0.5), known)
     return PairwiseEnergy(
         unary=torch.where(free, energy.local_fields(labels), 0),

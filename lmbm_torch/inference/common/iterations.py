@@ -1,4 +1,4 @@
-"""One update, repeated until nothing moves: how coordinate ascent ends, example by example."""
+"""Coordinate ascent: one update, repeated until no unit of an example moves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,9 @@ from lmbm_torch.inference.results import Status
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import is_supposing, is_traced
 
-__all__ = ["Settings", "repeat"]
-
 
 class Settings(NamedTuple):
-    """The keyword arguments of the public functions, by their names."""
+    """Keyword arguments of the public functions, by name."""
 
     num_iters: int
     tol: float
@@ -35,17 +33,17 @@ class Settings(NamedTuple):
     init: Tensor | None = None
 
     def check(self) -> None:
-        """Raise ValueError for no iteration, a negative tolerance, or damping outside [0, 1)."""
+        """Raise ValueError for fewer than 1 iteration, a negative tolerance, or damping outside [0, 1)."""
         check_count("num_iters", self.num_iters)
         check_not_negative("tol", self.tol)
         if not 0 <= self.damping < 1:
             raise ValueError(f"damping: expected at least 0 and below 1, got {self.damping}")
 
     def start(self, name: str, like: Tensor, *shape: int) -> Tensor | None:
-        """The tensor ``name`` of the messages to start from, without gradient, if there are any.
+        """Return the tensor ``name`` of the messages to start from, without gradient; None without messages.
 
         Raises:
-            ValueError: it has another shape, another dtype or device than ``like``, or is not finite.
+            ValueError: the tensor has another shape, dtype or device than ``like``, or is not finite.
         """
         if self.messages is None:
             return None
@@ -56,10 +54,11 @@ class Settings(NamedTuple):
         return start.detach()
 
     def beliefs(self, like: Tensor) -> Tensor | None:
-        """The probabilities of units with log-potentials ``like`` to start from, if there are any.
+        """Return the start probabilities of units with log-potentials ``like``; None without ``init``.
 
         Raises:
-            ValueError: there are messages as well, they have another shape, dtype or device, or are none.
+            ValueError: messages are given as well; ``init`` has another shape, dtype or device, or values
+                outside [0, 1].
         """
         if self.init is None:
             return None
@@ -71,25 +70,25 @@ class Settings(NamedTuple):
         return self.init.detach()
 
 
-# Whether every example has ended is asked this seldom where each question waits for the device.
+# Iterations between questions whether every example has converged, on a GPU: each question waits for the GPU.
 CHECK_EVERY = 8
 
 
 def repeat(
     update: Callable[[Tensor], Tensor], start: Float[Tensor, "batch units"], *, num_iters: int, tol: float
 ) -> tuple[Float[Tensor, "batch units"], Status]:
-    """``start``, after as many ``update`` as it takes each example to move by at most ``tol``.
+    """Return ``start`` after as many updates as each example needs to move by at most ``tol``.
 
-    An example that has converged stays as it is, so that no other one of its batch has a say in its answer.
+    A converged example stays unchanged, so that no other example of the batch influences the answer.
 
     Args:
-        update: of all examples at once, each on its own.
-        start: where to begin.
-        num_iters: updates at most.
-        tol: an example has converged once an update moves none of its units by more.
+        update: of all examples at once, each example on its own.
+        start: the first values.
+        num_iters: the largest number of updates.
+        tol: an example has converged once an update moves no unit by more.
 
     Returns:
-        Where each example has come to, and its status: ``residual`` is the largest move of its last update,
+        The last values of each example, and the status: ``residual`` is the largest move of the last update,
         ``exact`` is false.
     """
     values = start

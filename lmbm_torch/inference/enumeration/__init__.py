@@ -1,1 +1,1 @@
-"""Enumeration of labellings: the oracle of all other routines."""
+"""Enumeration of labellings, the oracle of all other routines."""

@@ -1,11 +1,11 @@
-"""Enumeration of every labelling: the oracle for any kind of energy, and a fair peer for faster decoders.
+"""Enumeration of every labelling: the oracle for any kind of energy, and a baseline for faster decoders.
 
-Labellings are counted with label 0 as the most significant bit, and go through in chunks small enough to stay
-in the processor's cache, whatever their number. Labels that are known are not enumerated: an example with F
-free labels has 2^F labellings, and the example with most of them decides whether the batch is refused.
+Labellings are numbered with label 0 as the most significant bit and computed in chunks that fit into the
+CPU's cache. Known labels are not enumerated: an example with F free labels has 2^F labellings, and the
+example with most of them decides whether the batch is refused.
 
-A bipartite energy has one side enumerated, the other one summed or maximised out. The best labellings of
-pairwise energies that share their couplings are found by a compiled kernel where it suits.
+Of a bipartite energy one side is enumerated, and the other side is summed or maximised out. A compiled kernel
+finds the best labellings of pairwise energies with shared couplings.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 from lmbm_torch.inference.enumeration import label_halves, one_side
 from lmbm_torch.inference.enumeration.one_side import MOST_FREE, OneSide
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door
@@ -49,27 +49,28 @@ __all__ = [
     "sample",
 ]
 
-# Bytes of one (labellings, batch, labels) tensor; an energy holds three or four of them at a time. On CPU
-# they share a cache of some 16 MiB (measured: 917 × 14 labels, 1 to 8 MiB are equally fast, 50 MiB take 1.7
-# times as long); elsewhere the launch of a kernel is what must be paid for.
+# Bytes of one (labellings, batch, labels) tensor; an energy holds three or four such tensors at a time. On
+# the CPU the tensors share a cache of some 16 MiB (917 × 14 labels: 1 to 8 MiB are equally fast, 50 MiB take
+# 1.7 times as long); on a GPU larger chunks save launches of kernels.
 CPU_CHUNK_BYTES = 4 * 2**20
 DEVICE_CHUNK_BYTES = 256 * 2**20
 
 
 @one_door
 def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
-    """log Σ_y exp(score(y)), over the labellings that agree with ``known``.
+    """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
-    Differentiable in the energy's tensors; beyond one chunk the backward pass enumerates once more instead of
-    storing, so that memory stays at one chunk's worth and one number per chunk and example.
+    Differentiable in the energy's tensors. The backward pass of several chunks enumerates once more instead
+    of storing: memory holds one chunk, and one number per chunk and example.
 
     Args:
-        energy: any energy over binary labels; a bipartite one's labels are its visible units.
+        energy: any energy over binary labels; a bipartite energy's labels are the visible units.
         known: {0, 1, NaN}, NaN for a free label. For a directed model the result is then log P(known).
 
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; over 2^22
-            labellings for an example (of a bipartite energy: of its smaller side); rules that allow none.
+            labellings for an example (of a bipartite energy: of the smaller side); rules without an allowed
+            labelling.
     """
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
@@ -96,14 +97,15 @@ def marginals(energy: Energy, *, known: Tensor | None = None) -> Marginals: ...
 @one_door
 @torch.no_grad()
 def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | BipartiteMarginals:
-    """P(y_i = 1) for every label, given the ``known`` ones, and the log partition of :func:`log_partition`.
+    """Return P(y_i = 1) for every label, given ``known``, and the log partition of :func:`log_partition`.
 
-    On the CPU many labels of directed models with parents alone are summed over prefixes by a kernel, those
-    of pairwise ones by halves, together where they share couplings: 20 to 130 times as fast as by definition.
+    On the CPU many labels of directed models without cliques are summed over prefixes by a kernel, and many
+    labels of pairwise models by halves, together for shared couplings: 20 to 130 times as fast as by
+    definition (``scripts/bench/label_sums.py``).
 
     Args:
-        energy: any energy over binary labels; a bipartite one has its hidden units' marginals too.
-        known: {0, 1, NaN}, NaN for a free label; a known label's marginal is its value.
+        energy: any energy over binary labels; a bipartite energy has marginals of the hidden units, too.
+        known: {0, 1, NaN}, NaN for a free label; a known label's marginal is the known value.
 
     Raises:
         ValueError: see :func:`log_partition`.
@@ -124,7 +126,6 @@ def marginals(energy: Energy, *, known: Known | None = None) -> Marginals | Bipa
 
 
 def _bipartite_marginals(side: OneSide) -> BipartiteMarginals:
-    """Both sides' marginals, from the labellings of one of them."""
     labellings = _Labellings.of(side, side.known)
     log_sum, units = _expectation(labellings, side.expected_units)
     own, others = units.split([side.num_labels, side.num_others], dim=1)
@@ -137,7 +138,7 @@ def _bipartite_marginals(side: OneSide) -> BipartiteMarginals:
 def pairwise_marginals(
     energy: BipartiteEnergy, *, known: Shaped[Tensor, "batch visible"] | None = None
 ) -> Float[Tensor, "batch visible hidden"]:
-    """P(v_i = 1, h_j = 1) for every visible and hidden unit, given the ``known`` visible ones.
+    """Return P(v_i = 1, h_j = 1) for every visible and hidden unit, given the ``known`` visible units.
 
     Args:
         energy: a bipartite energy.
@@ -155,9 +156,10 @@ def pairwise_marginals(
 def _expectation(
     labellings: _Labellings, weighted_sum: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch statistics"]]:
-    """The log partition, and the mean of a statistic of the labels whose entries lie in [0, 1].
+    """Return the log partition, and the mean of a statistic of the labels with entries in [0, 1].
 
-    ``weighted_sum`` takes labels and (labellings, batch) weights to the sums of the statistic by examples.
+    ``weighted_sum`` maps labels and (labellings, batch) weights to the sums of the statistic for each
+    example.
     """
     energy = labellings.energy
     log_sum = torch.full((energy.batch_size,), -torch.inf, dtype=energy.dtype, device=energy.device)
@@ -174,23 +176,24 @@ def _expectation(
 
 @one_door
 def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Decoding:
-    """The labelling with the largest score (MAP), or the ``top_k`` best.
+    """Return the labelling with the largest score (MAP), or the ``top_k`` best labellings.
 
-    Of labellings that are equally good, the one that is counted first wins (label 0 is the most significant
-    bit), so that a tie at the first label where they differ goes to 0. Of a bipartite energy that holds for
-    the side that is enumerated, the smaller one.
+    Of equally good labellings, the labelling with the smallest number wins (label 0 is the most significant
+    bit): a tie at the first label of a difference goes to 0. For a bipartite energy the rule holds for the
+    enumerated, smaller side.
 
-    The best labellings of pairwise energies with shared couplings on the CPU, nothing known, are found by a
-    compiled kernel, in about a ninth of the time at 14 labels; ties are then settled up to rounding.
+    A compiled kernel finds the best labellings of pairwise energies with shared couplings on the CPU, without
+    known labels, in about a ninth of the time at 14 labels; ties are then settled up to rounding.
 
     Args:
-        energy: any energy over binary labels; of a bipartite one the result is the joint MAP of both sides,
-            and ``top_k`` is 1.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
-        top_k: how many labellings to return, best first; the bound is then the last one's score.
+        energy: any energy over binary labels; for a bipartite energy the result is the joint MAP of both
+            sides, and ``top_k`` is 1.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        top_k: the number of labellings to return, best first; the bound is then the last labelling's score.
 
     Raises:
-        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above the labellings that an example has.
+        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above the number of an example's
+            labellings.
     """
     if isinstance(energy, BipartiteEnergy):
         return _bipartite_decode(OneSide.smaller(energy, known), top_k)
@@ -210,12 +213,12 @@ def sample(
     known: Known | None = None,
     generator: torch.Generator | None = None,
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Independent draws from P(y), given the ``known`` labels: of labellings, by their cumulative sums.
+    """Draw independent labellings from P(y), given ``known``, by cumulative sums.
 
-    Labellings go through twice: for the sum of each chunk, and for the draws from the chunks that were drawn.
+    Labellings are enumerated twice: for the sum of each chunk, and for the draws from the drawn chunks.
 
     Args:
-        energy: any energy over binary labels; a bipartite one's hidden units are summed out.
+        energy: any energy over binary labels; a bipartite energy's hidden units are summed out.
         num_samples: draws for each example.
         known: {0, 1, NaN}, NaN for a free label.
         generator: the source of randomness, on the energy's device; by default torch's own.
@@ -246,7 +249,7 @@ def sample(
 def _refuse_impossible(
     energy: Energy, best: Tensor, what: str = "energy: expected a possible labelling"
 ) -> None:
-    """Refuse an energy whose rules allow too few labellings of an example, told by the last one's value."""
+    """Refuse rules with too few allowed labellings of an example, given the last labelling's value."""
     if isinstance(energy, RestrictedEnergy):
         is_impossible = best.detach() < torch.finfo(best.dtype).min / 2
         if bool(is_impossible.any()):
@@ -254,13 +257,12 @@ def _refuse_impossible(
 
 
 def _inverse(log_weights: Tensor, uniform: Tensor) -> Tensor:
-    """Where cumulative sums pass shares ``uniform`` of all, by rows: never at a weight of 0."""
+    """Return the places where cumulative sums pass the shares ``uniform``, by rows, never at weight 0."""
     sums = log_weights.double().softmax(1).cumsum(1)
     return torch.searchsorted(sums, uniform * sums[:, -1:], right=True)
 
 
 def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
-    """The best of one side's labellings, each with the best one of the other side."""
     if top_k != 1:
         raise ValueError(f"top_k: expected 1 for a bipartite energy, got {top_k}")
     best = _decode(side, side.known, top_k, side.best_score)
@@ -270,13 +272,14 @@ def _bipartite_decode(side: OneSide, top_k: int) -> Decoding:
 
 @one_door
 def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Decoding:
-    """argmax_v log Σ_h exp(score(v, h)): the most probable visible labels, whatever the hidden units do.
+    """Return argmax_v log Σ_h exp(score(v, h)), the most probable visible labels with the hidden units summed
+    out.
 
-    The objective is −free_energy(v). Ties go as in :func:`decode`.
+    The objective is −free_energy(v). Ties are broken as in :func:`decode`.
 
     Args:
         energy: a bipartite energy.
-        known: {0, 1, NaN}, NaN for a free visible unit; only labellings that agree with it compete.
+        known: {0, 1, NaN}, NaN for a free visible unit; only labellings that agree compete.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values; more than
@@ -290,16 +293,16 @@ def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Deco
 def decode_hinge(
     energy: MarginEnergy, margin: float = 1.0, *, known: Known | None = None, top_k: int = 1
 ) -> Decoding:
-    """The labelling with the least hinge loss Σ_i [margin − m_i]_+, or the ``top_k`` best.
+    """Return the labelling with the least hinge loss Σ_i [margin − m_i]_+, or the ``top_k`` best labellings.
 
     The prediction rule of large_margin_boltzmann_machines_2009 (problem 3.4) and lmbm_and_lmsbn_2010
-    (Equation 5). Ties go as in :func:`decode`.
+    (Equation 5). Ties are broken as in :func:`decode`.
 
     Args:
         energy: an energy with local margins m_i.
         margin: γ > 0, in units of the local fields.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
-        top_k: how many labellings to return, best first; the bound is then the last one's loss.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
+        top_k: the number of labellings to return, best first; the bound is then the last labelling's loss.
 
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
@@ -322,7 +325,7 @@ def decode_hinge(
 def _decode(
     energy: Energy, known: Tensor | None, top_k: int, objective: Callable[[Tensor], Tensor]
 ) -> Decoding:
-    """The ``top_k`` labellings of largest ``objective``, which maps labels to (labellings, batch) values."""
+    """Return the ``top_k`` labellings of largest ``objective``, labels → (labellings, batch) values."""
     labellings = _Labellings.of(energy, known)
     fewest = 2**labellings.fewest
     if not 1 <= top_k <= fewest:
@@ -341,7 +344,7 @@ def _decode(
 
 
 def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
-    """The free labels, whether all examples know the same, and the fewest and most free labels of one.
+    """Return the free labels, whether all examples know the same, and the fewest and most free labels.
 
     Compiled code cannot ask, and takes the whole range.
     """
@@ -357,7 +360,7 @@ def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
 
 
 def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` largest along the first axis and their rows, best first; of equals, earlier rows."""
+    """Return the ``count`` largest values along the first axis and the rows, best first."""
     if count == 1:
         return values.max(0, keepdim=True)
     ordered, rows = values.sort(stable=True, dim=0, descending=True)
@@ -366,14 +369,14 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Labellings:
-    """Every labelling of an energy's examples that agrees with what is known, by number.
+    """Numbered labellings of an energy's examples that agree with the known labels.
 
     Args:
-        energy: whose labellings they are.
-        known: {0, 1, NaN}, if anything is known; a single row where all examples know the same.
+        energy: the energy.
+        known: {0, 1, NaN}, or None; a single row if all examples know the same.
         num_free: free labels of each row.
-        shift: how far above the number's lowest bit each free label's bit lies.
-        chunk: labellings that are looked at together.
+        shift: the place of each free label's bit, from the lowest bit of the number.
+        chunk: labellings that are computed together.
         fewest, most: free labels of an example.
     """
 
@@ -387,7 +390,6 @@ class _Labellings:
 
     @classmethod
     def of(cls, energy: Energy, known: Tensor | None) -> _Labellings:
-        """Check what came and count what is free."""
         if isinstance(energy, ChainEnergy | TreeEnergy):
             raise TypeError(
                 "energy: expected one of labels in {0, 1}, which are enumerated, got "
@@ -416,36 +418,37 @@ class _Labellings:
 
     @property
     def starts(self) -> range:
-        """The number that each chunk begins with."""
+        """Return the first number of each chunk."""
         return range(0, 2**self.most, self.chunk)
 
     def numbers(self, start: int) -> Int[Tensor, "chunk 1"]:
-        """The numbers of a chunk."""
+        """Return the numbers of a chunk."""
         stop = min(start + self.chunk, self.starts.stop)
         return torch.arange(start, stop, device=self.shift.device)[:, None]
 
     def labels(self, numbers: Int[Tensor, "chunk _columns"]) -> Int[Tensor, "chunk _rows labels"]:
-        """The labellings of these numbers; one row, where it can, serves the whole batch."""
+        """Return the labellings of these numbers; if possible one row for the whole batch."""
         return clamp((numbers[..., None] >> self.shift) & 1, self.known)
 
     def values(self, start: int, objective: Callable[[Tensor], Tensor]) -> Float[Tensor, "chunk batch"]:
-        """``objective`` of a chunk's labellings; the least finite number where an example has run out."""
+        """Return ``objective`` of a chunk's labellings; the least finite number beyond an example's last
+        labelling.
+        """
         numbers = self.numbers(start)
         values = objective(self.labels(numbers))
         if self.known is None:
             return values
-        # Not −∞: a chunk that holds nothing for an example would make the gradient of its logsumexp NaN.
+        # Not −∞: a chunk without labellings of an example would make the gradient of logsumexp NaN.
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
-        """``part`` of every chunk, differentiable; backward computes it again where they are several."""
+        """Return ``part`` of every chunk, differentiable; the backward pass recomputes several chunks."""
         if len(self.starts) == 1:
             return map(part, self.starts)
-        # At use: its first call imports torch's compiler, for seconds.
+        # Imported at use: the first call imports torch's compiler, for seconds.
         from torch.utils.checkpoint import checkpoint
 
         return (checkpoint(part, start, use_reentrant=False) for start in self.starts)
 
     def status(self) -> Status:
-        """Exact, after as many labellings as each example has."""
         return Status.certain(self.energy, 2**self.num_free)

@@ -1,9 +1,9 @@
-"""Sums over all labellings of pairwise models that share their couplings, as products of matrices.
+"""Sums over all labellings of pairwise models with shared couplings, as matrix products.
 
-The probability of a labelling is, but for one factor, a product of three numbers: of what its first half of
-the labels scores in the example, of what its second half does, and of how well both go together, which all
-examples share. A batch's sums are then products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2)) matrices, and an
-example takes exponentials of its halves alone.
+The probability of a labelling is, up to a factor, a product of three numbers: the score of the first half of
+the labels in the example, the score of the second half, and the coupling between both halves, which all
+examples share. A batch's sums are products of (batch, 2^(F/2)) with (2^(F/2), 2^(F/2)) matrices; an example
+takes exponentials of halves alone.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from torch import Tensor
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
-# A smaller sum, where 1 is the product of what is largest in either half, may have lost terms: numbers below
-# 1e-308 are taken for 0.
+# Sum below which terms may be lost by underflow, relative to the product of both halves' largest factors:
+# numbers below 1e-308 become 0.
 LEAST_SUM = 1e-150
-# Bytes of a half's numbers of the examples that are summed together, and of a part of what they share.
+# Bytes of a half's numbers of the examples that are summed together, and of a part of the shared factors.
 BATCH_BYTES = 16 * 2**20
 SHARED_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Of the labellings of some examples.
+    """Sums over the labellings of some examples.
 
     Args:
         ones: P(y_i = 1) of each label.
         log_partition: of each example.
-        is_safe: whether its sum is large enough to have lost nothing.
+        is_safe: whether the sum is large enough for no loss by underflow.
     """
 
     ones: Float[Tensor, "batch labels"]
@@ -44,12 +44,12 @@ class Sums:
 
 @dataclass(frozen=True)
 class Moments:
-    """Of the labellings of some examples.
+    """Moments over the labellings of some examples.
 
     Args:
         spins: the mean of each label's spin.
-        products: the means of two spins' product, summed over the examples, each times its weight.
-        log_partition, is_safe: as of :class:`Sums`; an example that is not safe is in no sum.
+        products: the means of two spins' product, summed over the examples with weights.
+        log_partition, is_safe: see :class:`Sums`; an unsafe example is in no sum.
     """
 
     spins: Float[Tensor, "batch labels"]
@@ -64,7 +64,7 @@ def moments(
     coupling: Float[Tensor, "labels labels"],
     weight: Float[Tensor, " batch"],
 ) -> Moments:
-    """Means of spins and of their products, and log partitions, of tensors in double precision."""
+    """Return means of spins and of products of two spins, and log partitions, in double precision."""
     batches = list(_batches(unary))
     weights = weight.split([len(rows) for rows in batches])
     found = [_moments(_Halves.of(rows, coupling), own) for rows, own in zip(batches, weights, strict=True)]
@@ -77,7 +77,7 @@ def moments(
 
 @torch.no_grad()
 def sums(unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels labels"]) -> Sums:
-    """Marginals and log partitions, in double precision."""
+    """Return marginals and log partitions, in double precision."""
     found = [_sums(_Halves.of(rows, coupling.double())) for rows in _batches(unary.double())]
     return Sums(*(torch.cat(each) for each in zip(*found, strict=True)))
 
@@ -85,14 +85,14 @@ def sums(unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels l
 def log_partition(
     unary: Float[Tensor, "batch labels"], coupling: Float[Tensor, "labels labels"]
 ) -> tuple[Float[Tensor, " batch"], Bool[Tensor, " batch"]]:
-    """Log partitions in double precision, differentiable, and whether each has lost nothing.
+    """Return log partitions in double precision, differentiable, and whether each sum is safe from underflow.
 
-    Of several batches the backward pass computes once more what it needs, instead of storing it.
+    The backward pass of several batches computes once more instead of storing.
     """
     coupling, batches = coupling.double(), list(_batches(unary.double()))
     if len(batches) == 1:
         return _log_partition(unary.double(), coupling)
-    # At use: its first call imports torch's compiler, for seconds.
+    # Imported at use: the first call imports torch's compiler, for seconds.
     from torch.utils.checkpoint import checkpoint
 
     found = [checkpoint(_log_partition, rows, coupling, use_reentrant=False) for rows in batches]
@@ -101,7 +101,7 @@ def log_partition(
 
 
 def labellings(count: int, like: Tensor) -> Float[Tensor, "labellings labels"]:
-    """All labellings of so many labels, in {0, 1}."""
+    """Return all labellings of ``count`` labels, in {0, 1}."""
     numbers: Int[Tensor, "labellings 1"] = torch.arange(2**count, device=like.device)[:, None]
     return (numbers >> torch.arange(count - 1, -1, -1, device=like.device) & 1).to(like.dtype)
 
@@ -113,14 +113,14 @@ def _batches(unary: Tensor) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class _Halves:
-    """The factors of all labellings' exponentiated scores.
+    """Factors of all labellings' exponentiated scores.
 
     Args:
         first_spins, second_spins: all labellings of either half.
-        first, second: of each example's halves by themselves, at most 1. The first half's also has what a
-            second half can add at best.
-        fields: what each first half adds to the second half's labels.
-        log_scale: of 1, in each example.
+        first, second: the halves' factors in each example, at most 1; the first half's factor includes the
+            largest contribution of a second half.
+        fields: the first halves' contribution to the fields of the second half's labels.
+        log_scale: the logarithm of the unit of each example's factors.
     """
 
     first_spins: Float[Tensor, "firsts first"]
@@ -144,7 +144,7 @@ class _Halves:
         return cls(first_spins, second_spins, first, second, fields, torch.stack(tops).sum(0))
 
     def together(self) -> Iterator[tuple[slice, Float[Tensor, "part seconds"]]]:
-        """How well a part of the first halves goes with each second half, 1 at best."""
+        """Yield the coupling factors of a part of the first halves and each second half, at most 1."""
         size = max(1, part_bytes(SHARED_BYTES) // (len(self.second_spins) * self.fields.itemsize))
         for start in range(0, len(self.fields), size):
             fields = self.fields[start : start + size]
@@ -157,7 +157,7 @@ def _scores(unary: Tensor, coupling: Tensor, spins: Tensor) -> Float[Tensor, "ba
 
 
 def _by_halves(halves: _Halves) -> tuple[Float[Tensor, "batch firsts"], Float[Tensor, "batch seconds"]]:
-    """The sums of all labellings with each first half, and with each second half."""
+    """Return the sums of all labellings with each first half, and with each second half."""
     by_first, by_second = torch.empty_like(halves.first), torch.zeros_like(halves.second)
     for part, together in halves.together():
         by_first[:, part] = halves.second @ together.mT

@@ -1,4 +1,4 @@
-"""Compiled enumeration: of all or allowed labellings where a batch shares its couplings, and of prefixes."""
+"""Compiled enumeration: of all or allowed labellings for shared couplings, and of prefixes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ import torch
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals, Status
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Fewer are enumerated in a millisecond as they come, without the kernel's compilation before.
+# Labels from which the kernel enumerates a directed model; fewer take a millisecond without the kernel's
+# compilation.
 LEAST_LABELS = 11
-# What is known and less probable is summed in logarithms.
+# Probability of known labels below which sums are computed in logarithms.
 LEAST_KNOWN = 1e-200
 
 
 def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals | None:
-    """Those of an energy whose values are checked, summed in float64 to within 1e-12, by the compiled kernel.
+    """Return the marginals of a checked energy in float64 to within 1e-12, by the compiled kernel.
 
-    None where it does not suit: with cliques, elsewhere than on the CPU, with few labels, or without numba
-    (said once); or where what is known is less probable than ``LEAST_KNOWN``.
+    None for cliques, on other devices than the CPU, for few labels, without numba (reported once), and for
+    known labels less probable than ``LEAST_KNOWN``.
 
     Args:
         known: {0, 1, NaN}, checked.
@@ -55,26 +56,26 @@ def marginals(energy: DirectedEnergy, known: Known | None = None) -> Marginals |
 
 
 def kernel_for(energy: DirectedEnergy) -> ModuleType | None:
-    """The kernel, if it is for such an energy."""
+    """Return the kernel for such an energy, or None."""
     suits = not energy.cliques and energy.device.type == "cpu" and energy.num_labels >= LEAST_LABELS
     if not suits or is_traced():
         return None
     return compiled("search.directed_sums", "enumeration")
 
 
-# Constraints whose labellings are kept.
+# Constraints whose allowed labellings are cached.
 NUM_KEPT = 16
 
 
 def suits(energy: PairwiseEnergy) -> bool:
-    """Whether couplings are shared, tensors on the CPU, and numba installed (said once where it is not)."""
+    """Return whether couplings are shared, tensors on the CPU, and numba installed (reported once)."""
     is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu"
     return is_plain and compiled("search.enumeration", "enumeration") is not None
 
 
 @torch.no_grad()
 def decode(energy: PairwiseEnergy) -> Decoding | None:
-    """The best labellings by the compiled kernel, where it suits and they are few enough; else None."""
+    """Return the best labellings by the compiled kernel; None if the kernel does not apply."""
     if energy.num_labels > LIMITS.enumerable or not suits(energy):
         return None
     energy.check_values()
@@ -86,11 +87,11 @@ def decode(energy: PairwiseEnergy) -> Decoding | None:
 def best_labels(
     energy: PairwiseEnergy, constraints: Constraints | None = None
 ) -> Int[torch.Tensor, "batch labels"]:
-    """Each example's labelling of largest score, of equals up to rounding the first one.
+    """Return each example's labelling of largest score; at ties up to rounding the smallest number.
 
     Args:
-        energy: one that :func:`suits`, its values checked.
-        constraints: over its labels; None to let all labellings compete.
+        energy: an energy for which :func:`suits` is true, checked.
+        constraints: over the labels; None to let all labellings compete.
     """
     kernel = compiled("search.enumeration", "enumeration")
     assert kernel is not None
@@ -101,11 +102,11 @@ def best_labels(
 
 @lru_cache(NUM_KEPT)
 def _allowed(constraints: Constraints) -> np.ndarray:
-    """Which labellings obey the rules, by number; (2^labels,)."""
+    """Return whether each labelling obeys the rules, by number; (2^labels,)."""
     every = _bits(np.arange(2**constraints.num_labels), constraints.num_labels)
     return np.logical_not(constraints.violated(every).any(1))
 
 
 def _bits(numbers: np.ndarray, num_labels: int) -> np.ndarray:
-    """The labellings of these numbers, whose most significant bit is label 0."""
+    """Return the labellings of these numbers, label 0 as the most significant bit."""
     return numbers[:, None] >> np.arange(num_labels - 1, -1, -1) & 1

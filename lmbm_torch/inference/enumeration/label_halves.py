@@ -1,9 +1,9 @@
 """Sums over all labellings of pairwise models, half of the labels against the other half.
 
-A labelling's score is a number of its first half, one of its second half, and the couplings between both.
-Examples that share their couplings are summed together, by
-:mod:`~lmbm_torch.inference.enumeration.half_products`; of one with couplings of its own the scores of all
-pairs of halves are a matrix product, so that a labelling takes a few additions and an exponential.
+A labelling's score is a number of the first half, a number of the second half, and the couplings between
+both. Examples with shared couplings are summed together by
+:mod:`~lmbm_torch.inference.enumeration.half_products`. For an example with own couplings the scores of all
+pairs of halves are a matrix product: a labelling takes a few additions and an exponential.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-# Of fewer free labels all examples of a batch are faster enumerated at once than summed one by one.
+# Free labels from which examples are summed one by one, and for at most FEW examples; fewer labels are
+# enumerated faster for all examples at once (scripts/bench/label_sums.py).
 LEAST_FREE, LEAST_OF_FEW, FEW = 15, 12, 4
-# As many labellings are enumerated while examples that share couplings and free labels are summed together.
+# Labellings of a batch, below which enumeration is faster than sums with shared couplings
+# (scripts/bench/label_sums.py).
 LEAST_SHARED = 2**15
-# Bytes of the scores that are summed together, which stay in the processor's cache.
+# Bytes of the scores that are summed together, which stay in the CPU's cache.
 BLOCK_BYTES = 2 * 2**20
 
 
 def are_shared(energy: Energy) -> bool:
-    """Whether the examples share their couplings and are summed together, at little cost for each."""
+    """Return whether the examples share the couplings and are summed together, at little cost for each."""
     return isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2 and energy.device.type == "cpu"
 
 
 def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
-    """Those of an energy whose values are checked.
+    """Return the marginals of a checked energy.
 
-    None where it does not suit: another than a pairwise one on the CPU, few labellings, or compiled code.
+    None for other energies than pairwise energies on the CPU, for few labellings, and in compiled code.
 
     Args:
         known: {0, 1, NaN}, checked.
@@ -66,9 +68,9 @@ def marginals(energy: Energy, known: Known | None = None) -> Marginals | None:
 
 
 def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, " batch"] | None:
-    """That of an energy whose values are checked, differentiable; None where it does not suit.
+    """Return the log partition of a checked energy, differentiable; None where the routine does not apply.
 
-    With a gradient it suits examples that share their couplings.
+    With a gradient the couplings must be shared.
     """
     if not isinstance(energy, PairwiseEnergy):
         return None
@@ -77,7 +79,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
         return None if found is None else found.log_partition
     if energy.pairwise.ndim == 3 or (free := _suited(energy, known)) is None:
         return None
-    # Either triangle has half of each coupling, and gets half of its gradient.
+    # Either triangle has half of each coupling and half of the gradient.
     energy = replace(energy, pairwise=(energy.pairwise + energy.pairwise.mT) / 2)
     unary, constant = _given(energy, torch.full_like(energy.unary, torch.nan) if known is None else known)
     order, log_sums = [], []
@@ -93,7 +95,7 @@ def log_partition(energy: Energy, known: Known | None = None) -> Float[Tensor, "
 
 
 def _suited(energy: PairwiseEnergy, known: Tensor | None) -> Bool[Tensor, "batch labels"] | None:
-    """Which labels are free; None where enumeration is faster, or these tensors are not for this code."""
+    """Return the free labels; None where enumeration is faster, or the tensors do not suit."""
     if is_traced() or energy.device.type != "cpu":
         return None
     free = torch.ones_like(energy.unary, dtype=torch.bool) if known is None else known.isnan()
@@ -114,7 +116,7 @@ def _least_alone(energy: PairwiseEnergy) -> int:
 def _given(
     energy: PairwiseEnergy, labels: Float[Tensor, "batch labels"]
 ) -> tuple[Float[Tensor, "batch labels"], Float[Tensor, " batch"]]:
-    """The fields of the labels that are NaN, and what is added to all scores, given the others."""
+    """Return the fields of the labels that are NaN, and a term of all scores, given the other labels."""
     # A spin of 0 says nothing.
     spins = to_spins(labels, energy.dtype).nan_to_num(0.0)
     fields = torch.einsum("...ij,...j->...i", energy.pairwise, spins)
@@ -124,7 +126,7 @@ def _given(
 def _alike(
     free: Bool[Tensor, "batch labels"],
 ) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
-    """Examples with the same free labels, and these."""
+    """Yield examples with the same free labels, and these labels."""
     if bool((free == free[0]).all()):
         yield torch.arange(len(free), device="cpu"), free[0].nonzero()[:, 0]
         return
@@ -136,14 +138,14 @@ def _alike(
 def _sums(
     unary: Float[Tensor, " free"], coupling: Float[Tensor, "free free"]
 ) -> tuple[Float[Tensor, " free"], Float[Tensor, ""]]:
-    """P(y_i = 1) of each label, and the log partition."""
+    """Return P(y_i = 1) of each label, and the log partition."""
     middle = len(unary) // 2
     first, second = (labellings(count, unary) for count in (middle, len(unary) - middle))
     spins, others = 2 * first - 1, 2 * second - 1
     own = spins @ unary[:middle] + (spins @ coupling[:middle, :middle] * spins).sum(1) / 2
     theirs = others @ unary[middle:] + (others @ coupling[middle:, middle:] * others).sum(1) / 2
     fields = spins @ coupling[:middle, middle:]
-    # Everything so far is a multiple of e^largest.
+    # All sums so far are multiples of e^largest.
     largest = torch.full_like(own[0], -torch.inf)
     total, ones = torch.zeros_like(largest), torch.zeros_like(unary)
     for rows in _blocks(len(own), len(theirs) * unary.itemsize):
@@ -157,6 +159,5 @@ def _sums(
 
 
 def _blocks(rows: int, row_bytes: int) -> Iterator[slice]:
-    """Parts of the rows whose scores take ``BLOCK_BYTES`` at most."""
     size = max(1, part_bytes(BLOCK_BYTES) // row_bytes)
     return (slice(start, start + size) for start in range(0, rows, size))

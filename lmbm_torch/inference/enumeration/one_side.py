@@ -1,12 +1,10 @@
-"""A restricted Boltzmann machine seen from one of its sides, the other one summed out in closed form.
+"""Restricted Boltzmann machines as energies of one side's units, the other side summed out in closed form.
 
-The log partition of restricted Boltzmann machines by the odds that labellings and examples share.
-
-A unit's field is the example's number plus one of the labelling of the other side, which all examples share:
-its odds e^f are a product of two exponentials. Of two units together, (1 + e^f)(1 + e^g) is one product of
-matrices over the four states that they have. Where the product over all units is a number of double
-precision, no labelling of an example takes an exponential or a logarithm; else every group of units takes
-one.
+The log partition is computed from odds that labellings and examples share. A unit's field is a number of the
+example plus a number of the other side's labelling, which all examples share: the odds e^f are a product of
+two exponentials. For two units together, (1 + e^f)(1 + e^g) is one matrix product over the four states of the
+pair. If the product over all units fits into double precision, no labelling of an example takes an
+exponential or a logarithm; else every group of units takes one.
 """
 
 from __future__ import annotations
@@ -32,8 +30,6 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Labels, Scores, Shaped
 from lmbm_torch.verdicts import is_traced, number
 
-__all__ = ["OneSide", "log_partition", "suits"]
-
 MOST_FREE = "most free labels"
 
 
@@ -45,16 +41,16 @@ def _most_free(known: Tensor) -> int:
 
 @dataclass(frozen=True)
 class OneSide(BaseEnergy):
-    """The energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
+    """Energy of one side's units alone: score(y) = log Σ_z exp(score(y, z)) over the other side's z.
 
-    With f = hidden + yᵀ coupling the fields of the other side, a free unit that is summed out adds
-    softplus(f_j) to the score, one that is maximised out max(f_j, 0), one that is known as z_j adds z_j f_j.
+    With the fields f = hidden + yᵀ coupling of the other side, a free unit adds softplus(f_j) to the score if
+    summed out and max(f_j, 0) if maximised out; a known unit z_j adds z_j f_j.
 
     Args:
-        machine: with the side that is looked at as its visible one.
-        known: {0, 1, NaN} for the side that is looked at, if anything of it is known.
-        known_other: {0, 1, NaN} for the side that is summed out, likewise.
-        is_hidden: the hidden side is looked at.
+        machine: with the enumerated side as the visible side.
+        known: {0, 1, NaN} for the enumerated side, or None.
+        known_other: {0, 1, NaN} for the side that is summed out, or None.
+        is_hidden: whether the hidden side is enumerated.
     """
 
     machine: BipartiteEnergy
@@ -64,13 +60,13 @@ class OneSide(BaseEnergy):
 
     @classmethod
     def visible(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
-        """The visible side, of which some units may be ``known``."""
+        """Return the energy of the visible side, of which some units may be ``known``."""
         check_known(known, energy.device, energy.batch_size, energy.num_visible)
         return cls(energy, known=known)
 
     @classmethod
     def smaller(cls, energy: BipartiteEnergy, known: Tensor | None) -> OneSide:
-        """The side with fewer free units, where visible ones may be ``known``."""
+        """Return the energy of the side with fewer free units, where visible units may be ``known``."""
         side = cls.visible(energy, known)
         num_free = energy.num_visible if known is None else _most_free(known)
         if num_free <= energy.num_hidden:
@@ -79,7 +75,7 @@ class OneSide(BaseEnergy):
 
     @property
     def given(self) -> Labels | None:
-        """Its units, if none of them is free."""
+        """Return the units if no unit is free."""
         if is_traced() or self.known is None:
             return None
         return self.known if _most_free(self.known) == 0 else None
@@ -94,20 +90,22 @@ class OneSide(BaseEnergy):
 
     @property
     def width(self) -> int:
-        """Numbers in memory for each labelling: units of the larger side, or of this one in compiled code."""
+        """Return numbers in memory for each labelling: units of the larger side, or of this side in compiled
+        code.
+        """
         return self.num_labels if self._compiled() else max(self.num_labels, self.num_others)
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN or infinite log-potentials, by the names of the energy that came."""
+        """Raise ValueError for NaN or infinite log-potentials, by the names of the caller's energy."""
         came = self.machine.swap() if self.is_hidden else self.machine
         came.check_values()
 
     def visible_first(self, own: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensors of the visible side, then of the hidden one."""
+        """Return the tensors of the visible side, then of the hidden side."""
         return (others, own) if self.is_hidden else (own, others)
 
     def score(self, labels: Labels) -> Scores:
-        """log Σ_z exp(score(y, z))."""
+        """Return log Σ_z exp(score(y, z))."""
         kernel = self._compiled()
         if kernel is not None and labels.ndim == 3:
             others = kernel.log_sums(labels, self.machine.hidden, self.machine.coupling)
@@ -116,29 +114,29 @@ class OneSide(BaseEnergy):
         return self._score(labels, fields, softplus(fields))
 
     def best_score(self, labels: Labels) -> Scores:
-        """max_z score(y, z)."""
+        """Return max_z score(y, z)."""
         fields = self.machine.hidden_fields(labels)
         return self._score(labels, fields, fields.clamp(min=0))
 
     def _score(self, labels: Tensor, fields: Tensor, others: Tensor) -> Tensor:
-        """The score where each free unit of the other side adds ``others``."""
+        """Return the score where each free unit of the other side adds ``others``."""
         if self.known_other is not None:
             known = self.known_other.nan_to_num().to(self.dtype)
             others = torch.where(self.known_other.isnan(), others, known * fields)
         return (labels.to(self.dtype) * self.machine.visible).sum(-1) + others.sum(-1)
 
     def best_others(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch others"]:
-        """argmax_z score(y, z); 0 where both are equally good."""
+        """Return argmax_z score(y, z); 0 at ties."""
         return clamp((self.machine.hidden_fields(labels) > 0).long(), self.known_other)
 
     def expected_others(self, labels: Labels) -> Float[Tensor, "*samples _batch others"]:
-        """P(z_j = 1 | y)."""
+        """Return P(z_j = 1 | y)."""
         return clamp(self.machine.hidden_given_visible(labels), self.known_other)
 
     def expected_units(
         self, labels: Labels, weights: Float[Tensor, "samples batch"]
     ) -> Float[Tensor, "batch units"]:
-        """The weighted sums over samples of y, then of P(z_j = 1 | y)."""
+        """Return the weighted sums over samples of y, then of P(z_j = 1 | y)."""
         own = torch.einsum("sb,sbi->bi", weights, labels.to(self.dtype))
         kernel = self._compiled()
         if kernel is not None:
@@ -150,14 +148,14 @@ class OneSide(BaseEnergy):
     def expected_products(
         self, labels: Labels, weights: Float[Tensor, "samples batch"]
     ) -> Float[Tensor, "batch pairs"]:
-        """The weighted sums over samples of y_i P(z_j = 1 | y), all j of one i after those of another."""
+        """Return the weighted sums over samples of y_i P(z_j = 1 | y), ordered by i, then by j."""
         others = weights[..., None] * self.expected_others(labels)
         return torch.einsum(
             "sbi,sbj->bij", labels.to(self.dtype).expand(-1, len(others[0]), -1), others
         ).flatten(1)
 
     def _compiled(self) -> ModuleType | None:
-        """The kernel, where it is installed and can do what is asked for: no gradients, nothing known."""
+        """Return the kernel if installed and suited: no gradients, no known labels."""
         tensors = self.machine.visible, self.machine.hidden, self.machine.coupling
         wants_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
         return None if wants_gradient else self._kernel
@@ -171,19 +169,19 @@ class OneSide(BaseEnergy):
         return compiled("search.one_side", "enumeration")
 
 
-# A product of factors up to its exponential is a number of double precision, with room for their sums.
+# Logarithm of the largest product of factors in double precision, with room for sums.
 MOST_LOG = 680.0
 # Bytes of the labellings' odds at most, and of the factors of the examples that are computed together: two
-# tables of that size share the processor's cache.
+# tables of this size share the CPU's cache.
 MOST_BYTES = 16 * 2**20
 PART_BYTES = 4 * 2**20
-# Examples that are computed together even where their factors then take more: a product of matrices of one
-# row takes as long as one of four.
+# Examples that are computed together even beyond PART_BYTES: a matrix product of one row takes as long as a
+# product of four rows.
 FEWEST_ROWS = 8
 
 
 def suits(machine: BipartiteEnergy) -> bool:
-    """Whether it is of double precision on the CPU, its labellings are few, and no factor can overflow."""
+    """Return whether the machine has double precision on the CPU, few labellings, and safe factors."""
     hidden, coupling, labels = machine.hidden, machine.coupling, machine.num_visible
     if is_traced() or hidden.dtype != torch.float64 or hidden.device.type != "cpu":
         return False
@@ -195,13 +193,13 @@ def suits(machine: BipartiteEnergy) -> bool:
 
 @torch.no_grad()
 def _most(hidden: Tensor, coupling: Tensor) -> list[float]:
-    """The logarithm of the largest factor of each pair of units, or more: 1 + e^f is at most 2 e^|f|."""
+    """Return an upper bound of the logarithm of each pair's factor: 1 + e^f is at most 2 e^|f|."""
     units = (hidden.abs().amax(0) + coupling.abs().sum(0) + log(2)).tolist()
     return [first + second for first, second in zip_longest(units[::2], units[1::2], fillvalue=0.0)]
 
 
 def _num_groups(most: list[float]) -> int:
-    """So many that no product over one overflows, where every so many-th pair is in the same."""
+    """Return the number of groups without overflow of any product, pairs assigned to groups in turn."""
     count = max(ceil(sum(most) / MOST_LOG), 1)
     while max(sum(most[group::count]) for group in range(count)) > MOST_LOG:
         count += 1
@@ -211,10 +209,10 @@ def _num_groups(most: list[float]) -> int:
 def log_partition(
     machine: BipartiteEnergy, by_definition: Callable[[BipartiteEnergy], Tensor]
 ) -> Float[Tensor, " batch"]:
-    """log Σ exp(score(v, h)), all visible labellings enumerated.
+    """Return log Σ exp(score(v, h)), all visible labellings enumerated.
 
     Args:
-        machine: one that :func:`suits`, its values checked.
+        machine: a machine for which :func:`suits` is true, checked.
         by_definition: the same in differentiable operations, for derivatives of the gradient.
     """
     tensors = machine.visible, machine.hidden, machine.coupling
@@ -223,13 +221,13 @@ def log_partition(
 
 @cache
 def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
-    """All labellings of so many units, not to be changed."""
-    numbers = torch.arange(2**count, device="cpu")[:, None]
-    return (numbers >> torch.arange(count - 1, -1, -1, device="cpu") & 1).double()
+    """Return all labellings of ``count`` units, read-only."""
+    numbers = torch.arange(2**count)[:, None]
+    return (numbers >> torch.arange(count - 1, -1, -1) & 1).double()
 
 
 class _LogPartition(torch.autograd.Function):
-    """Of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`."""
+    """Function of (batch, visible), (batch, hidden) and (visible, hidden), see :func:`log_partition`."""
 
     @staticmethod
     def forward(
@@ -240,7 +238,7 @@ class _LogPartition(torch.autograd.Function):
         sums = []
         for part in _parts(visible, hidden, coupling):
             sums.append(part.log_sums)
-            # A single one fills no more than a cache; of several, the gradient computes each anew.
+            # A single part fits into a cache; the gradient recomputes several parts.
             ctx.only_part = part if len(part.log_sums) == len(hidden) else None
         return torch.cat(sums)
 
@@ -255,8 +253,8 @@ class _LogPartition(torch.autograd.Function):
             return *(next(found) if is_needed else None for is_needed in needed), None
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
-        together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype, device="cpu")
-        # Its memory is used again here, so that another gradient computes it anew.
+        together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
+        # The part's memory is reused, and a second gradient recomputes the part.
         only, ctx.only_part = ctx.only_part, None
         for part in _parts(*tensors) if only is None else [only]:
             weights = part.posterior.mul_(gradient[part.rows, None])
@@ -268,15 +266,15 @@ class _LogPartition(torch.autograd.Function):
 
 
 class _Part(NamedTuple):
-    """Some examples.
+    """Examples that are computed together.
 
     Args:
-        rows: which.
-        log_sums: (rows,) their log partition.
-        posterior: (rows, labellings) probabilities.
-        single: (pairs, states, rows) the odds of a pair's states by the examples' fields.
-        shared: (pairs, states, labellings) those by the labellings'.
-        factors: (pairs, rows, labellings) their products' sums over the states.
+        rows: the places of the examples.
+        log_sums: (rows,), log partitions.
+        posterior: (rows, labellings), probabilities.
+        single: (pairs, states, rows), the odds of a pair's states by the examples' fields.
+        shared: (pairs, states, labellings), the odds by the labellings' fields.
+        factors: (pairs, rows, labellings), sums of products over the states.
     """
 
     rows: slice
@@ -313,7 +311,7 @@ def _parts(visible: Tensor, hidden: Tensor, coupling: Tensor) -> Iterator[_Part]
 
 
 def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings"]:
-    """exp(f·y) of all labellings y, relative to the best one's."""
+    """Return exp(f·y) of all labellings y, relative to the best labelling's value."""
     # The exponentials of the labellings of one half, times those of the other.
     halves = fields.split([fields.shape[1] // 2, -(-fields.shape[1] // 2)], 1)
     first, second = (
@@ -324,9 +322,9 @@ def _odds(fields: Float[Tensor, "rows units"]) -> Float[Tensor, "rows labellings
 
 
 def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states many"]:
-    """The odds of a pair's four states: neither unit is on, the first, the second, both.
+    """Return the odds of a pair's four states: no unit on, the first, the second, both.
 
-    A unit without a companion has one that is never on.
+    A unit without a partner is paired with a unit that is never on.
     """
     if len(odds) % 2:
         odds = torch.cat([odds, torch.zeros_like(odds[:1])])
@@ -335,6 +333,6 @@ def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states 
 
 
 def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
-    """The sum over the states of each pair in which a unit is on."""
+    """Return the sum over the states of each pair in which a unit is on."""
     sums = states[:, 1:3] + states[:, 3:]
     return sums.flatten(0, 1)[:num_units]

@@ -1,4 +1,4 @@
-"""Means of spins and of products of two, over all labellings: the gradient of log partitions by couplings."""
+"""Means of spins and of products of two spins over all labellings: gradients of log partitions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import half_products
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
@@ -23,11 +23,11 @@ BLOCK_BYTES = 16 * 2**20
 
 @dataclass(frozen=True)
 class SpinMoments:
-    """Of some examples, in the energy's precision.
+    """Moments of some examples, in the energy's precision.
 
     Args:
-        spins: E[s_i] of each label, the gradient of the log partition by its log-potential.
-        products: Σ_l weight_l E[s_i s_j] over the examples l, by labels; 1 · Σ weight on the diagonal.
+        spins: E[s_i] of each label, the gradient of the log partition by the label's log-potential.
+        products: Σ_l weight_l E[s_i s_j] over the examples l, by labels; Σ weight on the diagonal.
         log_partition: of each example.
     """
 
@@ -39,15 +39,16 @@ class SpinMoments:
 @one_door
 @torch.no_grad()
 def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> SpinMoments:
-    """The moments of examples that share their couplings, by halves of the labels.
+    """Return the moments of examples with shared couplings, by halves of the labels.
 
-    An example whose best labellings are the best of neither half is enumerated.
+    An example is enumerated if the best labellings are the best of neither half.
 
     Args:
+        energy: a Boltzmann machine with couplings (labels, labels).
         weight: of each example in the sums of products.
 
     Raises:
-        ValueError: NaN or infinity in the energy; couplings of each example's own; weights of another shape;
+        ValueError: NaN or infinity in the energy; own couplings of each example; weights of another shape;
             more than 22 labels.
     """
     energy.check_values()

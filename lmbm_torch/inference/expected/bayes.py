@@ -1,16 +1,15 @@
-"""Bayes-optimal labellings of directed models: those whose expected measure is largest, and how far from it.
+"""Bayes-optimal labellings of directed models: labellings of largest expected measure, and the regret.
 
-The expectation is over the joint distribution of the labels, an equal mixture of the models that are given
-(one, as a rule): of a network all labellings are enumerated up to 14 labels; beyond
-them, and of other directed models, the most probable ones until no labelling can be better by more than the
-tolerance (:mod:`lmbm_torch.inference.search.most_probable`). Where that takes too many, or none is probable
-enough for that to end, the answer is that of samples. The labelling of largest expected exact match is the
-most probable one, which :func:`lmbm_torch.inference.search.mixture.decode` finds for any number of labels.
+The expectation is over the joint distribution of the labels, an equal mixture of the given models. Up to 14
+labels of belief networks are enumerated. For more labels, and for other directed models, the most probable
+labellings are found until no labelling can be better by more than the tolerance
+(:mod:`lmbm_torch.inference.search.most_probable`). If too many labellings are needed, or no labelling is
+probable enough, samples give the answer. The labelling of largest expected exact match is the most probable
+labelling, found by :func:`lmbm_torch.inference.search.mixture.decode` for any number of labels.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,183 +19,132 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import clamp
-from lmbm_torch.inference.expected.measures import (
-    F1,
-    HAMMING,
-    JACCARD,
-    Measure,
-    labelling_of_most_f1,
-)
+from lmbm_torch.inference.expected.measures import F1, JACCARD, MEASURES, Measure
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status, joined, rows_of
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.sampling import ancestral
-from lmbm_torch.inference.search import branch_and_bound, mixture, most_probable
+from lmbm_torch.inference.search import branch_and_bound, mixture
 from lmbm_torch.inference.search.mixture import Members
+from lmbm_torch.inference.search.most_probable import affordable_labellings
 from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = [
-    "affordable_labellings",
-    "decode_f1",
-    "decode_hamming",
-    "decode_jaccard",
-    "labelling_of_most_f1",
-]
+__all__ = ["decode", "enumerated"]
 
+# Regret of an answer, in units of the measure.
 TOLERANCE = 0.01
-# Most answers are proven by so few labellings; where no less can be left, those of samples are better.
+# Probability that the likely labellings may leave out: most answers are proven then; where more is left, the
+# answers of samples are better (scripts/bench/expected_f1.py).
 MASS_LEFT = 0.3
-# Of a search for how probable the most probable labelling may be.
+# Nodes per label of a search that bounds the probability of the most probable labelling.
 _NODES_PER_LABEL = 10
-# Beyond so many, what is chosen among them is chosen for each example by itself.
+# Labels beyond which the answer by samples is computed for each example alone.
 _MANY_LABELS = 64
 # Bytes of one tensor over instances, labellings and labels.
 _CHUNK_BYTES = 2**27
-# Of each mass that may be left the next one's share.
+# Ratio of one mass left to the next, in a sequence of enumerations.
 _FEWER = 0.3
 
 
-def decode_hamming(
+@torch.no_grad()
+def decode(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    measure: str,
     *,
     known: Known | None = None,
     tolerance: float = TOLERANCE,
     mass_left: float = MASS_LEFT,
     max_labellings: int | None = None,
-    num_samples: int = 1000,
+    num_samples: int = LIMITS.samples,
     generator: torch.Generator | None = None,
 ) -> Decoding:
-    """argmax_ŷ E[1 − |ŷ Δ y| / K]: every label at its most probable value.
+    """Return labellings of largest expected measure, by the most probable labellings or by samples.
+
+    ``"hamming"`` is 1 − |ŷ Δ y| / K, for labels of any number of values; ``"f1"`` is 2 |ŷ ∩ y| / (|ŷ| + |y|)
+    and ``"jaccard"`` is |ŷ ∩ y| / |ŷ ∪ y|, both 1 for two empty label sets. For F1 the expectation of an
+    answer of a given size is a sum over the answer's labels (Dembczyński et al. 2011). For Jaccard the answer
+    is the best of some candidates; the regret covers the other labellings.
 
     Args:
-        energies: the members, of one shape.
-        known: labels that are given, NaN for those to decode; where that is impossible, these are 0, and
+        energies: the members of an equal mixture, of one shape.
+        measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`.
+        known: given labels, NaN for a label to decode; of impossible known labels the others are 0, and
             nothing is proven.
-        tolerance: enumerate labellings until no other one can be better by more than this …
-        mass_left: … and the probability of those left out, and so what is not known of the objective, is no
-            more than this.
-        max_labellings: of each member and instance, to enumerate; by default 10,000, of more than 100 labels
-            fewer, for each takes longer to find.
-        num_samples: of each instance, drawn where so many labellings leave more than 0.3 of the probability,
-            and nothing is known; for F1 of a single network on the CPU by compiled code.
-        generator: of the samples, on the energies' device.
+        tolerance: the regret at which the enumeration of labellings ends …
+        mass_left: … provided that the labellings left out have at most this probability.
+        max_labellings: the number of labellings of each member and instance; None for 10,000, fewer of more
+            than 100 labels.
+        num_samples: draws for each instance whose likely labellings leave more than 0.3 of the probability,
+            without known labels; for F1 of a single belief network on the CPU by compiled code.
+        generator: the source of the samples, on the energies' device.
 
     Returns:
-        The expected measure is the objective; see :class:`Decoding`. ``status.exact``: no labelling
-        is better. ``status.converged``: ``max_labellings`` did not end it. ``status.residual``: the regret
-        or, where labels were sampled, the objective's standard error.
+        The expected measure as objective; see :class:`Decoding`. ``status.exact``: no labelling is better;
+        ``status.converged``: ``max_labellings`` did not end the enumeration; ``status.residual``: the regret,
+        or the objective's standard error of a sampled answer.
 
     Raises:
-        ValueError: no members, members of different shape, dtype or device, ``known`` of another shape or
-            with other values, a negative tolerance, a limit that is no count.
+        ValueError: no members, members of different shape, dtype or device; labels of several values for F1
+            or Jaccard; ``known`` of another shape or with other values; a negative tolerance; a limit that is
+            no count.
     """
-    return _decode(energies, known, HAMMING, tolerance, mass_left, max_labellings, num_samples, generator)
-
-
-def decode_f1(
-    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
-    *,
-    known: Known | None = None,
-    tolerance: float = TOLERANCE,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int | None = None,
-    num_samples: int = 1000,
-    generator: torch.Generator | None = None,
-) -> Decoding:
-    """argmax_ŷ E[2 |ŷ ∩ y| / (|ŷ| + |y|)], 1 where both are empty (Dembczyński et al. 2011).
-
-    Given the size of ŷ the expectation is a sum over its labels of Σ_c P(y_i = 1, |y| = c) / (c + |ŷ|), whose
-    largest terms are taken; the best of all sizes is the answer. Labels are 0 or 1.
-
-    Args, Returns, Raises: see :func:`decode_hamming`.
-    """
-    _check_binary(energies)
-    return _decode(energies, known, F1, tolerance, mass_left, max_labellings, num_samples, generator)
-
-
-def decode_jaccard(
-    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
-    *,
-    known: Known | None = None,
-    tolerance: float = TOLERANCE,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int | None = None,
-    num_samples: int = 1000,
-    generator: torch.Generator | None = None,
-) -> Decoding:
-    """argmax_ŷ E[|ŷ ∩ y| / |ŷ ∪ y|], 1 where both are empty.
-
-    Of networks of up to 10 labels all labellings are compared; else the likely ones and the best of each size
-    for the F measure, so that the answer need not be the best: its regret counts that in. Labels are 0 or 1.
-
-    Args, Returns, Raises: see :func:`decode_hamming`.
-    """
-    _check_binary(energies)
-    return _decode(energies, known, JACCARD, tolerance, mass_left, max_labellings, num_samples, generator)
-
-
-def _check_binary(energies: Members) -> None:
-    for member, energy in enumerate(energies):
-        if isinstance(energy, SequentialEnergy) and max(energy.num_states) > 2:
-            raise ValueError(
-                f"energies[{member}]: expected labels of two values, got num_states {energy.num_states}"
-            )
-
-
-@torch.no_grad()
-def _decode(
-    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
-    known: Tensor | None,
-    measure: Measure,
-    tolerance: float,
-    mass_left: float,
-    max_labellings: int | None,
-    num_samples: int,
-    generator: torch.Generator | None,
-) -> Decoding:
-    mixture.check_members(energies)
-    for energy in energies:
-        energy.check_values()
-    first = energies[0]
+    first = _checked(energies, measure)
     check_not_negative("tolerance", tolerance)
     check_not_negative("mass_left", mass_left)
     if max_labellings is None:
         max_labellings = affordable_labellings(first.num_labels)
     check_count("max_labellings", max_labellings)
     check_count("num_samples", num_samples)
-    enumerated = isinstance(first, DirectedEnergy) and first.num_labels <= LIMITS.expected
     if known is not None:
         Sequential.of(first, known)
-    found = []
-    most = 2**first.num_labels if enumerated else min(2**first.num_labels, max_labellings) * len(energies)
-    for rows in _chunks(first, int(most)):
+    found, chosen = [], MEASURES[measure]
+    for rows in _chunks(first, min(2**first.num_labels, max_labellings) * len(energies)):
         members: Any = [energy.select(rows) for energy in energies]
         given = None if known is None else known[rows]
-        if enumerated:
-            found.append(_of_all(members, given, measure))
-            continue
         hopeless = _none_is_likely(members, max_labellings) if known is None else []
-        found.append(_of_the_likely(members, given, measure, tolerance, mass_left, max_labellings, hopeless))
+        found.append(_of_the_likely(members, given, chosen, tolerance, mass_left, max_labellings, hopeless))
     answer = joined(found)
-    if not enumerated and known is None:
-        _put_samples(answer, energies, measure, num_samples, generator)
+    if known is None:
+        _put_samples(answer, energies, chosen, num_samples, generator)
     return answer
 
 
-def affordable_labellings(num_labels: int, of_a_hundred_labels: int = most_probable.MAX_LABELLINGS) -> int:
-    """Labellings that are enumerated in about the time of so many of a hundred labels; as many of fewer.
+@torch.no_grad()
+def enumerated(energies: Sequence[DirectedEnergy], measure: str, *, known: Known | None = None) -> Decoding:
+    """Return labellings of largest expected measure under belief networks, by all labellings.
 
-    One more takes a node for each label, with a field for each, and their queue grows with both.
+    Args:
+        energies, measure, known: see :func:`decode`. For Jaccard all labellings of up to 10 labels are
+            compared.
+
+    Raises:
+        ValueError: see :func:`decode`.
     """
-    return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
+    first = _checked(energies, measure)
+    if known is not None:
+        Sequential.of(first, known)
+    found = []
+    for rows in _chunks(first, 2**first.num_labels):
+        given = None if known is None else known[rows]
+        found.append(_of_all([energy.select(rows) for energy in energies], given, MEASURES[measure]))
+    return joined(found)
+
+
+def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEnergy:
+    mixture.check_members(energies)
+    for member, energy in enumerate(energies):
+        states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,)
+        if max(states) > 2 and measure != "hamming":
+            raise ValueError(f"energies[{member}]: expected labels of two values, got num_states {states}")
+        energy.check_values()
+    return energies[0]
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
-    """The examples of which so many labellings together have less than the probability that is asked for.
+    """Return the examples whose most probable labellings together lack the required probability.
 
-    No labelling is more probable than a bound says: the one of surest parents where that is enough, else a
-    search's, be it ended after a few nodes.
+    The probability of a labelling is bounded by surest parents, or if necessary by a search with a few nodes.
     """
     networks = [each for each in members if isinstance(each, DirectedEnergy)]
     if not networks:
@@ -215,7 +163,7 @@ def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
 
 
 def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch"]:
-    """Σ_k max log P(y_k | parents), over all values of the parents, each label's by itself."""
+    """Return Σ_k max log P(y_k | parents), over all values of the parents, each label alone."""
     largest = energy.unary.abs() + energy.parents.abs().sum(-1)
     if energy.clique_weight is not None:
         place = energy.positions.tolist()
@@ -226,7 +174,7 @@ def _log_prob_of_surest_parents(energy: DirectedEnergy) -> Float[Tensor, " batch
 
 
 def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Iterator[slice]:
-    # Labels are weighed by the sizes that an answer may have, too.
+    # Memory also depends on the possible sizes of an answer.
     values = max(labellings, energy.num_labels) * energy.num_labels
     step = max(part_bytes(_CHUNK_BYTES) // (8 * values), 1)
     for start in range(0, energy.batch_size, step):
@@ -234,7 +182,6 @@ def _chunks(energy: DirectedEnergy | SequentialEnergy, labellings: int) -> Itera
 
 
 def _of_all(members: Sequence[DirectedEnergy], known: Tensor | None, measure: Measure) -> Decoding:
-    """The answer by all labellings."""
     labels, probability = _enumerated(members, known)
     best = measure.choose(labels, probability)
     worth = measure.worth(labels, probability, best).to(members[0].dtype)
@@ -256,10 +203,10 @@ def _of_the_likely(
     max_labellings: int,
     hopeless: list[int],
 ) -> Decoding:
-    """The answer by the most probable labellings, more of them until the regret is small.
+    """Return the answer by the most probable labellings, with more labellings until the regret is small.
 
     Args:
-        hopeless: examples of which none are looked for, and nothing is known.
+        hopeless: examples without a search, all labels free.
     """
     dtype, rows = members[0].dtype, torch.arange(members[0].batch_size, device=members[0].device)
     passed_over = torch.zeros_like(rows, dtype=torch.bool)
@@ -274,17 +221,17 @@ def _of_the_likely(
         labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
         complete = likely.status.converged
         best, worth, most_known, regret = measure.judged(labels, probability, missing)
-        # What is left of a sum of probabilities by rounding is nothing.
+        # A regret of rounding size is 0.
         regret = regret.where(regret > labels.shape[-1] * torch.finfo(dtype).eps, 0)
         is_small = (regret <= tolerance) | (missing <= 0) | (left < min(tolerance, _FEWER**4))
         ends = ~complete | (is_small & (missing <= mass_left))
         bound = (most_known + missing).clamp(max=1)
         count = (probability > 0).sum(1)
-        # To find nothing that agrees with what is impossible takes no limit.
+        # The search for labellings that agree with impossible known labels is complete.
         ended = (regret <= tolerance) | complete | likely.log_known.isneginf()
         status = Status(regret <= 0, ended, count, regret.to(dtype))
         answer = Decoding(
-            # Where nothing was found, because what is known is impossible, the best of it means nothing.
+            # Without any labelling, because the known labels are impossible, the best labels are arbitrary.
             labels=clamp(best.where(count[:, None] > 0, 0), given),
             objective=worth.to(dtype),
             bound=torch.where((regret <= 0) & (missing <= 0), worth, bound.maximum(worth)).to(dtype),
@@ -299,7 +246,7 @@ def _of_the_likely(
 
 
 def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decoding:
-    """Labels of zero for so many examples, of whose measure nothing is known but that it is at most 1."""
+    """Return labels of zero for the examples, whose measure is at most 1."""
     zeros = torch.zeros(examples, dtype=energy.dtype, device=energy.device)
     labels = torch.zeros(examples, energy.num_labels, dtype=torch.int64, device=energy.device)
     unproven = torch.zeros_like(zeros, dtype=torch.bool)
@@ -314,11 +261,11 @@ def _put_samples(
     num_samples: int,
     generator: torch.Generator | None,
 ) -> None:
-    """Put in the answers by samples for the examples of which most is left."""
+    """Write the answers by samples for the examples with most of the probability left."""
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
-    # Of several networks, the labelling is sought that is best for all their samples together.
+    # For several belief networks, the best labelling against all samples together is sought.
     is_one = measure is F1 and len(members) == 1 and ancestral.is_for(members[0])
     step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
@@ -329,7 +276,7 @@ def _put_samples(
             best, mean, error = _of_samples(some, measure, num_samples, generator)
         answer.labels[rows] = best
         answer.objective[rows] = mean.to(answer.objective)
-        # Of a sample nothing is certain but that no measure is below 0.
+        # Samples prove nothing but measures of at least 0.
         answer.regret[rows] = answer.bound[rows]
         answer.status.residual[rows] = error.to(answer.status.residual)
         answer.status.exact[rows] = False
@@ -338,7 +285,7 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best labellings against samples of the members, (batch, labels), their measure, and its error."""
+    """Return the best labellings against samples of the members, (batch, labels), measure, and error."""
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)
@@ -348,7 +295,7 @@ def _of_samples(
     else:
         best = torch.zeros_like(labels[:, 0])
         for row, drawn in enumerate(labels):
-            # What was never drawn is in no answer, and of a thousand labels that is most.
+            # Labels that were never drawn are in no answer: most of a thousand labels.
             ever = drawn.any(0)
             best[row, ever] = measure.choose(drawn[None, :, ever], probability[row, None])[0]
     gains = measure.gain(labels, best)
@@ -358,7 +305,7 @@ def _of_samples(
 def _enumerated(
     members: Sequence[DirectedEnergy], known: Tensor | None
 ) -> tuple[Int[Tensor, "1 labellings labels"], Float[Tensor, "batch labellings"]]:
-    """All labellings, and the mixture's probabilities of them, given what is known."""
+    """Return all labellings, and the mixture's probabilities of these labellings, given the known labels."""
     count, device = members[0].num_labels, members[0].device
     codes = torch.arange(2**count, device=device)[:, None] >> torch.arange(count - 1, -1, -1, device=device)
     labels = codes & 1

@@ -1,8 +1,8 @@
-"""Labellings of large expected measure among those that obey rules, and how far they may be from the best.
+"""Labellings of large expected measure among the labellings that obey rules, and the regret.
 
-The distribution is that given that the rules are obeyed, by its likely labellings
-(:func:`lmbm_torch.inference.search.mixture.labellings`). Where the best answer to it obeys the rules, it is
-the best of all; else the best of the likely labellings is taken, with the measure of the former as its bound.
+The distribution is conditional on the rules, by the likely labellings
+(:func:`lmbm_torch.inference.search.mixture.labellings`). If the best answer obeys the rules, the answer is
+optimal. Else the best likely labelling is taken, with the measure of the former answer as the bound.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.expected.measures import F1, HAMMING, JACCARD, Measure
+from lmbm_torch.inference.expected.measures import MEASURES, Measure
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.inference.search import mixture, most_probable
+from lmbm_torch.inference.search import mixture
 from lmbm_torch.shapes import Int, Known
 
-__all__ = ["MEASURES", "decode", "decode_most_probable"]
+__all__ = ["decode", "decode_most_probable"]
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable labelling, which several members may have found, and its probability, (batch,)."""
+    """Return the most probable labelling, possibly found by several members, and the probability."""
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)
@@ -51,10 +52,8 @@ def _lost(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> T
 
 
 EXACT_MATCH = Measure(_most_probable, _is_same, _most, _lost)
-MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}
-# Of the likely labellings so many are compared.
+# Likely labellings that are compared for the best allowed labelling.
 MAX_COMPARED = 256
-MASS_LEFT = 0.01
 
 
 @torch.no_grad()
@@ -64,26 +63,27 @@ def decode(
     constraints: Constraints,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    tolerance: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
-    """An allowed labelling whose expected measure is large, given that the rules are obeyed.
+    """Return an allowed labelling of large expected measure, given that the rules are obeyed.
 
     Args:
-        energies: one or more of the same size and device, whose equal mixture the distribution is.
-        measure: one of :data:`MEASURES`; labels are 0 or 1.
+        energies: members of the same size and device of an equal mixture.
+        measure: a name in :data:`~lmbm_torch.inference.expected.measures.MEASURES`; labels are 0 or 1.
         constraints: over the labels.
-        known, mass_left, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
+        tolerance: the largest probability, as a share of all allowed labellings, of labellings left out.
+        known, max_labellings: see :func:`lmbm_torch.inference.search.mixture.labellings`.
 
     Returns:
-        Whose ``objective`` is the least expected measure that the labels may have, ``bound`` the largest that
-        any labels have, ``regret`` their difference, ``status.exact`` where there is none.
+        ``objective``: the least possible expected measure of the labels; ``bound``: the largest of any
+        labels; ``regret``: the difference; ``status.exact``: the regret is 0.
 
     Raises:
-        ValueError: constraints of another number of labels, or that contradict what is known; energies that
-            are no mixture.
+        ValueError: constraints of another number of labels, or that contradict the known labels; energies
+            that are no mixture.
     """
-    return _decode(energies, MEASURES[measure], constraints, known, mass_left, max_labellings)
+    return _decode(energies, MEASURES[measure], constraints, known, tolerance, max_labellings)
 
 
 @torch.no_grad()
@@ -92,23 +92,23 @@ def decode_most_probable(
     constraints: Constraints,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    tolerance: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> Decoding:
-    """The most probable allowed labelling of a mixture, as far as its likely labellings tell.
+    """Return the most probable allowed labelling of a mixture, among the likely labellings.
 
     Args, Raises: see :func:`decode`.
 
     Returns:
         Objective and bound are log-probabilities as in :func:`lmbm_torch.inference.search.mixture.decode`,
-        not given the rules.
+        not conditional on the rules.
     """
-    found = _decode(energies, EXACT_MATCH, constraints, known, mass_left, max_labellings)
+    found = _decode(energies, EXACT_MATCH, constraints, known, tolerance, max_labellings)
     objective = mixture.log_prob(energies, found.labels)
-    # Of what is allowed no other has a share that is larger by more than the residual.
+    # No other allowed labelling has a share that is larger by more than the residual.
     share = found.objective.double()
     excess = ((share + found.status.residual.double()) / share).log().to(objective)
-    # An impossible answer says nothing of others: −∞ and an infinite excess have no sum.
+    # For an impossible answer −∞ and an infinite excess have no sum.
     bound = (objective + excess).nan_to_num(0).clamp(max=0).maximum(objective)
     return Decoding(found.labels, objective, bound, found.status)
 
@@ -118,26 +118,26 @@ def _decode(
     chosen: Measure,
     constraints: Constraints,
     known: Tensor | None,
-    mass_left: float,
+    tolerance: float,
     max_labellings: int,
 ) -> Decoding:
-    limits = {"mass_left": mass_left, "max_labellings": max_labellings}
+    limits = {"mass_left": tolerance, "max_labellings": max_labellings}
     likely = mixture.labellings(energies, known=known, constraints=constraints, **limits)
     labels, probability, missing = likely.labels, likely.probability.double(), likely.mass_left.double()
     answer = chosen.choose(labels, probability)
-    # The best of no labelling need not be what is known, either.
+    # The best of no labellings need not agree with the known labels, either.
     is_no_answer = _broken(answer, constraints) | (probability.sum(1) <= 0)
     for row in is_no_answer.nonzero()[:, 0].tolist():
         answer[row] = _best_allowed(chosen, labels[row], probability[row], constraints, known, row)
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
-    # Probabilities are shares of what was found and of all that is left; they are larger where less of that
-    # is allowed, all by one factor, which is largest where nothing of it is.
+    # Probabilities are shares of the labellings found and the mass left. If less of the mass left is allowed,
+    # all probabilities grow by one factor, largest if no mass left is allowed.
     found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
     regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
-    # What is left of a sum of probabilities by rounding is nothing.
+    # A regret of rounding size is 0.
     regret = regret.where(regret > labels.shape[-1] * torch.finfo(energies[0].dtype).eps, 0)
-    # To find nothing where all that is allowed is impossible takes no limit.
+    # The search is complete if all allowed labellings are impossible.
     converged = likely.status.converged | likely.log_known.isneginf()
     dtype = energies[0].dtype
     return Decoding(
@@ -158,7 +158,7 @@ def _best_allowed(
     known: Tensor | None,
     row: int,
 ) -> Int[Tensor, " labels"]:
-    """The likely labelling of largest expected measure; where there is none any that is allowed."""
+    """Return the likely labelling of largest expected measure, or any allowed labelling if none is likely."""
     order = probability.argsort(descending=True, stable=True)[:MAX_COMPARED]
     candidates = labels[order[probability[order] > 0]]
     if not len(candidates):

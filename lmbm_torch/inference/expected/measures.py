@@ -1,7 +1,7 @@
-"""Expected measures of labellings under weighted ones: the best labelling, and how far others may exceed it.
+"""Expected measures of labellings against weighted labellings: the best labelling, and the regret.
 
-Everywhere ``labels`` are weighted labellings (batch or 1, labellings, labels), ``probability`` their weights
-(batch, labellings), which lack ``left`` (batch,) of 1: the probability of labellings that are not among them.
+``labels`` are weighted labellings (batch or 1, labellings, labels), ``probability`` the weights (batch,
+labellings), and ``left`` (batch,) the probability of all other labellings.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.kernels.installed import compiled
 
-__all__ = ["F1", "HAMMING", "JACCARD", "Measure", "labelling_of_most_f1"]
+__all__ = ["F1", "HAMMING", "JACCARD", "MEASURES", "Measure", "labelling_of_most_f1"]
 
-# Labellings that are most probable, or drawn first, to try where not all pairs can be compared.
+# Candidate labellings for Jaccard, most probable or drawn first, if not all pairs are compared.
 LIKELY_CANDIDATES = 32
-# Answers with more labels are held to a cruder bound, for its table would be large.
+# Labels of an answer with a full table of F1 advantages; larger answers get a cruder bound.
 _TABLE_LABELS = 30
 
 
 class Judgement(NamedTuple):
-    """What weighted labellings say of answers.
+    """Quality of answers against weighted labellings.
 
     Args:
-        labels: (batch, labels), the best one.
-        worth: (batch,), its expected measure, of these labellings alone.
-        most: (batch,), no labelling is worth more against these.
-        regret: (batch,), by how much any other may be worth more.
+        labels: (batch, labels), the best labelling.
+        worth: (batch,), the expected measure, of these labellings alone.
+        most: (batch,), an upper bound of the expected measure against these labellings.
+        regret: (batch,), an upper bound of the gain of any other answer.
     """
 
     labels: Tensor
@@ -43,14 +43,14 @@ class Judgement(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """A measure of agreement in [0, 1].
+    """Measure of agreement in [0, 1].
 
     Args:
         choose: (labels, probability) → the best labelling of each example, (batch, labels).
-        gain: (labels, a labelling (batch, labels)) → what it is worth against each, (batch, labellings).
-        best: (labels, probability) → no labelling is worth more against these, (batch,).
-        regret: (labels, probability, left, a labelling) → by how much any other may be worth more.
-        at_once: (labels, probability, left) → all of these of the best labelling, where that saves time.
+        gain: (labels, a labelling (batch, labels)) → the measure against each labelling, (batch, labellings).
+        best: (labels, probability) → an upper bound of the expected measure, (batch,).
+        regret: (labels, probability, left, a labelling) → an upper bound of the gain of any other answer.
+        at_once: (labels, probability, left) → all quantities of the best labelling, if faster.
     """
 
     choose: Callable[[Tensor, Tensor], Tensor]
@@ -60,7 +60,7 @@ class Measure(NamedTuple):
     at_once: Callable[[Tensor, Tensor, Tensor], Judgement] | None = None
 
     def judged(self, labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
-        """The best labelling, and how good it is."""
+        """Return the best labelling, and the quality of the labelling."""
         if self.at_once is not None:
             return self.at_once(labels, probability, left)
         found = self.choose(labels, probability)
@@ -72,12 +72,12 @@ class Measure(NamedTuple):
         )
 
     def worth(self, labels: Tensor, probability: Tensor, found: Tensor) -> Tensor:
-        """The expected measure of a labelling, of these labellings alone, (batch,)."""
+        """Return the expected measure of a labelling, of these labellings alone, (batch,)."""
         return (probability * self.gain(labels, found)).sum(-1)
 
 
 def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
-    """Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns)."""
+    """Return Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns)."""
     if len(labels) < len(probability):
         products = labels[0, :, :, None] * values[0, :, None, :]
         return (probability @ products.flatten(1)).unflatten(1, products.shape[1:])
@@ -88,7 +88,7 @@ def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
 
 
 def _value_masses(labels: Tensor, probability: Tensor) -> Tensor:
-    """P(y_i = s), (batch, labels, values)."""
+    """Return P(y_i = s), (batch, labels, values)."""
     values = range(max(int(labels.max()) + 1, 2))
     return torch.stack(
         [torch.einsum("bn,bni->bi", probability, _batched(labels == s, probability)) for s in values], -1
@@ -101,7 +101,7 @@ def _batched(labels: Tensor, probability: Tensor) -> Tensor:
 
 def _most_probable_values(labels: Tensor, probability: Tensor) -> Tensor:
     mass = _value_masses(labels, probability)
-    # Of equals the larger value, so that 1 where it is as probable as 0.
+    # The larger value at ties: 1 if as probable as 0.
     return mass.shape[-1] - 1 - mass.flip(-1).argmax(-1)
 
 
@@ -124,14 +124,14 @@ def _hamming_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Te
 
 
 def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ_y P(y) 2 y_i / (size + |y|), (batch, labels, sizes) for sizes 1 …, and P(∅), (batch,)."""
+    """Return Σ_y P(y) 2 y_i / (size + |y|), (batch, labels, sizes) for sizes from 1, and P(∅), (batch,)."""
     sizes = torch.arange(1, labels.shape[-1] + 1, device=labels.device)
     masses, empty, occurring = _size_masses(labels, probability)
     return masses @ (2 / (occurring[:, None] + sizes).to(probability)), empty
 
 
 def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ_y P(y) [|y| = s] y_i, (batch, labels, sizes), P(∅), and the sizes s that occur."""
+    """Return Σ_y P(y) [|y| = s] y_i, (batch, labels, sizes), P(∅), and the sizes s with labellings."""
     is_own = len(labels) == len(probability) and probability.dtype == torch.float64
     kernel = _kernel() if is_own and labels.device.type == "cpu" else None
     if kernel is not None:
@@ -152,14 +152,16 @@ def _kernel() -> ModuleType | None:
 
 
 def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
-    """For sizes 1 … the labels from the best for F1, (batch, sizes, labels); expected F1 of sizes 0 …."""
+    """Return the labels best first for F1, (batch, sizes, labels), for sizes from 1, and the expected F1 from
+    size 0.
+    """
     ordered, order = weights.mT.sort(dim=-1, descending=True, stable=True)
     worth = ordered.cumsum(-1).diagonal(dim1=-2, dim2=-1)
     return order, torch.cat([empty[:, None], worth], 1)
 
 
 def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
-    """The labelling of largest expected F1, (batch, labels) (Dembczyński et al. 2011).
+    """Return the labelling of largest expected F1, (batch, labels) (Dembczyński et al. 2011).
 
     Args:
         weights: Σ_y P(y) 2 y_i / (size + |y|), (batch, labels, sizes), for sizes 1 to the number of labels.
@@ -173,7 +175,7 @@ def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
 
 
 def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """The labellings of every size that are best for F1, (batch, sizes, labels), and their expected F1."""
+    """Return the labellings of every size best for F1, (batch, sizes, labels), and the expected F1."""
     order, worth = _ranked(*_size_weights(labels, probability))
     sizes = torch.arange(1, order.shape[-1] + 1, device=labels.device)
     within = (sizes <= sizes[:, None]).long().expand(len(order), -1, -1)
@@ -204,12 +206,13 @@ def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
 
 
 def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(batch, those labels, sizes) of the labels that are 1 somewhere, P(∅), and which these are.
+    """Return (batch, labels, sizes) of the labels that are 1 in some labelling, P(∅), and the places of the
+    labels.
 
-    No answer is better for another label, nor for more labels than these.
+    No answer improves by another label, nor by a size above the number of these labels.
     """
     occurring = weights[..., 0].any(0).nonzero()[:, 0]
-    # At least one, for what is the best of none.
+    # At least one label, for the best of none.
     occurring = occurring if len(occurring) else torch.zeros_like(empty[:1], dtype=torch.int64)
     return weights[:, occurring], empty, occurring
 
@@ -219,21 +222,21 @@ def _f1_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor)
 
 
 def _f1_worth(weights: Tensor, empty: Tensor, found: Tensor) -> Tensor:
-    """The expected F1 of a labelling, (batch,)."""
+    """Return the expected F1 of a labelling, (batch,)."""
     size = found.sum(1)
     own = weights.gather(2, (size - 1).clamp(min=0)[:, None, None].expand(-1, weights.shape[1], 1))[..., 0]
     return torch.where(size == 0, empty, (own * found).sum(1))
 
 
 def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> Tensor:
-    """The most by which an answer that keeps k of the labels found, and adds others, may be better.
+    """Return an upper bound of the gain of an answer that keeps k of the found labels and adds others.
 
-    On what is known it is worth at most the k and the others of largest weight; on what is left it gains at
-    most what :func:`_f1_advantages` says.
+    Against the weighted labellings the gain is at most that of the k and the others of largest weight;
+    against the rest at most the value of :func:`_f1_advantages`.
 
     Args:
-        weights: (batch, labels, sizes); labels without any weight may be lacking, sizes not.
-        found: (batch, labels), of the same ones.
+        weights: (batch, labels, sizes); labels without any weight may be left out, sizes not.
+        found: (batch, labels), of the same labels.
     """
     most, num_labels = torch.empty_like(left), weights.shape[2]
     for size in found.sum(1).unique().tolist():
@@ -254,23 +257,23 @@ def _f1_excess(weights: Tensor, empty: Tensor, left: Tensor, found: Tensor) -> T
             + left[rows, None, None] * advantage
         )
         worth = worth.masked_fill((others < 0) | (others > num_labels - size), -torch.inf)
-        # Nothing at all: worth P(∅) and, where the answer is not empty either, 1 on what is left.
+        # The empty answer: worth P(∅) and, if the found answer is not empty, 1 on the mass left.
         nothing = empty[rows] + left[rows] * (size > 0)
         most[rows] = worth.flatten(1).amax(1).maximum(nothing)
     return (most - _f1_worth(weights, empty, found)).clamp(min=0)
 
 
 def _sums_of_largest(weights: Tensor) -> Tensor:
-    """The sum of the k largest of weights (batch, labels, sizes), for k = 0 …, (batch, k, sizes)."""
+    """Return the sum of the k largest of weights (batch, labels, sizes), for k from 0, (batch, k, sizes)."""
     return pad(weights.sort(1, descending=True).values.cumsum(1), (0, 0, 1, 0))
 
 
 @lru_cache(1024)
 def _f1_advantages(size: int, num_labels: int) -> Tensor:
-    """max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| = 0 … ``size`` and |ŷ'| = 0 ….
+    """Return max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| from 0 to ``size`` and |ŷ'| from 0.
 
-    The worst y holds all labels that ŷ' alone has, none that ŷ alone has, c of those of both, and no others:
-    with |y| the first term falls faster than the second where ŷ' is no larger, and where it is c = 0 is best.
+    The worst y holds all labels of ŷ' alone, none of ŷ alone, c of the common labels, and no others: with |y|
+    the first term falls faster than the second if ŷ' is no larger, and else c = 0 is best.
     """
     kept, other = (
         torch.arange(size + 1.0, device="cpu").double()[:, None],
@@ -311,7 +314,7 @@ def _jaccard_gain(labels: Tensor, found: Tensor) -> Tensor:
 
 
 def _jaccard_best(labels: Tensor, probability: Tensor) -> Tensor:
-    """By |ŷ ∩ y| / max(|ŷ|, |y|), which is no smaller, and of an answer's size is a sum over its labels."""
+    """Return an upper bound by |ŷ ∩ y| / max(|ŷ|, |y|), which for a given size is a sum over the labels."""
     num_labels = labels.shape[-1]
     sizes = torch.arange(1, num_labels + 1, device=labels.device)
     has_size = (labels.sum(-1, keepdim=True) == sizes).to(probability)
@@ -328,7 +331,7 @@ def _jaccard_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Te
 
 
 def _overlap(labels: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
-    """|ŷ ∩ y| and |ŷ| + |y|, (batch, labellings)."""
+    """Return |ŷ ∩ y| and |ŷ| + |y|, (batch, labellings)."""
     both = (labels.double() @ found.double()[..., None])[..., 0]
     return both, labels.sum(-1) + found.sum(-1, keepdim=True)
 
@@ -336,3 +339,4 @@ def _overlap(labels: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
 HAMMING = Measure(_most_probable_values, _hamming_gain, _hamming_best, _hamming_regret)
 F1 = Measure(_best_f1, _f1_gain, _f1_best, _f1_regret, _f1_judged)
 JACCARD = Measure(_best_jaccard, _jaccard_gain, _jaccard_best, _jaccard_regret)
+MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}

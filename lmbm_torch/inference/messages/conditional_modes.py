@@ -17,7 +17,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "marginal_map"]
 
-# A flip must gain more than this many units of rounding of what it adds up, or it could be undone and redone.
+# Least gain of a flip, in units of the rounding of the summed terms, against endless flips.
 ROUND_OFF = 8.0
 
 
@@ -30,24 +30,23 @@ def decode(
     init: Shaped[Tensor, "batch visible"] | None = None,
     known: Known | None = None,
 ) -> Decoding:
-    """A joint mode of v and h: h = argmax_h score(v, h), then v = argmax_v score(v, h), until both stay.
+    """Return a joint mode of v and h, by maximisation over h, then over v, until both stay.
 
     The greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score never falls.
 
     Args:
         energy: a bipartite energy, on any device.
-        num_iters: times that both sides are updated, at most.
-        init: {0, 1}, the visible units to start from; by default those that ``energy.visible`` alone prefers.
+        num_iters: the largest number of updates of both sides.
+        init: {0, 1}, the first visible units; by default the units preferred by ``energy.visible`` alone.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        The visible labels, the ``hidden`` units' states and their score. The bound lets each side pay for
-        half of every positive weight, so that it is tight where little is coupled and loose elsewhere;
-        ``status.converged`` tells whether a mode was reached.
+        The visible labels, the ``hidden`` units' states and the score. The bound lets each side pay half of
+        every positive weight: tight for weak couplings, else loose. ``status.converged``: a mode was reached.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of another
-            shape or with other values, or against each other.
+            shape or with other values, or in contradiction.
     """
     start = _start(energy, num_iters, init, known)
 
@@ -73,20 +72,21 @@ def marginal_map(
     init: Shaped[Tensor, "batch visible"] | None = None,
     known: Known | None = None,
 ) -> Decoding:
-    """A mode of v with h summed out: flip one visible unit after the other where −free_energy(v) gains by it.
+    """Return a mode of v with h summed out: flip one visible unit after another while −free_energy(v) grows.
 
-    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls, so that started from another
-    decoder's labels this is a polish that cannot hurt.
+    The objective −free_energy(v) = log Σ_h exp(score(v, h)) never falls: from another decoder's labels the
+    routine is a polish that cannot hurt.
 
     Args:
         energy: a bipartite energy, on any device.
-        num_iters: sweeps over all visible units, at most.
-        init: {0, 1}, the visible units to start from; by default those that ``energy.visible`` alone prefers.
+        num_iters: the largest number of sweeps over all visible units.
+        init: {0, 1}, the first visible units; by default the units preferred by ``energy.visible`` alone.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        The visible labels, with a bound like that of :func:`decode`; where ``status.converged``, no flip of a
-        single unit gains more than rounding.
+        The visible labels, with a bound as in :func:`decode`; where ``status.converged``, no flip of a single
+            unit
+        gains more than rounding.
 
     Raises:
         ValueError: see :func:`decode`.
@@ -100,7 +100,7 @@ def marginal_map(
 
 
 def _sweep(energy: BipartiteEnergy, visible: Tensor, free: Tensor) -> Tensor:
-    """Offer each visible unit in turn to flip, given those that have flipped before it."""
+    """Return the visible units after a flip of each unit that gains, given the flips before."""
     fields = energy.hidden_fields(visible)
     summed = softplus(fields).sum(-1)
     round_off = ROUND_OFF * torch.finfo(energy.dtype).eps
@@ -121,7 +121,6 @@ def _sweep(energy: BipartiteEnergy, visible: Tensor, free: Tensor) -> Tensor:
 def _start(
     energy: BipartiteEnergy, num_iters: int, init: Tensor | None, known: Tensor | None
 ) -> Float[Tensor, "batch visible"]:
-    """Check what came, and take the labels to start from."""
     energy.check_values()
     check_count("num_iters", num_iters)
     check_known(known, energy.device, *energy.visible.shape)
@@ -135,12 +134,12 @@ def _start(
 def _bound(
     energy: BipartiteEnergy, known: Tensor | None, hidden_value: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, " batch"]:
-    """At least max_v of the objective: v_i W_ij h_j ≤ [W_ij]_+ (v_i + h_j) / 2, and then no unit is coupled.
+    """Return a bound by v_i W_ij h_j ≤ [W_ij]_+ (v_i + h_j) / 2, with which no unit is coupled.
 
     Args:
         energy: a bipartite energy.
-        known: {0, 1, NaN}; what is known enters as it is.
-        hidden_value: what a hidden unit adds to the objective, given its field: its maximum or its log-sum.
+        known: {0, 1, NaN}; known units enter as they are.
+        hidden_value: a hidden unit's term of the objective, given the field: the maximum or the log-sum.
     """
     half = energy.coupling.clamp(min=0) / 2
     if known is None:
@@ -155,7 +154,7 @@ def _bound(
 def _decoding(
     visible: Tensor, objective: Tensor, bound: Tensor, status: Status, hidden: Tensor | None = None
 ) -> Decoding:
-    """The labels found, against a bound that rounding may have put below what was reached."""
+    """Return the labels with a bound of at least the objective, against rounding."""
     bound = torch.maximum(bound, objective)
     status = Status(objective == bound, status.converged, status.num_iters, bound - objective)
     return Decoding(visible.long(), objective, bound, status, hidden=hidden)

@@ -1,16 +1,16 @@
-"""Marginal MAP of restricted Boltzmann machines with a bound: hidden units must agree on the visible ones.
+"""Marginal MAP of restricted Boltzmann machines with a bound: hidden units must agree on the visible units.
 
 With fields a and c and coupling W, −free_energy(v) = Σ_i a_i v_i + Σ_j softplus(c_j + Σ_i W_ij v_i). Each
-hidden unit is given a copy of v and a share λ_j of the visible fields, and takes what is best for itself:
+hidden unit gets a copy of v and a share λ_j of the visible fields, and maximises alone:
 
     Σ_j max_v [softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i] + Σ_i max(0, a_i − Σ_j λ_ij)
 
-is a bound on −free_energy for any λ. Since softplus(s) = max_q [q s + H(q)] over 0 ≤ q ≤ 1, with H the
-entropy, a best copy is {i : q W_ij + λ_ij > 0} for some q: as q grows from 0 to 1 these are at most V + 1
-sets, which sorting finds. Steps towards what the copies agree on lower the bound (Komodakis, Paragios and
-Tziritas, "MRF energy minimization and beyond via dual decomposition", 2011).
-belief_propagation_in_crbms_2017 (section 4.2) names a decomposition into pairs of units; parts of one hidden
-unit and all visible ones bound at least as tightly.
+is a bound of −free_energy for any λ. Since softplus(s) = max_q [q s + H(q)] over 0 ≤ q ≤ 1, with the entropy
+H, a best copy is {i : q W_ij + λ_ij > 0} for some q: as q grows from 0 to 1 there are at most V + 1 such
+sets, found by sorting. Steps towards the agreement of the copies lower the bound (Komodakis, Paragios and
+Tziritas, "MRF energy minimization and beyond via dual decomposition", 2011). belief_propagation_in_crbms_2017
+(section 4.2) names a decomposition into pairs of units; parts of one hidden unit and all visible units bound
+at least as tightly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginal_map"]
 
-# The gap overrates how far a bound can fall: after so many iterations without a lower one steps get shorter.
+# Iterations without a lower bound after which steps shrink by SHORTER: the gap overestimates the possible
+# decrease.
 PATIENCE = 5
 SHORTER = 0.7
 
@@ -43,22 +44,22 @@ SHORTER = 0.7
 def marginal_map(
     energy: BipartiteEnergy, *, num_iters: int = 100, tol: float = 1e-6, known: Known | None = None
 ) -> Decoding:
-    """The best labels found with the hidden units summed out, and a bound on all others.
+    """Return the best labels found with the hidden units summed out, and a bound on all other labels.
 
-    Subgradient descent of the bound, in steps by the gap that is left (Polyak's). Each iteration tries the
-    labels that most copies have; the best labels are polished in the end
+    Subgradient descent of the bound, in Polyak's steps by the remaining gap. Each iteration tries the labels
+    of most copies; the best labels are polished in the end
     (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`).
 
     Args:
-        energy: a bipartite energy, on any device. An iteration takes time in V log V · H for each example
-            that is not done, and some ten tensors of (examples, hidden, visible).
-        num_iters: at most.
-        tol: an example is done once bound and objective differ by no more, in nats.
+        energy: a bipartite energy, on any device. An iteration takes time in V log V · H for each open
+            example, and some ten tensors of (examples, hidden, visible).
+        num_iters: the largest number of iterations.
+        tol: an example is done once bound and objective differ by at most ``tol``, in nats.
         known: {0, 1, NaN}, NaN for a free visible unit.
 
     Returns:
-        Visible labels, their objective −free_energy(labels) and the least bound; ``status.residual`` is the
-        difference, ``status.exact`` and ``status.converged`` tell whether it is within ``tol``.
+        Visible labels, the objective −free_energy(labels) and the least bound; ``status.residual`` is the
+        difference; ``status.exact`` and ``status.converged``: the difference is within ``tol``.
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; a negative ``tol``; ``known`` of
@@ -75,7 +76,7 @@ def marginal_map(
     parts, length, waited = _parts(energy, known), torch.ones_like(objective), torch.zeros_like(iterations)
     left = torch.arange(energy.batch_size, device=energy.device)
     active = torch.ones_like(left, dtype=torch.bool)
-    # Those that are decided go: where that must be asked of a device, seldom.
+    # Decided examples leave the batch; on a GPU, where the question waits, less often.
     every = 1 if energy.device.type == "cpu" else ascent.CHECK_EVERY
     for iteration in range(num_iters):
         copies, copies_worth = _best_copies(parts)
@@ -108,7 +109,7 @@ def marginal_map(
 
 
 class _Parts(NamedTuple):
-    """The potentials of each hidden unit and of the free visible units, and how the latter's are shared."""
+    """Potentials of each hidden unit and of the free visible units, and shares of visible potentials."""
 
     own: Float[Tensor, "batch visible"]
     hidden: Float[Tensor, "batch hidden"]
@@ -120,17 +121,17 @@ class _Parts(NamedTuple):
         return _Parts(*(each[rows] for each in self))
 
     def rest(self) -> Float[Tensor, " batch"]:
-        """The most that labels are worth beyond the copies: the known ones, and what rounding left over."""
+        """Return the largest worth of labels beyond the copies: known units, and rounding."""
         return (self.own - self.shares.sum(1)).clamp(min=0).sum(-1) + self.constant
 
     def value(self, labels: Float[Tensor, "batch visible"]) -> Float[Tensor, " batch"]:
-        """−free_energy(labels)."""
+        """Return −free_energy(labels)."""
         fields = self.hidden + (self.weight @ labels[..., None]).squeeze(-1)
         return (labels * self.own).sum(-1) + softplus(fields).sum(-1) + self.constant
 
 
 def _parts(energy: BipartiteEnergy, known: Tensor | None) -> _Parts:
-    """Known units become part of the fields and of the constant; equal shares to begin with."""
+    """Return the parts with equal shares; known units become part of the fields and of the constant."""
     free = torch.ones_like(energy.visible) if known is None else known.isnan().to(energy.dtype)
     settled = clamp(torch.zeros_like(energy.visible), known)
     own, weight = free * energy.visible, free[:, None] * energy.coupling.mT
@@ -141,7 +142,7 @@ def _parts(energy: BipartiteEnergy, known: Tensor | None) -> _Parts:
 def _best_copies(
     parts: _Parts,
 ) -> tuple[Float[Tensor, "batch hidden visible"], Float[Tensor, "batch hidden"]]:
-    """argmax_v and max_v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i, for each hidden unit."""
+    """Return argmax_v and max_v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i, for each hidden unit."""
     weight, shares = parts.weight, parts.shares
     first = (shares > 0) | ((shares == 0) & (weight > 0))
     # Where q W + λ changes its sign between q = 0 and 1: units with positive weights enter, others leave.

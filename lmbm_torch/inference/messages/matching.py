@@ -1,4 +1,4 @@
-"""One inference for training and for prediction: a routine and its settings, stored in checkpoints."""
+"""Inference shared by training and prediction: a routine and settings, stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
 
 class MatchedInference:
-    """A routine over bipartite energies and its settings, the same for a loss and for prediction.
+    """Routine over bipartite energies with settings, the same for a loss and for prediction.
 
-    Approximate inference should be the same in training and in test, method and iterations
-    (belief_propagation_in_crbms_2017, section 6): the loss calls this object, and :meth:`decode` predicts.
-    The number of iterations may change from epoch to epoch
+    Approximate inference should be the same in training and in test, in method and iterations
+    (belief_propagation_in_crbms_2017, section 6): the loss calls the object, and :meth:`decode` predicts. The
+    number of iterations may change from epoch to epoch
     (:class:`~lmbm_torch.training.callbacks.latent.IterationSchedule`).
 
     Args:
         routine: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals` or
-            :func:`~lmbm_torch.inference.messages.mean_field.marginals`, which predict the marginals' modes,
-            :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals`, the joint MAP, or
+            :func:`~lmbm_torch.inference.messages.mean_field.marginals`, to predict the marginals' modes;
+            :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals`, for the joint MAP;
             :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map` or
-            :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`, the marginal MAP.
-        num_iters: at most, in each call.
-        settings: those of the routine, None for its default: ``tol``, here 1e-3 as in the paper, ``damping``,
-            and of belief propagation ``backend`` and ``message_dtype``, a type of torch or its name, such as
-            ``"float32"``.
+            :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`, for the marginal MAP.
+        num_iters: the largest number of iterations of each call.
+        settings: of the routine, None for the routine's default: ``tol``, by default 1e-3 as in the paper,
+            ``damping``, and for belief propagation ``backend`` and ``message_dtype``, a torch type or the
+            name of a type, such as ``"float32"``.
 
     Raises:
-        ValueError: another routine, no iteration, a setting that the routine has not, or another backend or
-            precision of messages than there are.
+        ValueError: another routine, no iteration, a setting without an argument of the routine, or an unknown
+            backend or precision of messages.
     """
 
     def __init__(self, routine: Routine, num_iters: int = 10, **settings: Any) -> None:
@@ -73,48 +73,47 @@ class MatchedInference:
         self.num_iters = num_iters
         self.settings = {"tol": 1e-3, **given}
         if "message_dtype" in given:
-            # By name, so that a checkpoint holds plain types.
+            # By name: a checkpoint holds plain types.
             self.settings["message_dtype"] = str(given["message_dtype"]).removeprefix("torch.")
         found = self._resolved()
         Propagation(found.get("backend", "auto"), found.get("message_dtype")).check()
 
     def __call__(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Any:
-        """The routine's answer."""
         return self.routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def decode(self, energy: BipartiteEnergy, known: Tensor | None = None) -> Decoding:
-        """Labels by the routine's answer; ``known`` ones, {0, 1} or NaN for unknown, stay as they are."""
+        """Return labels by the routine's answer; ``known`` labels, {0, 1}, stay, NaN for unknown."""
         return _DECODERS[self.routine](partial(self, known=known))(energy)
 
     @property
     def is_mean_field(self) -> bool:
-        """Whether marginals are those of the mean field, else of sum-product propagation."""
+        """Return whether marginals come from the mean field, and not from sum-product propagation."""
         return self.routine is mean_field.marginals
 
     @property
     def decodes_modes(self) -> bool:
-        """Whether labels are the modes of the routine's marginals, else those of a joint or marginal MAP."""
+        """Return whether labels are the modes of the routine's marginals, and not a joint or marginal MAP."""
         return self.is_mean_field or self.routine is matrix_bp.marginals
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
-        """By as many iterations: of mean field if that is the routine, else of sum-product propagation."""
+        """Return marginals after ``num_iters`` iterations, of mean field or else of sum-product."""
         routine: Routine = self.routine if self.is_mean_field else matrix_bp.marginals
         return routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
 
     def _resolved(self) -> dict[str, Any]:
-        """The settings as the routine takes them."""
+        """Return the settings as arguments of the routine."""
         if "message_dtype" not in self.settings:
             return self.settings
         name = self.settings["message_dtype"]
         return {**self.settings, "message_dtype": getattr(torch, name, name)}
 
     def record(self) -> dict[str, Any]:
-        """The routine's path and its settings in plain types, for a checkpoint."""
+        """Return the routine's path and settings in plain types, for a checkpoint."""
         return {"routine": _path(self.routine), "num_iters": self.num_iters, "settings": dict(self.settings)}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> MatchedInference:
-        """The inference that :meth:`record` describes.
+        """Return the inference from a :meth:`record`.
 
         Raises:
             ValueError: an unknown routine.
@@ -124,7 +123,7 @@ class MatchedInference:
         return cls(_ROUTINES[record["routine"]], record["num_iters"], **record["settings"])
 
     def check_match(self, trained: dict[str, Any]) -> bool:
-        """Whether this is the inference of a training, given its :meth:`record`; warns if not."""
+        """Return whether the inference equals that of a training, given the :meth:`record`; warn if not."""
         matches = self.record() == trained
         if not matches:
             warnings.warn(

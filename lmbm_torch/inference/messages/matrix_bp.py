@@ -1,14 +1,14 @@
 """Belief propagation on restricted Boltzmann machines, all messages of a side at once.
 
 Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
-the hidden units answer the visible ones, then the visible ones the hidden ones with what is fresh. Messages
-start as log-odds of 0, the paper's 0.5. It is exact where the coupling is a forest and propagation has
-converged; elsewhere a fixed point of sum-product is a stationary point of the Bethe free energy.
+the hidden units answer the visible units, then the visible units answer with the new messages. Messages start
+as log-odds of 0, the paper's 0.5. The result is exact if the coupling is a forest and propagation has
+converged; else a fixed point of sum-product is a stationary point of the Bethe free energy.
 
-CPUs and CUDA devices each have a compiled kernel, which runs where its requirements are installed; elsewhere
-the plain reference does, which may also be called for differentiation through every iteration
-(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second kernel for CUDA devices
-(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs where a model's messages stay on the chip.
+CPUs and GPUs each have a compiled kernel, used if installed; else the plain reference in torch runs, which
+can also be called for differentiation through every iteration
+(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second GPU kernel
+(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on the chip.
 """
 
 from __future__ import annotations
@@ -49,52 +49,51 @@ def marginals(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> BipartiteMarginals:
-    """Sum-product marginals, and the Bethe approximation of the log partition.
+    """Return sum-product marginals, and the Bethe approximation of the log partition.
 
-    ``log_partition`` is differentiable in the energy's tensors: at a fixed point its gradient is the beliefs,
-    so none of the iterations is stored. Away from one (``status.converged`` false) this is not the gradient
-    of what is returned, but what the paper trains with.
+    ``log_partition`` is differentiable in the energy's tensors: at a fixed point the gradient is the beliefs,
+    so that no iteration is stored. Away from a fixed point (``status.converged`` false) the beliefs are not
+    the gradient of the returned value, but the gradient that the paper trains with.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
-        num_iters: iterations T, at most.
+        num_iters: the largest number T of iterations.
         tol: an example has converged, and costs nothing further, once no message to a visible unit changes by
             more in an iteration, in log-odds. 0 asks for messages that repeat to the last bit.
-        damping: share of its old log-odds that a message to a visible unit keeps, at least 0 and below 1.
-            Slower: the fast odds form has none.
-        known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the others. These send
-            their messages from the start.
-        init: probabilities by which the hidden units answer in the first iteration, for instance an earlier
-            result's ``hidden``: nearly as good a start as its messages, in a number for each unit in place of
-            one for each coupling. By default σ(energy.hidden), and what is known.
-        messages: where to start, for instance from an earlier result's; those to the hidden units follow from
-            those to the visible ones.
-        keep_messages: return ``messages``, of (batch, visible, hidden) twice; ``pairwise()`` takes them.
-        backend: ``"auto"``: the fastest for the energy and its device. ``"plain"``: the reference in torch,
-            on any device. ``"streaming"``: the compiled one, of numba or on CUDA devices of Triton, and never
-            the next one. ``"resident"``: one for CUDA devices of compute capability 9.0 that keeps all
-            messages on the chip, for models of at most 832 × 256 units in float32, without gradients, damping
-            or a start; what else is asked for is refused. It looks whether an example has converged in every
-            fourth iteration alone.
-        message_dtype: float32 or float64, in which all is computed, or float16 or bfloat16, to which the
-            log-odds of messages are rounded between iterations; results have the energy's precision. None:
-            the energy's. Beliefs that hear messages u are off by about Σ|u| times 6e-8 in float32, 5e-4 in
+        damping: the share of the old log-odds in a message to a visible unit, at least 0 and below 1. Slower:
+            the fast odds form has no damping.
+        known: {0, 1, NaN}, NaN for a free visible unit; the results are conditional on the known units, whose
+            messages are sent from the start.
+        init: the hidden units' first probabilities, for instance an earlier result's ``hidden``: nearly as
+            good a start as messages, in a number for each unit instead of each coupling. By default
+            σ(energy.hidden), and the known units.
+        messages: the first messages, for instance of an earlier result; messages to the hidden units follow
+            from the messages to the visible units.
+        keep_messages: return ``messages``, of (batch, visible, hidden) twice, for ``pairwise()``.
+        backend: ``"auto"``: the fastest for the energy and device. ``"plain"``: the reference in torch, on
+            any device. ``"streaming"``: the compiled kernel of numba or, on GPUs, of Triton. ``"resident"``:
+            the kernel for GPUs of compute capability 9.0 with all messages on the chip, for models of at most
+            832 × 256 units in float32, without gradients, damping or a start; other requests are refused.
+            Convergence is tested in every fourth iteration only.
+        message_dtype: float32 or float64, in which everything is computed, or float16 or bfloat16, to which
+            the log-odds of messages are rounded between iterations; results have the energy's precision.
+            None: the energy's. Beliefs with messages u are off by about Σ|u| times 6e-8 in float32, 5e-4 in
             float16 and 4e-3 in bfloat16, at worst: at 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and
             10 iterations, probabilities by 2e-6, 2e-4 and 1.4e-3, and ``log_partition``, which is stationary
-            in the messages, by 4e-4, 4e-7 and 3e-5. Changes below the last digit of a message are not seen,
-            so that ``tol`` should be above it. Half precision saves memory on CUDA devices, where
-            ``"streaming"`` has bfloat16; elsewhere it is the plain reference that rounds, as its emulation.
+            in the messages, by 4e-4, 4e-7 and 3e-5. Choose ``tol`` above the last digit of a message. Half
+            precision saves memory on GPUs, where ``"streaming"`` has bfloat16; elsewhere the plain reference
+            emulates the rounding.
 
     Returns:
-        Marginals with the change of messages in the last iteration as ``status.residual``, infinite after one
-        iteration from nothing; ``status.exact`` where it converged on a forest.
+        Marginals with the last change of messages as ``status.residual``, infinite after one iteration
+        without a start; ``status.exact``: converged on a forest.
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
             negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
-            ``messages`` or ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1];
-            another ``backend`` or ``message_dtype``, or a backend that cannot do what is asked for.
-        ImportError: ``backend="resident"`` where NVRTC is not installed.
+            ``messages`` or ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1]; an
+            unknown ``backend`` or ``message_dtype``, or a backend that cannot do the request.
+        ImportError: ``backend="resident"`` without NVRTC.
     """
     propagate = Propagation(backend, message_dtype)
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages, init)
@@ -132,11 +131,11 @@ def max_marginals(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> BipartiteMarginals:
-    """Max-product beliefs, those of temperature 0: how much better the best labelling with a unit at 1 is.
+    """Return max-product beliefs, of temperature 0: the advantage of the best labelling with a unit at 1.
 
-    ``visible`` is σ(m_1 − m_0) with m_y the largest score of any (v, h) with v_i = y, so that above ½ every
-    best labelling has v_i = 1 (``hidden`` likewise), and ``log_partition`` is the largest score itself: both
-    exactly on a forest, in the zero-temperature Bethe approximation elsewhere.
+    ``visible`` is σ(m_1 − m_0) with m_y the largest score of any (v, h) with v_i = y: above ½ every best
+    labelling has v_i = 1 (``hidden`` likewise). ``log_partition`` is the largest score. Both are exact on a
+    forest, and the zero-temperature Bethe approximation elsewhere.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
@@ -167,18 +166,19 @@ def marginal_map(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> Decoding:
-    """Labels of high probability with the hidden units summed out, by mixed-product BP (paper, Equation 15).
+    """Return labels of high probability with hidden units summed out, by mixed-product BP (Equation 15).
 
-    On this graph that is to move every v_i at once to what is best given the others, from v = 0 on: it can
-    end in a cycle of two labellings, even on a tree, and then has not converged. Sequential moves from its
-    labels (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`) never make them worse.
+    On this graph an iteration moves every v_i at once to the best value given the others, from v = 0 on.
+    Propagation can end in a cycle of two labellings, even on a tree, and then has not converged. Sequential
+    moves from the labels (:func:`lmbm_torch.inference.messages.conditional_modes.marginal_map`) never make
+    the labels worse.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
 
     Returns:
         Visible labels with the objective −free_energy(labels) = log Σ_h exp(score(labels, h)) and a loose
-        bound on the best one; ``status.residual`` is the last change of messages.
+        bound of the best objective; ``status.residual`` is the last change of messages.
 
     Raises:
         ValueError: see :func:`marginals`.
@@ -208,11 +208,10 @@ def expected_pairwise_sum(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "visible hidden"]:
-    """Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18), as in the gradient of a likelihood.
+    """Return Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18), as in the gradient of a likelihood.
 
-    The pairwise beliefs of all examples are never stored; on a forest they are exact where the coupling is
-    not 0. Whether propagation converged is told by :func:`marginals`, the gradient of whose ``log_partition``
-    has this sum as well.
+    The pairwise beliefs of single examples are never stored; on a forest the sum is exact where the coupling
+    is not 0. The gradient of ``log_partition`` of :func:`marginals` has the same sum, with a status.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
@@ -238,10 +237,9 @@ def moments(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
-    """:func:`marginals` and :func:`expected_pairwise_sum` by one propagation.
+    """Return :func:`marginals` and :func:`expected_pairwise_sum` by one propagation.
 
-    Together they are the gradient of Σ_b ``log_partition`` in the energy's tensors, for those who take their
-    steps by hand.
+    Together these are the gradient of Σ_b ``log_partition`` in the energy's tensors.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
@@ -260,7 +258,7 @@ def moments(
 def _compiled_marginals(
     problem: Problem, learnt: BipartiteEnergy, keep_messages: bool, propagate: Propagation
 ) -> BipartiteMarginals:
-    """The result of :func:`marginals` by compiled code; every example's pairwise beliefs are stored."""
+    """Return the result of :func:`marginals` in compiled code, with stored pairwise beliefs."""
     problem = problem._replace(keep_messages=True, pair_weights=None)
     beliefs = propagate(problem)
     assert beliefs.to_visible is not None
@@ -276,7 +274,7 @@ def _compiled_marginals(
 
 
 class _AtFixedPoint(torch.autograd.Function):
-    """The log partition, with the gradient that it has at a fixed point: marginals and pairwise beliefs."""
+    """Log partition, with the gradient at a fixed point: marginals and pairwise beliefs."""
 
     @staticmethod
     def forward(ctx, visible, hidden, coupling, problem, propagate, result, pair_sum):
@@ -292,9 +290,8 @@ class _AtFixedPoint(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             by_hidden = grad[:, None] * ctx.result.hidden
         if ctx.needs_input_grad[2]:
-            # A mean or a sum weighs all examples alike; for anything else propagation is repeated, because
-            # the pairwise beliefs of single examples were not kept.
-            # Those of a sum are one number in memory.
+            # A mean or a sum weighs all examples alike. Other weights repeat propagation, since the pairwise
+            # beliefs of single examples were not kept. Equal weights of a sum are one number in memory.
             alike = grad.stride(0) == 0 or bool((grad == grad[0]).all())
             by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, ctx.propagate, grad)
         return by_visible, by_hidden, by_coupling, None, None, None, None
@@ -303,7 +300,6 @@ class _AtFixedPoint(torch.autograd.Function):
 def _problem(
     product: Product, energy: BipartiteEnergy, settings: Settings, propagation: Propagation
 ) -> Problem:
-    """Check what came; nothing of it is differentiated through."""
     propagation.check()
     energy.check_values()
     settings.check()
@@ -327,7 +323,6 @@ def _problem(
 
 
 def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
-    """The beliefs as probabilities, with their status."""
     converged = beliefs.residual <= problem.tol
     exact = converged & _is_forest(problem.coupling)
     messages = None
@@ -350,7 +345,7 @@ def _pair_sum(problem: Problem, propagate: Propagation, weights: Tensor) -> Floa
 
 
 def _is_forest(coupling: Tensor) -> bool:
-    """Whether the non-zero weights close no cycle; compiled code does not say so."""
+    """Return whether the non-zero weights close no cycle; False in compiled code."""
     if is_traced():
         return False
     num_visible, num_hidden = coupling.shape
@@ -373,7 +368,7 @@ def _is_forest(coupling: Tensor) -> bool:
 
 
 def _bound(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
-    """At least max_v −free_energy(v): every bias and every weight counts where it adds to it."""
+    """Return a bound of −free_energy(v): every bias and weight counts if positive."""
     most = clamp(torch.ones_like(energy.visible), known)
     own = torch.where(energy.visible > 0, most, clamp(torch.zeros_like(most), known)) * energy.visible
     reachable = energy.hidden + most @ energy.coupling.clamp(min=0)

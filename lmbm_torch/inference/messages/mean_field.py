@@ -20,7 +20,7 @@ from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import check_agreement, clamp
 from lmbm_torch.inference.results import BipartiteMarginals, Marginals
-from lmbm_torch.inference.sampling.label_blocks import sweep, uncoupled
+from lmbm_torch.inference.sampling.gibbs import sweep, uncoupled
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
 
@@ -48,21 +48,21 @@ def marginals(
     init: Float[Tensor, "batch labels"] | None = None,
     known: Known | None = None,
 ) -> Marginals | BipartiteMarginals:
-    """Marginals of the product Π_i q_i(y_i) that maximises E[score] + entropy ≤ log Z.
+    """Return marginals of the product Π_i q_i(y_i) that maximises E[score] + entropy ≤ log Z.
 
-    Each iteration maximises over every q_i in turn, over those of labels that are not coupled at once:
-    q_i = σ(2 unary_i + 2 Σ_j pairwise_ij (2 q_j − 1)) or, of a bipartite energy, r = σ(hidden + qᵀ coupling)
-    for the hidden units, then q = σ(visible + coupling r). So the bound, which ``log_partition`` is, never
-    falls. Where it ends depends on where it starts; it is exact where nothing is coupled. Joint marginals are
-    the products of the single ones.
+    Each iteration maximises over every q_i in turn, at once for labels without a coupling: q_i = σ(2 unary_i
+    + 2 Σ_j pairwise_ij (2 q_j − 1)) or, of a bipartite energy, r = σ(hidden + qᵀ coupling) for the hidden
+    units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result depends on
+    the start, and is exact without couplings. Joint marginals are the products of the single marginals.
 
     Args:
-        energy: a Boltzmann machine, restricted or not, on any device; the labels of a bipartite one are its
+        energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
             visible units.
-        num_iters: iterations at most.
+        num_iters: the largest number of iterations.
         tol: an example has converged once an iteration changes no q_i by more.
-        init: the q to start from, in [0, 1]; by default σ(2 unary) or σ(visible), as if nothing were coupled.
-        known: {0, 1, NaN}, NaN for a free label; the bound is then on the log partition given the others.
+        init: the first q, in [0, 1]; by default σ(2 unary) or σ(visible), as without couplings.
+        known: {0, 1, NaN}, NaN for a free label; the bound is then of the log partition given the known
+            labels.
 
     Returns:
         Marginals with ``status.exact`` false, and in ``status.residual`` the last change of q.
@@ -70,7 +70,7 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_iters`` below 1;
             a negative ``tol``; ``known`` of another shape or with other values; ``init`` of another shape or
-            dtype, outside [0, 1], or against what is known.
+            dtype, outside [0, 1], or in contradiction to ``known``.
     """
     energy.check_values()
     check_count("num_iters", num_iters)
@@ -88,7 +88,7 @@ def marginals(
     )
     entropy = (entr(labels) + entr(1 - labels)).sum(-1)
     if isinstance(energy, PairwiseEnergy):
-        # The score is linear in each label, so that its mean is that of the mean labels.
+        # The score is linear in each label: the mean score is the score of the means.
         return Marginals(labels, energy.score(labels) + entropy, status)
     # With the best r put in, the bound is the entropy of q less a free energy.
     hidden = energy.hidden_given_visible(labels)

@@ -1,23 +1,19 @@
-"""Bounds on the log partition of any Boltzmann machine from both sides, as close as time and memory allow.
+"""Bounds of the log partition of any Boltzmann machine from both sides, as close as time and memory allow.
 
-Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.trees.junction_tree`. Where what a
-label joins is too large for one table, it is split into parts f_r that each sum out a copy of the label. For
-weights w_r that sum to 1, Hölder's inequality says
+Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.trees.junction_tree`. A label's
+bucket holds all terms with the label: cliques, and messages of labels before. If a bucket joins more labels
+than a table may have, the bucket is split into parts f_r, each with a copy of the label and an own message
+(Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights w_r that sum to 1,
+Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 
-and ≥ where one is positive and all others are negative (Liu and Ihler, Bounding the partition function using
-Hölder's inequality, 2011). Either holds for every choice of the weights, and for every field that one copy
-of a label lends to the other; both are improved by steps along the bound's gradient, and every step's bound
-counts. Of machines with pairs alone the better of these bounds and those of
+and ≥ if one weight is positive and all others are negative (Liu and Ihler, Bounding the partition function
+using Hölder's inequality, 2011). Both hold for every choice of the weights, and for every field that one copy
+of a label lends to another copy; steps along the bound's gradient improve weights and fields, and every
+step's bound counts. For machines with pairs alone the better of these bounds and the bounds of
 :mod:`~lmbm_torch.inference.messages.mean_field` and :mod:`~lmbm_torch.inference.messages.tree_reweighted` is
 taken.
-
-How labels are summed out one after another where what a label joins is too large for one table.
-
-A label's bucket holds all that depends on it when its turn comes: cliques, and messages of labels before it.
-Where these join more labels than a table may have, the bucket is split into parts, each with a copy of the
-label and a message of its own (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003).
 """
 
 from __future__ import annotations
@@ -43,19 +39,19 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["bounds"]
 
-# Structures whose buckets are kept.
+# Structures whose buckets are cached.
 NUM_STRUCTURES = 32
 
 
 @dataclass(frozen=True)
 class Part:
-    """A table of a label and some that come after it.
+    """Table of a label and some later labels.
 
     Args:
-        scope: the label itself, then the others in the order of their own elimination.
-        cliques: those that it takes in, by their place among all.
-        messages: the places of earlier parts whose messages it takes in, each with its axes among the
-            table's, of size 1 where it says nothing.
+        scope: the label, then the others in the order of elimination.
+        cliques: the cliques in the table, by place among all cliques.
+        messages: the places of earlier parts whose messages enter, each with the axes among the table's axes,
+            of size 1 for other labels.
     """
 
     scope: tuple[int, ...]
@@ -65,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A label, and the parts that it is summed out of; a part's place counts all parts of all buckets."""
+    """Label, and the parts for the sum over the label; a part's place counts all parts of all buckets."""
 
     label: int
     parts: tuple[Part, ...]
@@ -73,7 +69,7 @@ class Bucket:
 
 @dataclass
 class _Open:
-    """A part that still takes in more."""
+    """Part under construction."""
 
     scope: set[int]
     cliques: list[int] = field(default_factory=list)
@@ -82,12 +78,12 @@ class _Open:
 
 @lru_cache(NUM_STRUCTURES)
 def buckets_of(num_labels: int, cliques: Cliques, width: int) -> tuple[Bucket, ...]:
-    """The buckets in their order of elimination, that of least width among two.
+    """Return the buckets in the order of elimination, the narrower of two orders.
 
     Args:
         num_labels: K.
         cliques: sets of labels, each of at most ``width`` + 1.
-        width: the most labels beside its own in a part's table.
+        width: the largest number of further labels in a part's table.
     """
     ordering = narrowest(num_labels, tuple(clique for clique in cliques if len(clique) > 1)).ordering
     place = {label: index for index, label in enumerate(ordering)}
@@ -113,7 +109,7 @@ def buckets_of(num_labels: int, cliques: Cliques, width: int) -> tuple[Bucket, .
 def _split(
     label: int, cliques: Cliques, own: list[int], scopes: list[tuple[int, ...]], heard: list[int], width: int
 ) -> list[_Open]:
-    """Messages and cliques by decreasing size, each into the part that grows least by it and has room."""
+    """Return the parts: messages and cliques by decreasing size, each in the part with the least growth."""
     parts: list[_Open] = []
 
     def part_for(scope: tuple[int, ...]) -> _Open:
@@ -132,13 +128,14 @@ def _split(
     return parts or [_Open({label})]
 
 
-# The most memory for tables at once; examples beyond it are taken later.
+# Bytes of the tables of the examples that are computed together.
 MAX_BYTES = 2**30
-# How often each table's entries are counted: as it is, summed, and kept for the gradient.
+# Copies of each table's entries: the table, sums, and the copies for the gradient.
 COPIES = 6
-# Of Adam's steps: of the weights' logarithms, and of fields by the largest that couplings cause.
+# Step size of Adam: of the weights' logarithms, and of fields in units of the couplings' largest field
+# (scripts/bench/log_partition_bounds.py).
 LEARNING_RATE = 0.1
-# A weight's logarithm is at most so far from another's, beyond which quotients by it lose their digits.
+# Largest magnitude of a weight's logarithm: beyond, quotients by the weight lose their digits.
 MOST_LOGARITHM = 10.0
 
 
@@ -146,24 +143,27 @@ MOST_LOGARITHM = 10.0
 def bounds(
     energy: Machine, *, known: Known | None = None, width: int = 10, num_iters: int = 30
 ) -> LogPartitionBounds:
-    """lower ≤ log Σ_y exp(score(y)) ≤ upper, over the labellings that agree with ``known``, up to rounding.
+    """Return lower ≤ log Σ_y exp(score(y)) ≤ upper, over the labellings that agree with ``known``, up to
+    rounding.
 
-    Both are the log partition itself where the order of elimination is no wider than ``width``.
+    Both are the log partition if the order of elimination is at most as wide as ``width``.
 
     Args:
         energy: a Boltzmann machine, on any device.
         known: {0, 1, NaN}, NaN for a free label.
-        width: the most labels that a table joins beside the one that is summed out, or of the largest
-            clique, where that has more. Time and memory grow by 2^width, and the gap falls.
-        num_iters: of the gradient; the first is at equal weights.
+        width: the largest number of labels that a table joins with the eliminated label, or of the largest
+            clique,
+            if larger. Time and memory grow by 2^width, and the gap falls.
+        num_iters: gradient steps; the first is at equal weights.
 
     Returns:
-        The bounds, without a gradient; ``status.exact`` where nothing had to be split.
+        The bounds, without a gradient; ``status.exact``: no bucket was split.
 
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
-            shape or with other values; a ``width`` or ``num_iters`` below 1; a width at which one example's
-            tables exceed a GiB.
+            shape or
+            with other values; a ``width`` or ``num_iters`` below 1; a width at which one example's tables
+            exceed a GiB.
     """
     check_count("width", width)
     check_count("num_iters", num_iters)
@@ -171,7 +171,7 @@ def bounds(
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     with torch.inference_mode(False):
         problem = _Problem.of(energy, known, width)
-        # Where nothing is split, both sides are one number.
+        # Without a split, both bounds are one number.
         both = [
             torch.cat([_tightened(each, sign, num_iters) for each in problem.pieces()]) + problem.constant
             for sign in ((-1, 1) if problem.is_split else (1,))
@@ -188,22 +188,22 @@ def bounds(
 
 
 def _rounded_towards(values: Tensor, side: int, dtype: torch.dtype) -> Tensor:
-    """In another precision, on the same side of the number."""
+    """Return values in another precision, rounded to the safe side."""
     rounded = values.to(dtype)
     crossed = (values - rounded.double()) * side > 0
     return torch.where(crossed, rounded.nextafter(torch.full_like(rounded, side * math.inf)), rounded)
 
 
 class _Problem(NamedTuple):
-    """A Boltzmann machine as it is eliminated, in double precision.
+    """Boltzmann machine for the elimination, in double precision.
 
     Args:
-        buckets: what is summed out, in turn.
-        cliques: those of one label first, then those of more.
-        weight: theirs, (batch, cliques).
-        excluded: ``EXCLUDED`` for each value that a label is known not to have, else 0, (batch, labels, 2);
-            None where nothing is known.
-        constant: added to the log partition.
+        buckets: in the order of elimination.
+        cliques: single labels first.
+        weight: of the cliques, (batch, cliques).
+        excluded: ``EXCLUDED`` for each value that contradicts a known label, else 0, (batch, labels, 2); None
+            without known labels.
+        constant: a term of the log partition.
     """
 
     buckets: tuple[Bucket, ...]
@@ -214,7 +214,7 @@ class _Problem(NamedTuple):
 
     @classmethod
     def of(cls, energy: Machine, known: Tensor | None, width: int) -> _Problem:
-        """Refuse what does not fit into memory."""
+        """Return the problem, or refuse tables that do not fit into memory."""
         joint = cliques_of(energy)
         cliques = (*((label,) for label in range(energy.num_labels)), *joint)
         width = max(min(width, energy.num_labels), max(map(len, cliques)) - 1)
@@ -239,12 +239,10 @@ class _Problem(NamedTuple):
 
     @property
     def bytes_each(self) -> int:
-        """Of an example's tables."""
         entries = sum(2 ** len(part.scope) for bucket in self.buckets for part in bucket.parts)
         return COPIES * self.weight.itemsize * entries
 
     def pieces(self) -> list[_Problem]:
-        """As many examples together as fit into memory."""
         size = max(limit_bytes(MAX_BYTES) // self.bytes_each, 1)
         weights = self.weight.split(size)
         excluded = [None] * len(weights) if self.excluded is None else self.excluded.split(size)
@@ -254,7 +252,7 @@ class _Problem(NamedTuple):
         ]
 
     def tables(self) -> list[Tensor]:
-        """What the cliques of each part say of its labellings, (batch, 2, …, 2)."""
+        """Return the log-potentials of the cliques of each part, (batch, 2, …, 2)."""
         return [
             self._table(part.scope, part.cliques).view(-1, *[2] * len(part.scope))
             for bucket in self.buckets
@@ -273,7 +271,7 @@ class _Problem(NamedTuple):
 
 
 def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " batch"]:
-    """The least upper bound of so many steps where ``sign`` is 1, the largest lower one where it is −1."""
+    """Return the least upper bound of the steps for ``sign`` 1, the largest lower bound for −1."""
     tables = problem.tables()
     if not problem.is_split:
         return _eliminate(problem, tables, {}, {})
@@ -302,7 +300,7 @@ def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " 
 
 
 def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tensor, "batch parts"]:
-    """Weights that sum to 1: all positive, or of a lower bound the first alone."""
+    """Return weights that sum to 1: all positive, or for a lower bound the first alone."""
     bounded = logarithms.clamp(-MOST_LOGARITHM, MOST_LOGARITHM)
     if sign > 0:
         return bounded.softmax(1)
@@ -313,7 +311,7 @@ def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tenso
 def _eliminate(
     problem: _Problem, tables: list[Tensor], weights: dict[int, Tensor], fields: dict[int, Tensor]
 ) -> Float[Tensor, " batch"]:
-    """Sum the labels out, each part by its weight and with the field that it is lent."""
+    """Return the sum over all labels, each part with a weight and a lent field."""
     messages: list[Tensor] = []
     total = torch.zeros_like(problem.weight[:, 0])
     for bucket in problem.buckets:

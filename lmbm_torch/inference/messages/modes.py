@@ -1,10 +1,9 @@
-"""Labels from beliefs: each visible unit at its likelier value, by marginals or by max-marginals.
+"""Labels from marginals: each visible unit at the likelier value, or the labelling with most expected right
+labels.
 
-Labellings of which most labels are right on average, by marginals: the best one under rules, or several.
-
-The expected number of right labels is Σ_i P(y_i = ŷ_i), linear in ŷ however the labels depend on each other.
-It compares labellings as long as the marginals stay what they are: a search that holds a label does not
-condition them on it.
+The expected number of right labels is Σ_i P(y_i = ŷ_i), linear in ŷ whatever the dependence of the labels.
+The marginals
+stay fixed during a search: a search that holds a label does not condition the marginals on the label.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from torch import Tensor
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
+from lmbm_torch.inference.routes import quantities
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "joint_modes", "marginal_modes"]
@@ -32,17 +31,16 @@ def marginal_modes(
     *,
     marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.marginals,
 ) -> Decoding:
-    """v_i = [P(v_i = 1) > ½], which gets the most labels right on average (section 3.3 of the 2017 paper).
+    """Return v_i = [P(v_i = 1) > ½], with the most right labels on average (section 3.3 of the 2017 paper).
 
     Args:
         energy: a bipartite energy.
         marginals: :func:`matrix_bp.marginals <lmbm_torch.inference.messages.matrix_bp.marginals>` or
-            :func:`mean_field.marginals <lmbm_torch.inference.messages.mean_field.marginals>` with its
-            settings.
+            :func:`mean_field.marginals <lmbm_torch.inference.messages.mean_field.marginals>` with settings.
 
     Returns:
-        Labels whose objective is the expected number of right ones under these marginals, the largest
-        possible; the ``status`` is that of the marginals.
+        Labels whose objective is the largest expected number of right labels under these marginals; the
+        ``status`` is that of the marginals.
     """
     found = marginals(energy)
     expected = torch.maximum(found.visible, 1 - found.visible).sum(-1)
@@ -55,16 +53,16 @@ def joint_modes(
     *,
     max_marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
 ) -> Decoding:
-    """v_i = [max-marginal of v_i = 1 is above ½]: the visible part of the joint MAP, where it is exact.
+    """Return v_i = [max-marginal of v_i = 1 is above ½], the visible part of the joint MAP if exact.
 
     Args:
         energy: a bipartite energy.
         max_marginals: :func:`matrix_bp.max_marginals <lmbm_torch.inference.messages.matrix_bp.max_marginals>`
-            with its settings.
+            with settings.
 
     Returns:
-        Labels and the best states of the ``hidden`` units given them, with their score; the bound is infinite
-        where propagation is not exact.
+        Labels and the best states of the ``hidden`` units given the labels, with the score; the bound is
+        infinite if propagation is not exact.
     """
     found = max_marginals(energy)
     labels = (found.visible > 0.5).long()
@@ -77,7 +75,7 @@ def joint_modes(
 
 
 def _rounded_down(score: Tensor) -> Tensor:
-    """The largest score, less a margin for rounding; each unit breaks ties on its own."""
+    """Return the largest score less a margin for rounding; each unit breaks ties alone."""
     return score - 1e3 * torch.finfo(score.dtype).eps * (1 + score.abs())
 
 
@@ -89,21 +87,22 @@ def decode(
     top_k: int = 1,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """argmax_ŷ Σ_i P(y_i = ŷ_i) over the labellings that obey all rules, or the ``top_k`` best.
+    """Return argmax_ŷ Σ_i P(y_i = ŷ_i) over the labellings that obey all rules, or the ``top_k`` best.
 
     Args:
-        marginals: of the labels, {0, 1}, given whatever they are to be given.
-        known: {0, 1, NaN}, labels that are held, NaN for those to decode.
-        top_k: how many labellings, best first.
+        marginals: of the labels, {0, 1}, conditional on any evidence.
+        known: {0, 1, NaN}, held labels, NaN for a label to decode.
+        top_k: the number of labellings, best first.
         constraints: rules over the labels.
 
     Returns:
-        Labels whose objective is the expected number of right ones under these marginals, with the bound of
-        the search; ``status.exact`` where both the marginals and the search are, ``num_iters`` of the former.
+        Labels whose objective is the expected number of right labels under these marginals, with the bound of
+        the search; ``status.exact``: marginals and search are exact; ``num_iters`` of the marginals.
 
     Raises:
         ValueError: ``known`` of another shape or with other values; constraints of another number of labels,
-            or that contradict what is known; ``top_k`` below 1, or above an example's labellings.
+            or that contradict the known labels; ``top_k`` below 1, or above the number of an example's
+            labellings.
     """
     probability = marginals.labels.double()
     batch_size, num_labels = probability.shape
@@ -112,7 +111,7 @@ def decode(
     no_parents = torch.zeros(num_labels, num_labels, dtype=fields.dtype, device=fields.device)
     independent = DirectedEnergy(fields, no_parents, torch.arange(num_labels, device=fields.device))
     given = None if known is None else known.to(fields.dtype)
-    found = routes.decode(independent, known=given, top_k=top_k, constraints=constraints)
+    found = quantities.decode(independent, known=given, top_k=top_k, constraints=constraints)
     labels = found.labels.reshape(batch_size, top_k, num_labels)
     objective = _expected_right(probability, labels)
     last = found.objective.reshape(batch_size, top_k)[:, -1]
@@ -132,5 +131,5 @@ def decode(
 
 
 def _expected_right(probability: Tensor, labels: Tensor) -> Tensor:
-    """Σ_i P(y_i = ŷ_i) of labellings (batch, labellings, labels), (batch, labellings)."""
+    """Return Σ_i P(y_i = ŷ_i) of labellings (batch, labellings, labels), (batch, labellings)."""
     return torch.where(labels == 1, probability[:, None], 1 - probability[:, None]).sum(-1)

@@ -1,15 +1,14 @@
 """Belief propagation on Boltzmann machines with couplings of pairs, all messages at once.
 
-Exact where the couplings form a forest and propagation has converged, which takes about as many iterations as
-its longest path has couplings; elsewhere a fixed point of sum-product is a stationary point of the Bethe free
-energy. A graph costs what its label with most neighbours does, times the number of labels.
+Exact if the couplings form a forest and propagation has converged, after about as many iterations as the
+longest path has couplings; else a fixed point of sum-product is a stationary point of the Bethe free energy.
+The cost is the largest number of neighbours times the number of labels.
 
-Minima of the Bethe free energy of Boltzmann machines, where belief propagation rests, by Newton's method.
-
-Given the means of two coupled spins their best joint distribution has a closed form, so that the free energy
-is a function of the labels' means alone (belief optimisation: Welling and Teh, UAI 2001). Its stationary
-points are the fixed points of propagation, of which descent finds minima only. Fields f are half log-odds;
-that of a pair is exp(J s_i s_j + a s_i + b s_j), so that a and b are the cavity fields of i and j, and
+If propagation does not converge, Newton's method finds a minimum of the Bethe free energy. Given the means of
+two coupled spins the best joint distribution has a closed form: the free energy is a function of the labels'
+means alone (belief optimisation: Welling and Teh, UAI 2001). The stationary points are the fixed points of
+propagation; descent finds minima only. Fields f are half log-odds; the distribution of a pair is exp(J s_i
+s_j + a s_i + b s_j), with the cavity fields a and b of i and j, and
 
     f_i = a + u(b),   f_j = b + u(a),   u(c) = atanh(tanh J tanh c)
 """
@@ -37,26 +36,26 @@ __all__ = ["marginals", "max_marginals"]
 
 Array = NDArray[np.float64]
 
-# Beyond, matrices of labels by labels take more than 32 MB each.
+# Labels beyond which a matrix of labels by labels takes more than 32 MB.
 MAX_LABELS = 2000
-# A step changes no half log-odds by more: the quadratic model is good for that.
+# Largest change of a half log-odds in a step, the range of the quadratic model.
 LARGEST_STEP = 2.0
-# Curvature that a direction has at least, where the function is not convex.
+# Least curvature of a direction if the function is not convex.
 LEAST_CURVATURE = 1e-3
-# Of the fall that the slope promises a step must keep so much, and halvings until it does.
+# Least share of the predicted decrease in a step, and halvings of a step at most.
 SUFFICIENT = 1e-4
 MAX_HALVINGS = 30
-# Newton's method on pairs, safeguarded by bisection.
+# Iterations of Newton's method on pairs, safeguarded by bisection, and the relative rounding of the result.
 PAIR_ITERS = 100
 ROUND_OFF = 1e-14
 
 
 class Model(NamedTuple):
-    """One model.
+    """Single model of a batch.
 
     Args:
         unary: (labels,).
-        first, second: (pairs,), the labels of each pair that is coupled.
+        first, second: (pairs,), the labels of each coupled pair.
         coupling: J, (pairs,).
     """
 
@@ -77,7 +76,7 @@ class Point(NamedTuple):
 def descended(
     graph: Graph, messages: Tensor, status: Status, *, tol: float, num_iters: int
 ) -> tuple[Tensor, Status]:
-    """Messages and status after descent of the examples that have not converged, from the beliefs there.
+    """Return messages and status after descent of the examples without convergence.
 
     Args:
         messages: (batch, labels, neighbours).
@@ -102,7 +101,7 @@ def descended(
 
 
 def _model(graph: Graph, row: int) -> tuple[Model, Tensor]:
-    """An example, and the places of the messages to its pairs' first labels, then to their second ones."""
+    """Return an example, and the places of the messages to the pairs' first, then second labels."""
     coupling = graph.coupling[row if len(graph.coupling) > 1 else 0].detach()
     is_first = torch.arange(len(coupling), device=coupling.device)[:, None] < graph.neighbours
     place = (is_first & (coupling != 0)).flatten().nonzero().flatten()
@@ -115,10 +114,10 @@ def _model(graph: Graph, row: int) -> tuple[Model, Tensor]:
 
 
 def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Point, float, int]:
-    """The point where descent from the fields ``start`` ends, the largest |gradient| there, and the steps.
+    """Return the last point of the descent from the fields ``start``, the largest |gradient|, and the steps.
 
-    The gradient by a label's mean is how far its field is from what the messages to it sum up to, so that no
-    message differs by more from the one that its cavity asks for.
+    The gradient by a label's mean is the difference of the field and the sum of the messages: no message
+    differs by more from the message of the cavity field.
     """
     point = _paired(model, start)
     for step in range(num_iters):
@@ -133,12 +132,12 @@ def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Poi
 
 
 def _step(model: Model, point: Point, gradient: Array) -> Point | None:
-    """The point after one step, or None if the value falls nowhere on its way."""
+    """Return the point after one step; None if the value falls nowhere on the way."""
     direction = _direction(model, point, gradient)
     if not np.isfinite(direction).all():
         return None
     direction *= min(1.0, LARGEST_STEP / np.abs(direction).max())
-    # By the means, whose derivative by the fields is their variance.
+    # By the means, with the variance as the derivative by the fields.
     slope = float((gradient * direction) @ _variance(point.fields))
     value = _free_energy(model, point)
     for halvings in range(MAX_HALVINGS):
@@ -150,7 +149,7 @@ def _step(model: Model, point: Point, gradient: Array) -> Point | None:
 
 
 def _direction(model: Model, point: Point, gradient: Array) -> Array:
-    """Newton's; where the function is not convex, with the magnitudes of the curvatures."""
+    """Return Newton's direction; with the magnitudes of the curvatures if the function is not convex."""
     by_first, by_second = _response(point.first, model.coupling), _response(point.second, model.coupling)
     squares = np.minimum(by_first * by_second, 1 - LEAST_CURVATURE**4)
     labels = len(point.fields)
@@ -175,7 +174,7 @@ def _direction(model: Model, point: Point, gradient: Array) -> Array:
 
 
 def _gradient(model: Model, point: Point) -> Array:
-    """∂F/∂E[s_i] = f_i − unary_i − Σ_j (f_i − a_ij)."""
+    """Return ∂F/∂E[s_i] = f_i − unary_i − Σ_j (f_i − a_ij)."""
     messages = np.zeros(len(point.fields))
     np.add.at(messages, model.first, point.fields[model.first] - point.first)
     np.add.at(messages, model.second, point.fields[model.second] - point.second)
@@ -183,7 +182,7 @@ def _gradient(model: Model, point: Point) -> Array:
 
 
 def _free_energy(model: Model, point: Point) -> float:
-    """Bethe's, of the means and the best joint distributions of pairs."""
+    """Return the Bethe free energy of the means and the best joint distributions of pairs."""
     means = np.tanh(point.fields)
     others = np.bincount(model.first, minlength=len(means)) + np.bincount(model.second, minlength=len(means))
     negative_entropy = point.fields * means - _size(point.fields)
@@ -195,7 +194,7 @@ def _free_energy(model: Model, point: Point) -> float:
 
 
 def _paired(model: Model, fields: Array) -> Point:
-    """The cavity fields at which the pairs have these fields: b + u(f_i − u(b)) rises with b, to f_j."""
+    """Return the cavity fields of the pairs with these fields: b + u(f_i − u(b)) rises with b, to f_j."""
     first, second, coupling = fields[model.first], fields[model.second], model.coupling
     low, high = second - np.abs(coupling), second + np.abs(coupling)
     b = second.copy()
@@ -212,27 +211,27 @@ def _paired(model: Model, fields: Array) -> Point:
 
 
 def _message(cavity: Array, coupling: Array) -> Array:
-    """u(c) = ½ log 2cosh(c + J) − ½ log 2cosh(c − J)."""
+    """Return u(c) = ½ log 2cosh(c + J) − ½ log 2cosh(c − J)."""
     most = np.abs(coupling)
     hard = np.sign(coupling) * np.clip(cavity, -most, most)
     return hard + (_tail(cavity + coupling) - _tail(cavity - coupling)) / 2
 
 
 def _response(cavity: Array, coupling: Array) -> Array:
-    """u'(c) = sinh(2J) / (cosh(2c) + cosh(2J))."""
+    """Return u'(c) = sinh(2J) / (cosh(2c) + cosh(2J))."""
     most = 2 * np.maximum(np.abs(cavity), np.abs(coupling))
     up, down = np.exp(2 * coupling - most), np.exp(-2 * coupling - most)
     return (up - down) / (np.exp(2 * cavity - most) + np.exp(-2 * cavity - most) + up + down)
 
 
 def _variance(fields: Array) -> Array:
-    """1 − tanh², without cancellation."""
+    """Return 1 − tanh², without cancellation."""
     small = np.exp(-2 * np.abs(fields))
     return 4 * small / (1 + small) ** 2
 
 
 def _size(values: Array) -> Array:
-    """log 2cosh."""
+    """Return log 2cosh."""
     return np.abs(values) + _tail(values)
 
 
@@ -252,31 +251,31 @@ def marginals(
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
-    """Sum-product marginals, and the Bethe approximation of the log partition.
+    """Return sum-product marginals, and the Bethe approximation of the log partition.
 
-    Examples whose messages do not come to rest, as where strong couplings of both signs close many cycles, go
-    on by descent of the Bethe free energy from the beliefs that they had by then. Its value falls in every
-    step, so that it ends at a fixed point, too; for 400 labels a step takes some 20 ms.
+    Examples without convergence, as for strong couplings of both signs in many cycles, continue by descent of
+    the Bethe free energy from the last beliefs. The free energy falls in every step and ends at a fixed
+    point, too; for 400 labels a step takes some 20 ms.
 
-    ``log_partition`` is differentiable in the energy's tensors with the messages taken as constants. That is
-    its gradient at a fixed point, where it is stationary in the messages: the beliefs of labels and pairs.
-    That gradient is not differentiable in its turn.
+    ``log_partition`` is differentiable in the energy's tensors with constant messages. At a fixed point,
+    where ``log_partition`` is stationary in the messages, this is the gradient: the beliefs of labels and
+    pairs. The gradient is not differentiable again.
 
     Args:
         energy: a Boltzmann machine in float32 or float64, on any device.
-        num_iters: iterations at most.
-        tol: an example has converged, and stays as it is, once no message differs by more from
-            the one that its cavity field asks for, in units of the local fields.
-        damping: share of its old value that a message keeps in an iteration, at least 0 and below 1.
-        newton_iters: steps of descent at most, in float64 on the CPU, 0 for none; there is none for ``tol`` =
-            0 or more than 2,000 labels either, whose Hessian would be large.
-        known: {0, 1, NaN}, NaN for a free label; the results are conditional on the others.
-        messages: where to start, for instance from an earlier result's, of the same couples of labels.
+        num_iters: the largest number of iterations.
+        tol: an example has converged, and stays unchanged, once no message differs by more from the message
+            of the cavity field, in units of the local fields.
+        damping: the share of the old value in a message, at least 0 and below 1.
+        newton_iters: the largest number of steps of descent, in float64 on the CPU, 0 for no descent; there
+            is no descent for ``tol`` = 0 and for more than 2,000 labels, whose Hessian would be large.
+        known: {0, 1, NaN}, NaN for a free label; the results are conditional on the known labels.
+        messages: the first messages, for instance of an earlier result, of the same coupled pairs.
         keep_messages: return ``messages``.
 
     Returns:
-        Marginals with ``status.residual`` as ``tol`` has it, ``status.exact`` where it converged on a forest.
-        ``status.num_iters`` is above ``num_iters`` by the steps of descent where there were any.
+        Marginals with ``status.residual`` in the units of ``tol``; ``status.exact``: converged on a forest.
+        ``status.num_iters`` includes the steps of descent.
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
@@ -304,11 +303,11 @@ def max_marginals(
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
-    """Max-product beliefs, those of temperature 0: how much better the best labelling with a label at 1 is.
+    """Return max-product beliefs, of temperature 0: the advantage of the best labelling with a label at 1.
 
-    ``labels`` is σ(m_1 − m_0) with m_y the largest score of any labelling with y_i = y, so that above ½ every
-    best labelling has y_i = 1, and ``log_partition`` is the largest score itself: both exactly on a forest,
-    in the zero-temperature Bethe approximation elsewhere.
+    ``labels`` is σ(m_1 − m_0) with m_y the largest score of any labelling with y_i = y: above ½ every best
+    labelling has y_i = 1. ``log_partition`` is the largest score. Both are exact on a forest, and the
+    zero-temperature Bethe approximation elsewhere.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
@@ -324,7 +323,7 @@ def max_marginals(
 
 
 def _bethe(graph: Graph, messages: Float[Tensor, "batch labels neighbours"]) -> Float[Tensor, " batch"]:
-    """Σ_i (1 − degree_i) log Z_i + Σ_ij log Z_ij, labels having their fields and pairs their cavities."""
+    """Return Σ_i (1 − degree_i) log Z_i + Σ_ij log Z_ij, with labels' fields and pairs' cavity fields."""
     fields = graph.fields(messages)
     cavities = graph.cavities(fields, messages)
     back = graph.reversed(cavities)

@@ -1,13 +1,13 @@
 """Messages along the couplings of a Boltzmann machine, for plain and for tree-reweighted propagation.
 
-With s = 2y − 1 messages are local fields, half a log-odds each. Label j, whose field without what i has told
-it is c, tells a neighbour i, to whom J couples it,
+With s = 2y − 1 messages are local fields, half a log-odds each. Label j, with the field c without the message
+from i, sends to a neighbour i, with coupling J,
 
     u = ½ size(c + J) − ½ size(c − J),     size(x) = log 2cosh(x) for sums, |x| for maxima,
 
-and log Σ or max over both spins of a pair are sizes as well, so that ``size`` is all in which the two differ.
-A pair's appearance ρ, its chance to be on a random tree, reweighs propagation: u is then of J/ρ, and counts
-ρ times in the field of i. It is 1 for plain propagation.
+and log Σ or max over both spins of a pair are sizes as well: sums and maxima differ by ``size`` alone. A
+pair's appearance ρ, the chance to be on a random tree, reweighs propagation: u is then of J/ρ, and counts ρ
+times in the field of i. For plain propagation ρ is 1.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 
-__all__ = ["Graph", "Tail", "max_tail", "propagate", "sum_tail"]
-
-# Bytes of the messages that go through their iterations together, on CPU: they and what is computed from them
-# must stay in its cache (measured: 20 examples of 400 labels, 13 MB in all, take 30 ns a message and step
-# together, 10 in parts of 1 to 3 MB).
+# Bytes of the messages that are iterated together on the CPU, in the cache with all intermediate values (20
+# examples of 400 labels, 13 MB in all, take 30 ns a message and step together, 10 ns in parts of 1 to 3 MB).
 CPU_CHUNK_BYTES = 2**20
 
 # size(x) − |x|: apart from the rest, so that messages of weak couplings lose no digits to strong fields.
@@ -40,30 +37,30 @@ Tail = Callable[[Tensor], Tensor]
 
 
 def sum_tail(values: Tensor) -> Tensor:
-    """log 2cosh(x) − |x|."""
+    """Return log 2cosh(x) − |x|."""
     return softplus(-2 * values.abs())
 
 
 def max_tail(values: Tensor) -> Tensor:
-    """|x| − |x|."""
+    """Return |x| − |x|."""
     return torch.zeros_like(values)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A batch of models as a table with a row of neighbours for each label, and the messages' arithmetic.
+    """Batch of models as a table with a row of neighbours for each label, and the arithmetic of messages.
 
-    An axis ``rows`` has one entry where all examples share it. Where a label has fewer neighbours than others
-    its row ends in itself, coupled by 0.
+    An axis ``rows`` has one entry if all examples share the values. A label with fewer neighbours than others
+    has a row that ends in the label itself, with coupling 0.
 
     Args:
         unary: fields without neighbours.
         constant: the known labels' part of the log partition, and the energy's own constant.
-        neighbours: every pair that is coupled in any example has its two places here.
-        reverse: the place of the message in the other direction, places being counted row by row.
+        neighbours: two places for every pair that is coupled in any example.
+        reverse: the place of the message in the other direction, places counted row by row.
         coupling: J.
-        appearance: ρ, 0 for pairs that the example does not couple.
-        tail: of the size that makes messages sums or maxima.
+        appearance: ρ, 0 for pairs without a coupling in the example.
+        tail: of the size for sums or maxima.
     """
 
     unary: Float[Tensor, "batch labels"]
@@ -76,7 +73,7 @@ class Graph:
 
     @classmethod
     def of(cls, energy: PairwiseEnergy, known: Known | None, tail: Tail) -> Graph:
-        """The graph of what is free in ``energy``, with appearances of 1.
+        """Return the graph of the free labels of ``energy``, with appearances of 1.
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; another dtype;
@@ -97,7 +94,7 @@ class Graph:
         return cls(free.unary, constant, neighbours, reverse, coupling, appearance, tail)
 
     def select(self, rows: slice) -> Graph:
-        """The graph of some of the batch's examples."""
+        """Return the graph of some of the batch's examples."""
         coupling, appearance = (
             values if len(values) == 1 else values[rows] for values in (self.coupling, self.appearance)
         )
@@ -112,43 +109,43 @@ class Graph:
     def at_places(
         self, matrix: Float[Tensor, "*rows labels labels"]
     ) -> Float[Tensor, "*rows labels neighbours"]:
-        """The entries of a (to label, from label) matrix, one for each message."""
+        """Return the entries of a (to label, from label) matrix, one for each message."""
         label = torch.arange(len(self.neighbours), device=matrix.device)[:, None]
         return matrix[..., label, self.neighbours]
 
     def reversed(self, values: Float[Tensor, "_ labels neighbours"]) -> Float[Tensor, "_ labels neighbours"]:
-        """For each message, the value at the one in the other direction."""
+        """Return for each message the value of the message in the other direction."""
         return values.flatten(1).index_select(1, self.reverse).view_as(values)
 
     @property
     def scaled_coupling(self) -> Float[Tensor, "_ labels neighbours"]:
-        """J/ρ, and 0 where nothing is coupled."""
+        """Return J/ρ, and 0 without a coupling."""
         return self.coupling / torch.where(self.appearance > 0, self.appearance, 1)
 
     def size(self, values: Tensor) -> Tensor:
-        """log 2cosh(x) for sums, |x| for maxima."""
+        """Return log 2cosh(x) for sums, |x| for maxima."""
         return values.abs() + self.tail(values)
 
     def fields(self, messages: Float[Tensor, "batch labels neighbours"]) -> Float[Tensor, "batch labels"]:
-        """Each label's belief: half its log-odds."""
+        """Return each label's belief: half the log-odds."""
         return self.unary + (self.appearance * messages).sum(-1)
 
     def cavities(
         self, fields: Float[Tensor, "batch labels"], messages: Float[Tensor, "batch labels neighbours"]
     ) -> Float[Tensor, "batch labels neighbours"]:
-        """The fields of the senders without what the receivers have told them: c for each message."""
+        """Return for each message the sender's field without the receiver's message: c."""
         return fields[:, self.neighbours] - self.reversed(messages)
 
     def answers(
         self, cavities: Float[Tensor, "batch labels neighbours"], scaled: Float[Tensor, "_ labels neighbours"]
     ) -> Float[Tensor, "batch labels neighbours"]:
-        """The messages that these fields ask for."""
+        """Return the messages of these cavity fields."""
         most = scaled.abs()
         hard = scaled.sign() * cavities.clamp(-most, most)
         return hard + (self.tail(cavities + scaled) - self.tail(cavities - scaled)) / 2
 
     def is_forest(self) -> Bool[Tensor, " rows"]:
-        """Whether the couplings close no cycle: leaf after leaf can be cut off until none is left."""
+        """Return whether the couplings close no cycle: leaf after leaf is cut off until no label is left."""
         coupled = self.coupling != 0
         left = torch.ones_like(coupled[..., 0])
         while True:
@@ -164,12 +161,12 @@ def propagate(
     settings: Settings,
     finish: Callable[[Graph, Tensor, Status], tuple[Tensor, Status]] | None = None,
 ) -> Marginals:
-    """Pass messages until they repeat; the beliefs, and ``log_partition`` of the last messages.
+    """Pass messages until convergence; return the beliefs, and ``log_partition`` of the last messages.
 
-    The latter is differentiable, the messages being taken as constants.
+    ``log_partition`` is differentiable with constant messages.
 
     Args:
-        finish: makes better messages of the last ones, with their status.
+        finish: improves the last messages, with their status.
 
     Raises:
         ValueError: ``num_iters`` below 1; a negative ``tol``; ``damping`` outside [0, 1); ``messages`` of
@@ -189,7 +186,7 @@ def propagate(
 
 @torch.no_grad()
 def _fixed_point(graph: Graph, settings: Settings) -> tuple[Tensor, Status]:
-    """The last messages of all examples, so many at a time as the cache holds."""
+    """Return the last messages of all examples, in chunks that fit into the cache."""
     start = _start(graph, settings)
     batch, chunk = len(start), len(start)
     if start.device.type == "cpu":
@@ -205,7 +202,6 @@ def _fixed_point(graph: Graph, settings: Settings) -> tuple[Tensor, Status]:
 
 
 def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, Status]:
-    """The messages of these examples, iteration by iteration."""
     scaled, kept = graph.scaled_coupling, settings.damping
 
     def update(flat: Tensor) -> Tensor:
@@ -213,7 +209,8 @@ def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, S
         answers = graph.answers(graph.cavities(graph.fields(messages), messages), scaled)
         return torch.lerp(answers, messages, kept).flatten(1)
 
-    # What is kept must not pass for agreement: the tolerance is on how far messages are from their answers.
+    # The damped share of a message must not count as convergence: the tolerance limits the distance of
+    # messages from the undamped messages.
     moves = 1 - kept
     flat, status = ascent.repeat(
         update, start.flatten(1), num_iters=settings.num_iters, tol=settings.tol * moves
@@ -223,7 +220,6 @@ def _iterate(graph: Graph, start: Tensor, settings: Settings) -> tuple[Tensor, S
 
 
 def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neighbours"]:
-    """Check what came; the messages to start from."""
     settings.check()
     shape = (len(graph.unary), *graph.neighbours.shape)
     to_labels = settings.start("to_labels", graph.unary, *shape)
@@ -231,14 +227,14 @@ def _start(graph: Graph, settings: Settings) -> Float[Tensor, "batch labels neig
         return graph.unary.new_zeros(shape)
     if not torch.equal(settings.messages.neighbours, graph.neighbours):
         raise ValueError("messages.neighbours: expected the pairs that the energy couples, got others")
-    # Nothing passes where this example has no coupling, whatever another one's messages were.
+    # No message passes without a coupling in this example, whatever the start.
     return to_labels * (graph.coupling != 0)
 
 
 def _neighbours(
     coupled: Bool[Tensor, "labels labels"],
 ) -> tuple[Int[Tensor, "labels neighbours"], Int[Tensor, " places"]]:
-    """The table of neighbours, and the place of each message's reverse in it; fillers are their own."""
+    """Return the table of neighbours, and each message's reverse; fillers are their own reverse."""
     degree = coupled.sum(1)
     most = max(1, int(degree.max()))
     label = torch.arange(len(coupled), device=coupled.device)[:, None]

@@ -1,21 +1,22 @@
-"""Tree-reweighted belief propagation on Boltzmann machines: an upper bound on the log partition.
+"""Tree-reweighted belief propagation on Boltzmann machines: an upper bound of the log partition.
 
-Pairs count as often as they are on a random spanning tree, drawn with a chance proportional to the product
-of its weights (of a tree for each connected part; Wainwright, Jaakkola and Willsky 2005). By the effective
-resistance R_ij that is ρ_ij = w_ij R_ij, on a complete graph with equal weights (labels − 1) / pairs.
+Pairs count as often as they are on a random spanning tree, drawn with a chance proportional to the product of
+the tree's weights (of a tree for each connected part; Wainwright, Jaakkola and Willsky 2005). By the
+effective resistance R_ij this is ρ_ij = w_ij R_ij, on a complete graph with equal weights (labels − 1) /
+pairs.
 
-The bound holds at any messages, converged or not. Let r_i be the chance of label i to be its tree's root,
-drawn uniformly, and ρ_{i|j} that of j to be its parent, ρ_{i|j} + ρ_{j|i} = ρ_ij. Then H(y) is at most
-Σ_i r_i H(y_i) + Σ_ij ρ_{i|j} H(y_i | y_j), as conditioning on fewer labels can only add to an entropy, so
-that log Z = E[score] + H(y) is at most E[score] plus that. With any numbers c_ij the score is
-Σ_ij ρ_{i|j} (J_ij s_j / ρ_ij + c_ij) s_i + Σ_i (unary_i − Σ_j ρ_{i|j} c_ij) s_i, and maximising over each
-p(y_i | y_j) for itself, then over each p(y_i), gives
+The bound holds at any messages, converged or not. Let r_i be the chance of label i to be the tree's root,
+drawn uniformly, and ρ_{i|j} the chance of j to be the parent of i, ρ_{i|j} + ρ_{j|i} = ρ_ij. Then H(y) is at
+most Σ_i r_i H(y_i) + Σ_ij ρ_{i|j} H(y_i | y_j), since conditioning on fewer labels can only add to an
+entropy, and log Z = E[score] + H(y) is at most E[score] plus this sum. With any numbers c_ij the score is
+Σ_ij ρ_{i|j} (J_ij s_j / ρ_ij + c_ij) s_i + Σ_i (unary_i − Σ_j ρ_{i|j} c_ij) s_i. Maximising over each p(y_i |
+y_j) alone, then over each p(y_i), gives
 
     log Z ≤ Σ_ij ρ_{i|j} A_ij + Σ_i r_i log 2cosh((unary_i − Σ_j ρ_{i|j} c_ij + Σ_j ρ_{j|i} u_ji) / r_i),
 
 where A_ij ± u_ij = log 2cosh(c_ij ± J_ij/ρ_ij) (the dual of Globerson and Jaakkola 2007). The field of i
-without what j has told it serves as c_ij, so that u_ij is the message that i owes j; where messages repeat,
-the bound is stationary and, being convex in c, the least one for these trees.
+without the message from j serves as c_ij, and u_ij is then the message from i to j. At a fixed point the
+bound is stationary and, being convex in c, the least bound for these trees.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["marginals", "max_marginals"]
 
-# Weights further apart than this leave the chances of trees without correct digits on long chains.
+# Largest ratio of tree weights: beyond, the chances of trees lose all digits on long chains.
 MAX_WEIGHT_RATIO = 1e6
 
 
@@ -54,21 +55,21 @@ def marginals(
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
-    """Tree-reweighted marginals; ``log_partition`` is never below the exact one, up to rounding.
+    """Return tree-reweighted marginals; ``log_partition`` is never below the exact value, up to rounding.
 
-    That holds whatever ``status`` says: convergence makes the bound the least one for these trees. It is
-    exact on a forest. Differentiable as :func:`lmbm_torch.inference.messages.pairwise_bp.marginals` is.
+    The bound holds whatever ``status`` says: at convergence the bound is the least for these trees, and exact
+    on a forest. Differentiable as :func:`lmbm_torch.inference.messages.pairwise_bp.marginals` is.
 
     Args:
-        energy: see :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`, also for every argument that
-            is not listed here.
-        damping: by default more than there, without which strong couplings oscillate.
-        tree_weights: symmetric, above 0 where labels are coupled, without meaning elsewhere; of the batch or
-            of each example. By default all trees are equally likely.
+        energy: see :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`, also for every argument
+            without an entry here.
+        damping: by default larger than there, against oscillation of strong couplings.
+        tree_weights: symmetric, above 0 for coupled labels, arbitrary elsewhere; of the batch or of each
+            example. By default all trees are equally likely.
 
     Raises:
-        ValueError: as there; ``tree_weights`` of another shape, dtype or device, not symmetric, or not
-            above 0 and within a factor of 10⁶ of each other where labels are coupled.
+        ValueError: as there; ``tree_weights`` of another shape, dtype or device, not symmetric, or not above
+            0 and within a factor of 10⁶ of each other for coupled labels.
     """
     learnt = first_order(energy, "tree_reweighted.marginals")
     graph, bound = _reweighted(learnt, known, tree_weights, sum_tail)
@@ -88,15 +89,15 @@ def max_marginals(
     messages: PairwiseMessages | None = None,
     keep_messages: bool = False,
 ) -> Marginals:
-    """Tree-reweighted beliefs of temperature 0; ``log_partition`` is never below the largest score.
+    """Return tree-reweighted beliefs of temperature 0; ``log_partition`` is never below the largest score.
 
-    The bound is that of this module with |x| for log 2cosh(x), the limit for ever larger weights.
+    The bound is that of the module with |x| for log 2cosh(x), the limit for ever larger weights.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.
 
     Returns:
-        ``labels`` as :func:`lmbm_torch.inference.messages.pairwise_bp.max_marginals` has them; no gradient.
+        ``labels`` as in :func:`lmbm_torch.inference.messages.pairwise_bp.max_marginals`; no gradient.
 
     Raises:
         ValueError: see :func:`marginals`.
@@ -108,11 +109,11 @@ def max_marginals(
 def _reweighted(
     energy: PairwiseEnergy, known: Tensor | None, tree_weights: Tensor | None, tail: Tail
 ) -> tuple[Graph, Callable[[Graph, Tensor], Tensor]]:
-    """The graph with the pairs' appearances on random trees, and the bound that belongs to it."""
+    """Return the graph with the pairs' appearances on random trees, and the bound for the graph."""
     graph = Graph.of(energy, known, tail)
     if tree_weights is not None:
         _check_weights(tree_weights, energy)
-    # Examples with the same trees are one.
+    # Examples with the same trees are computed once.
     coupled = graph.coupling.detach() != 0
     if bool((coupled == coupled[:1]).all()):
         coupled = coupled[:1]
@@ -143,10 +144,10 @@ def _check_weights(tree_weights: Tensor, energy: PairwiseEnergy) -> None:
 
 
 def _random_tree(graph: Graph, weights: Float[Tensor, "rows labels neighbours"]) -> tuple[Tensor, Tensor]:
-    """The chance of each message's sender to be the receiver's child, and of each label to be a root.
+    """Return the chance of each message's sender to be the receiver's child, and of each label to be a root.
 
-    With L⁺ the pseudo-inverse of the weights' Laplacian, ρ_{i|j} = w_ij (L⁺_ii − L⁺_ij): the path from i to a
-    root begins with j as often as a unit current from i to that root flows to j (Wilson's algorithm).
+    With the pseudo-inverse L⁺ of the weights' Laplacian, ρ_{i|j} = w_ij (L⁺_ii − L⁺_ij): the path from i to a
+    root begins with j as often as a unit current from i to the root flows to j (Wilson's algorithm).
     """
     labels = len(graph.neighbours)
     to_neighbours = weights.new_zeros(len(weights), labels, labels)
@@ -165,10 +166,10 @@ def _upper_bound(
     child: Float[Tensor, "rows labels neighbours"],
     root: Float[Tensor, "rows labels"],
 ) -> Float[Tensor, " batch"]:
-    """The right-hand side of the module's inequality, where the c are what the messages leave."""
+    """Return the right-hand side of the module's inequality, with c from the messages."""
     fields, scaled = graph.fields(messages), graph.scaled_coupling
     cavities = graph.cavities(fields, messages)
     pairs = child * (graph.size(cavities + scaled) + graph.size(cavities - scaled)) / 2
-    # What the u add to the roots' fields is 0 where the messages repeat.
+    # The change of the messages adds 0 to the roots' fields at a fixed point.
     news = (child * (graph.answers(cavities, scaled) - messages)).sum(-1)
     return graph.constant + pairs.sum((-2, -1)) + (root * graph.size(fields + news / root)).sum(-1)

@@ -1,15 +1,10 @@
 """MAP decoding of Boltzmann machines by toulbar2, a solver of cost function networks: the extra ``wcsp``.
 
-Costs are whole numbers to toulbar2: weights are given to it to nine decimals of the largest of them, and
-proofs hold up to what that leaves out. It runs on the CPU, where weights on another device are copied to, in
-a process of its own: so it ends at a limit of wall time and by Ctrl-C, and calls of several threads run side
-by side. The first call starts that process; it then waits for others, and ends with this one.
-
-A solver in a process of its own, which can be ended whatever it does: at a time limit, or by Ctrl-C.
-
-Python tells of a signal no sooner than compiled code returns, and a solver that never looks up is deaf until
-then. The process is a new one, no fork: it has none of this one's threads and locks. Arrays go there and back
-as bytes.
+Costs are whole numbers in toulbar2: weights have nine decimals of the largest weight, and proofs hold up to
+the rounding. The solver runs on the CPU, in a separate process: a call ends at a limit of wall time and by
+Ctrl-C, and calls of several threads run in parallel. Compiled code without pause would delay every signal in
+the same process. The first call starts the process, which then waits for further calls and ends with the
+caller. The process is new, not a fork: threads and locks are not inherited. Arrays are exchanged as bytes.
 """
 
 from __future__ import annotations
@@ -40,22 +35,22 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]
 
-# Seconds that a solver has to start: imports alone, but from a slow disk.
+# Seconds for the start of a solver: imports from a slow disk.
 START = 120.0
-# Seconds for its last answer once it was told to end, and between one telling and the next.
+# Seconds for the last answer after the signal to end, and between two signals.
 GRACE = 0.5
 AGAIN = 0.05
 
 
 class SolverProcess:
-    """A file that answers arrays by an array, as :mod:`lmbm_torch.inference.relaxations.toulbar2` does.
+    """Process of a file that answers arrays by an array, such as
+    :mod:`lmbm_torch.inference.relaxations.toulbar2`.
 
-    It is started by the first problem, and answers others as well; it is over where it did not answer in
-    time.
+    The first problem starts the process, which answers further problems, and ends after a missing answer.
 
     Args:
-        file: what to run.
-        arguments: after the descriptor of its connection.
+        file: the Python file to run.
+        arguments: after the descriptor of the connection.
     """
 
     def __init__(self, file: Path, *arguments: str) -> None:
@@ -63,14 +58,14 @@ class SolverProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def answer(self, problem: Sequence[np.ndarray], seconds: float | None) -> np.ndarray | None:
-        """The float64 array that answers those of ``problem``, or None where none came.
+        """Return the float64 array that answers the arrays of ``problem``, or None without an answer.
 
         Args:
             problem: float64 arrays.
-            seconds: of wall time, after which the solver is told to end with what it has by then.
+            seconds: of wall time, after which the solver is told to end with the best answer so far.
 
         Raises:
-            RuntimeError: the process does not start, or ended by itself.
+            RuntimeError: the process does not start, or ended unexpectedly.
         """
         try:
             if self._process is None or self._process.poll() is not None:
@@ -89,7 +84,7 @@ class SolverProcess:
             raise
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if started."""
         if self._process is not None:
             self._connection.close()
             self._process.kill()
@@ -100,7 +95,7 @@ class SolverProcess:
         self.close()
         self._connection, theirs = Pipe()
         with theirs:
-            # -P: a module beside the file must not stand in for one of Python's own.
+            # -P: a module in the folder of the file must not replace a module of Python.
             self._process = subprocess.Popen(
                 [sys.executable, "-P", str(self._file), str(theirs.fileno()), *self._arguments],
                 pass_fds=(theirs.fileno(),),
@@ -113,7 +108,7 @@ class SolverProcess:
         self._connection.recv_bytes()
 
     def _told_to_end(self) -> bool:
-        """Whether an answer came after the signal, which is lost on a solver that does not listen yet."""
+        """Return whether an answer came after the signal, which is lost before the solver listens."""
         assert self._process is not None
         end = monotonic() + GRACE
         while monotonic() < end:
@@ -126,8 +121,8 @@ class SolverProcess:
 if find_spec("pytoulbar2") is None:
     raise ImportError('cost_function_network needs the solver toulbar2: pip install "lmbm-torch[wcsp]"')
 
-__all__ = ["decode"]
 
+# Decimals of the costs in toulbar2, relative to the largest weight.
 DECIMALS = 9
 WORKER = Path(__file__).with_name("toulbar2.py")
 
@@ -136,22 +131,27 @@ WORKER = Path(__file__).with_name("toulbar2.py")
 def decode(
     energy: PairwiseEnergy, *, known: Known | None = None, time_limit: float | None = None
 ) -> Decoding:
-    """argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search tree.
+    """Return argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search
+    tree.
 
-    An example that meets the limit has ``status.converged`` false, and of what was found by then the best
-    labelling, improved by single flips, and the best bound. Where nothing was found, the labelling is what
-    the labels' own evidence asks for, improved likewise, and the bound is the sum of all weights' magnitudes.
+    An example at the limit has ``status.converged`` false, the best labelling so far, improved by single
+    flips, and the best
+    bound. Without any labelling so far, the labelling follows the labels' own evidence, improved by flips,
+    and the bound is the
+    sum of all weights' magnitudes.
 
     Args:
         energy: a Boltzmann machine.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
-        time_limit: end an example's search after so many seconds of wall time, half a second later at most.
-            Results then depend on the machine.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        time_limit: the number of seconds of wall time for an example, exceeded by at most half a second.
+            Results then
+            depend on the computer.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; a time limit that is not a finite number above 0.
-        RuntimeError: the solver's process does not start, or ended by itself, as for want of memory.
+            shape or
+            with other values; a time limit that is not a finite number above 0.
+        RuntimeError: the solver's process does not start, or ended unexpectedly, for example without memory.
     """
     task = Task.of(energy, Score(), known)
     if time_limit is not None:
@@ -181,21 +181,21 @@ def _solve(
     settled: float,
     time_limit: float | None,
 ) -> Solution:
-    """Solve one example; ``settled`` is the score of what is known or settled."""
+    """Solve one example; ``settled`` is the score of known and settled labels."""
     scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
     answer = solver.answer((fields / scale, couplings / scale), time_limit)
     if answer is None:
         weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
         return Solution(np.zeros(len(fields)), -weights - settled, False, 0, scale)
     least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
-    # No cost is off by more than one of its last decimal.
+    # Each cost is rounded by at most one of the last decimal.
     unseen = (len(fields) + np.count_nonzero(np.triu(couplings))) * 10.0**-DECIMALS
     return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
 
 
 @contextmanager
 def _solver() -> Iterator[SolverProcess]:
-    """A process that no other thread uses meanwhile: one that waits, or else a new one."""
+    """Yield a free process: a waiting process, or a new process."""
     waiting = _waiting(os.getpid())
     solver = waiting.pop() if waiting else SolverProcess(WORKER, str(DECIMALS))
     try:
@@ -206,7 +206,7 @@ def _solver() -> Iterator[SolverProcess]:
 
 @cache
 def _waiting(process: int) -> list[SolverProcess]:
-    """This process's solvers that wait; what a fork inherits belongs to the parent."""
+    """Return the waiting solvers of this process; inherited solvers of a fork belong to the parent."""
     return []
 
 

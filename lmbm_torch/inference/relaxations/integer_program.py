@@ -1,22 +1,18 @@
 """Exact decoding of Boltzmann machines by mixed-integer programming: HiGHS, called directly.
 
 Products of labels are linearised (:mod:`lmbm_torch.inference.relaxations.local_polytope`), the model is laid
-out once for a batch, and each example writes its weights into it. For scores the relaxation is first
-tightened, again and again, by those inequalities of three labels that it violates, which often proves the
-optimum before any search.
-Proofs hold up to the solver's feasibility tolerance: an answer counts as exact if no other can be better by
-more than a share of 10⁻⁶ of the largest weight, and ``status.residual`` says how much is open. The search is
-exponential: scores of fifty dense labels take seconds, losses far longer, for which there are limits.
+out once for a batch, and each example writes its weights into the model. For scores the relaxation is first
+tightened repeatedly by violated inequalities of three labels, which often proves the optimum before any
+search. Proofs hold up to the solver's feasibility tolerance: an answer counts as exact if no other answer can
+be better by more than a share of 10⁻⁶ of the largest weight, and ``status.residual`` is the remaining gap.
+The search is exponential: scores of fifty dense labels take seconds, losses far longer; limits end a search.
 
-Inequalities that every labelling satisfies and the local polytope does not: those of three labels.
-
-Of the three pairs among three labels either none differs or two do (Barahona and Mahjoub, "On the cut
-polytope", Mathematical Programming 36, 1986): with y and z as in
-:mod:`lmbm_torch.inference.relaxations.local_polytope`,
+Among three labels either no pair differs or two pairs differ (Barahona and Mahjoub, "On the cut polytope",
+Mathematical Programming 36, 1986): with y and z as in :mod:`lmbm_torch.inference.relaxations.local_polytope`,
 
     z_ij + z_ik ≤ y_i + z_jk,   and so for j and k,   y_i + y_j + y_k ≤ 1 + z_ij + z_ik + z_jk
 
-There are too many to set up; solvers are given those that their last solution violates.
+The inequalities are too many to set up; solvers get those that the last solution violates.
 """
 
 from __future__ import annotations
@@ -72,7 +68,7 @@ UPPER = np.array([0.0, 0, 0, 1])
 
 @dataclass(frozen=True)
 class CycleInequalities:
-    """Those of every three labels that are all coupled.
+    """Inequalities of every three labels that are all coupled.
 
     Args:
         columns: (triples, 6), the variables of each three labels, in the order of ``FACTORS``.
@@ -82,7 +78,7 @@ class CycleInequalities:
 
     @classmethod
     def of(cls, polytope: LocalPolytope) -> CycleInequalities:
-        """Of a batch's structure."""
+        """Return the inequalities of a batch's structure."""
         labels = polytope.num_labels
         first, second = polytope.pairs
         product = np.zeros((labels, labels), dtype=np.int64)
@@ -93,7 +89,7 @@ class CycleInequalities:
         return cls(np.stack(columns, 1))
 
     def violated(self, values: np.ndarray, most: int) -> Rows:
-        """The inequalities that a solution violates, at most so many, the worst first."""
+        """Return at most ``most`` inequalities that a solution violates, the worst first."""
         excess = (values[self.columns] @ FACTORS.T - UPPER).ravel()
         worst = np.argsort(-excess, kind="stable")[:most]
         triple, kind = np.divmod(worst[excess[worst] > VIOLATED], len(FACTORS))
@@ -103,7 +99,6 @@ class CycleInequalities:
 with naming_extras():
     import highspy
 
-__all__ = ["decode", "decode_hinge"]
 
 # Rounds of tightening, and inequalities that each may add.
 MAX_ROUNDS = 100
@@ -121,25 +116,29 @@ def decode(
     node_limit: int | None = None,
     time_limit: float | None = None,
 ) -> Decoding:
-    """argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search tree.
+    """Return argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search
+    tree.
 
-    An example that meets a limit has ``status.converged`` false, and of what was found by then the best
-    labelling, improved by single flips, and the best bound; ``status.exact`` where these meet all the same.
+    An example at a limit has ``status.converged`` false, the best labelling so far, improved by single flips,
+    and the best
+    bound; ``status.exact`` where labelling and bound meet nevertheless.
 
     Args:
-        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
-            product.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
+        energy: a Boltzmann machine; every subset of two or more labels of a clique of at most twelve labels
+            is a product.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
         constraints: rules that labellings must obey, each a row of the programme.
-        node_limit: end an example's search after about so many nodes.
-        time_limit: end an example's search after about so many seconds. Results then depend on the machine.
+        node_limit: the approximate number of nodes after which an example's search ends.
+        time_limit: the approximate number of seconds for an example. Results then depend on the computer.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; a node limit that is no count, a time limit that is not a finite
-            number above 0; rules over another number of labels, or that contradict what is known; a clique of
-            more than twelve labels.
-        RuntimeError: the solver gave up, for want of memory or by a fault of its own.
+            shape or
+            with other values; a node limit that is no count, a time limit that is not a finite number above
+            0; rules
+            over another number of labels, or that contradict the known labels; a clique of more than twelve
+            labels.
+        RuntimeError: the solver gave up, without memory or by an internal error.
     """
     task = Task.of(energy, Score(), known, constraints)
     return _decode(task, CycleInequalities.of(task.polytope), node_limit, time_limit)
@@ -155,15 +154,13 @@ def decode_hinge(
     node_limit: int | None = None,
     time_limit: float | None = None,
 ) -> Decoding:
-    """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+    """Return argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
     Args:
-        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
-            product.
+        energy: see :func:`decode`.
         margin: γ > 0, in units of the local fields.
-        known: see :func:`decode`; known labels still pay their own hinge.
-        constraints: see :func:`decode`.
-        node_limit: see :func:`decode`, also for ``time_limit``.
+        known: see :func:`decode`; known labels still pay their own hinge loss.
+        constraints, node_limit, time_limit: see :func:`decode`.
 
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
@@ -176,7 +173,6 @@ def decode_hinge(
 def _decode(
     task: Task, cycles: CycleInequalities | None, node_limit: int | None, time_limit: float | None
 ) -> Decoding:
-    """Solve the examples' programmes one after another, from a labelling that no flip improves."""
     start = task.own_choice()
     model, limits = _model(task.polytope), _limits(node_limit, time_limit)
     solutions = [
@@ -187,13 +183,12 @@ def _decode(
     ]
     leaders = torch.tensor(np.array([solution.values for solution in solutions]).round(), device="cpu")
     labels = task.settled.of_all(leaders).long()
-    # Out of time, the solver may not have come to look at where it started.
+    # At a limit, the solver may not have evaluated the start.
     found = task.decoding(task.better(task.improve(labels), start), solutions)
     return replace(found, nodes=found.status.num_iters)
 
 
 def _limits(node_limit: int | None, time_limit: float | None) -> dict[str, int | float]:
-    """The solver's options that end a search."""
     limits: dict[str, int | float] = {}
     if node_limit is not None:
         check_count("node_limit", node_limit)
@@ -205,14 +200,14 @@ def _limits(node_limit: int | None, time_limit: float | None) -> dict[str, int |
 
 
 def _solver(limits: dict[str, int | float]) -> highspy.Highs:
-    """A solver for one example: one that has run before would count its time, and keep its labelling.
+    """Return a solver for one example: an earlier solver would count its time, and keep its labelling.
 
-    To pass it the model takes 0.2 ms for 14 labels and 3 ms for 100, far less than any search.
+    Passing the model takes 0.2 ms for 14 labels and 3 ms for 100, far less than any search.
     """
     solver = highspy.Highs()
-    # Lets it be cancelled.
+    # Enables cancellation.
     solver.HandleUserInterrupt = True
-    # The tolerances add up over a hinge's products: at their default of 1e-6 a bound fell 1e-6 short.
+    # The tolerances add up over a hinge's products: at the default of 1e-6 a bound fell 1e-6 short.
     tolerances = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9}
     gaps = {"mip_rel_gap": 0.0, "mip_abs_gap": 0.0}
     for name, value in ({"output_flag": False} | tolerances | gaps | limits).items():
@@ -221,7 +216,6 @@ def _solver(limits: dict[str, int | float]) -> highspy.Highs:
 
 
 def _model(polytope: LocalPolytope) -> highspy.HighsLp:
-    """The model without any example's weights."""
     model = highspy.HighsLp()
     model.num_row_, model.num_col_ = polytope.shape
     model.row_lower_ = np.full(model.num_row_, -highspy.kHighsInf)
@@ -240,7 +234,7 @@ def _solve(
     start: np.ndarray,
     cycles: CycleInequalities | None,
 ) -> Solution:
-    """Write one example into the model and solve it, from the labelling ``start``."""
+    """Write one example into the model and solve the model from the labelling ``start``."""
     model.col_cost_, model.col_lower_, model.col_upper_ = programme.cost, programme.least, programme.most
     model.a_matrix_.value_, model.row_upper_ = programme.values, programme.upper
     solver.passModel(model)
@@ -263,7 +257,7 @@ def _solve(
 
 
 def _tighten(solver: highspy.Highs, cycles: CycleInequalities, num_labels: int) -> float:
-    """Add the cycle inequalities that hold the relaxation's optimum, and return that."""
+    """Add the cycle inequalities that are tight at the relaxation's optimum, and return the optimum."""
     given, bound = solver.getNumRow(), -np.inf
     solver.setOptionValue("solve_relaxation", True)
     for _ in range(MAX_ROUNDS):
@@ -285,7 +279,7 @@ def _tighten(solver: highspy.Highs, cycles: CycleInequalities, num_labels: int) 
 
 
 def _delete_slack_rows(solver: highspy.Highs, given: int) -> None:
-    """Delete the rows after the first ``given`` that do not hold the last solution: the search is faster."""
+    """Delete the rows after the first ``given`` that are slack at the last solution: the search is faster."""
     values = np.array(solver.getSolution().row_value)
     slack = np.flatnonzero(np.array(solver.getLp().row_upper_)[: len(values)] - values > SLACK)
     slack = slack[slack >= given].astype(np.int32)

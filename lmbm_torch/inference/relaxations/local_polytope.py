@@ -1,33 +1,152 @@
-"""The programme that decoders of Boltzmann machines solve, with integrality or without it.
+"""Local polytope: the programme of decoders of Boltzmann machines, with or without integrality.
 
-Its variables are y_i in [0, 1] for each label, a product z_S of the labels in S for each two or more that the
-parities of cliques hold (:mod:`lmbm_torch.inference.relaxations.parities`) and, for the hinge rule, a loss
-ξ_i ≥ 0 for each label. The constraints z_S ≥ 0, z_S ≤ y_i for each i in S and Σ_i y_i − z_S ≤ |S| − 1 say
-that z_S is the product where the y are integers, and otherwise, of pairs, that y and z are marginals of one
-distribution for each; of larger products they say less, and another thing than of the opposite labels. A
-larger z_S is better in every respect where its coefficient is positive, so that z_S ≤ y_i is enough, and a
-smaller one where it is negative, so that the other two are. Only such constraints are set up, which for
-scores of pairs halves the time.
+With spins s_i = 2 y_i − 1 a clique's parity is a polynomial of {0, 1} labels,
+
+    Π_{i ∈ c} s_i = Σ_{S ⊆ c} (−1)^{|c| − |S|} 2^{|S|} Π_{i ∈ S} y_i
+
+The variables are y_i in [0, 1] for each label, a product z_S of the labels in S for each two or more labels
+in a term of these parities (:class:`Parities`) and, for hinge losses, a loss ξ_i ≥ 0 for each label. The
+constraints z_S ≥ 0, z_S ≤ y_i for each i in S and Σ_i y_i − z_S ≤ |S| − 1 say that z_S is the product for
+integer y, and else, of pairs, that y and z are marginals of one distribution for each pair; for larger
+products the constraints say less, and differ for the opposite labels. If the coefficient of z_S is positive,
+a larger z_S is better in every respect and z_S ≤ y_i suffices; if negative, the other two constraints
+suffice. Only the necessary constraints are set up, in half the time for scores of pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations, islice
 from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies.pairwise import PairwiseEnergy
-from lmbm_torch.inference.relaxations.parities import Parities
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.trees.log_tables import Machine
 
-__all__ = ["LocalPolytope", "Programme", "hinge_loss"]
+# Labels of a clique, whose parity has a product for each subset: 4,083 for 12 labels.
+MOST_LABELS = 12
 
 
-# Of a row, in units of the largest weight: HiGHS drops coefficients below 1e-9, of which a row has hundreds.
+@dataclass(frozen=True)
+class Parities:
+    """Cliques of a batch, each set of labels once, and the terms of the cliques' parities.
+
+    Args:
+        num_labels: K.
+        products: (products, order of the largest clique), the labels of each product of two or more, filled
+            up with −1; products of two labels come first.
+        member: of each pair of a clique and a label in the clique, the label; ``of_clique`` the clique.
+        sign: of each clique the constant term of the parity. Each label comes first, as a clique of one
+            label.
+        clique, variable, factor: of each other term of a parity; a variable is a label or, from
+            ``num_labels`` on, a product.
+        place: of each of a clique energy's weights, the clique; None for a pairwise energy.
+    """
+
+    num_labels: int
+    products: np.ndarray
+    member: np.ndarray
+    of_clique: np.ndarray
+    sign: np.ndarray
+    clique: np.ndarray
+    variable: np.ndarray
+    factor: np.ndarray
+    place: np.ndarray | None
+
+    @classmethod
+    def of(cls, energy: Machine) -> Parities:
+        """Return the parities of a batch; pairs are coupled if coupled for some example.
+
+        Raises:
+            ValueError: a clique of more than ``MOST_LABELS`` labels.
+        """
+        labels = np.arange(energy.num_labels)[:, None]
+        if isinstance(energy, PairwiseEnergy):
+            coupled = (energy.pairwise != 0).reshape(-1, *energy.pairwise.shape[-2:]).any(0)
+            groups, place = [labels, coupled.triu(1).nonzero().numpy()], None
+        else:
+            groups, place = _groups(energy, labels)
+        sizes = np.cumsum([0, *map(len, groups)])
+        cliques = [begin + np.arange(len(group)) for begin, group in zip(sizes, groups, strict=False)]
+        orders = [group.shape[1] for group in groups]
+        # By the number of labels in a product: the cliques, the products' labels and their factors.
+        terms: dict[int, list[tuple[np.ndarray, np.ndarray, float]]] = {}
+        for own, group, order in zip(cliques, groups, orders, strict=True):
+            for size in range(1, order + 1):
+                factor = (-1.0) ** (order - size) * 2.0**size
+                for columns in combinations(range(order), size):
+                    terms.setdefault(size, []).append((own, group[:, columns], factor))
+        variables, products, count = [], [], energy.num_labels
+        for size in sorted(terms):
+            rows = np.concatenate([rows for _, rows, _ in terms[size]])
+            if size == 1:
+                variables.append(rows[:, 0])
+                continue
+            distinct, index = np.unique(rows, axis=0, return_inverse=True)
+            variables.append(count + index.ravel())
+            products.append(np.pad(distinct, ((0, 0), (0, max(orders) - size)), constant_values=-1))
+            count += len(distinct)
+        every = [term for size in sorted(terms) for term in terms[size]]
+        return cls(
+            num_labels=energy.num_labels,
+            products=np.concatenate([np.zeros((0, max(orders)), dtype=np.int64), *products]),
+            member=np.concatenate([group.ravel() for group in groups]),
+            of_clique=np.concatenate([np.repeat(*each) for each in zip(cliques, orders, strict=True)]),
+            sign=np.repeat([(-1.0) ** order for order in orders], [*map(len, groups)]),
+            clique=np.concatenate([own for own, _, _ in every]),
+            variable=np.concatenate(variables),
+            factor=np.repeat([factor for *_, factor in every], [len(own) for own, *_ in every]),
+            place=place,
+        )
+
+    def weights(self, energy: Machine) -> Iterator[np.ndarray]:
+        """Yield each example's weight of every clique."""
+        if isinstance(energy, PairwiseEnergy):
+            first, second = self.products.T[:2]
+            couplings = energy.pairwise.numpy()[..., first, second]
+            for unary, pairs in zip(
+                energy.unary.numpy(), np.broadcast_to(couplings, (energy.batch_size, len(first))), strict=True
+            ):
+                yield np.concatenate([unary, pairs])
+            return
+        assert self.place is not None
+        for weight in energy.weight.expand(energy.batch_size, -1).numpy():
+            yield np.bincount(self.place, weight, minlength=len(self.sign))
+
+    @property
+    def num_variables(self) -> int:
+        """Return the number of labels and products."""
+        return self.num_labels + len(self.products)
+
+    def coefficients(self, weights: np.ndarray) -> np.ndarray:
+        """Return the coefficients of each variable in the score, (variables,)."""
+        return np.bincount(self.variable, self.factor * weights[self.clique], minlength=self.num_variables)
+
+
+def _groups(energy: CliqueEnergy, labels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Return the cliques by the number of labels, and the place of each of the energy's cliques."""
+    orders = np.array([len(clique) for clique in energy.cliques], dtype=np.int64)
+    if (orders > MOST_LABELS).any():
+        raise ValueError(f"cliques: expected at most {MOST_LABELS} labels in each, got {orders.max()}")
+    groups, place, count = [labels], np.zeros(len(orders), dtype=np.int64), len(labels)
+    for order in np.unique(orders):
+        (own,) = (orders == order).nonzero()
+        rows = np.sort([energy.cliques[index] for index in own], axis=1)
+        if order == 1:
+            place[own] = rows[:, 0]
+            continue
+        distinct, index = np.unique(rows, axis=0, return_inverse=True)
+        groups.append(distinct)
+        place[own] = count + index.ravel()
+        count += len(distinct)
+    return groups, place
+
+
+# Slack of a row, in units of the largest weight: HiGHS drops coefficients below 1e-9, hundreds in a row.
 ROUND_OFF = 1e-6
 
 
@@ -36,8 +155,8 @@ class Programme(NamedTuple):
 
     Args:
         values: of the matrix, by columns.
-        scale: what one unit of the objective is worth: weights are divided by the largest of them, so that
-            the tolerances of a solver mean the same for all energies.
+        scale: the worth of one unit of the objective: weights are divided by the largest weight, so that the
+            tolerances of a solver mean the same for all energies.
     """
 
     cost: np.ndarray
@@ -49,22 +168,22 @@ class Programme(NamedTuple):
     scale: float
 
     def in_full(self, bound: float) -> float:
-        """A bound on cost·x in units of the weights, with the offset."""
+        """Return a bound of cost·x in units of the weights, with the offset."""
         return self.scale * (self.offset + bound)
 
     def least_within_bounds(self, cost: np.ndarray) -> float:
-        """The least cost·x for least ≤ x ≤ most alone, whatever the other constraints say."""
+        """Return the least cost·x for least ≤ x ≤ most alone, without the other constraints."""
         return float(cost @ np.where(cost > 0, self.least, self.most))
 
 
 @dataclass(frozen=True)
 class Margins:
-    """The terms of the labels' margins m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j but the constant ones.
+    """Terms of the labels' margins m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j, without constant terms.
 
     Args:
         label, variable: of each term.
-        term: of each pair of a label and a term of a clique that holds it, the margin's term.
-        clique, factor: likewise, the clique and the term's factor in its parity.
+        term: of each pair of a label and a term of a clique with the label, the margin's term.
+        clique, factor: likewise, the clique and the term's factor in the parity.
     """
 
     label: np.ndarray
@@ -75,7 +194,7 @@ class Margins:
 
     @classmethod
     def of(cls, parities: Parities) -> Margins:
-        """Those of cliques."""
+        """Return the margins' terms of cliques."""
         # The members of a clique follow one another.
         counts = np.bincount(parities.of_clique)
         begins, sizes = counts.cumsum() - counts, counts[parities.clique]
@@ -88,24 +207,24 @@ class Margins:
         return cls(of_label, of_variable, term, clique, factor)
 
     def coefficients(self, weights: np.ndarray) -> np.ndarray:
-        """That of each term, given the cliques' weights."""
+        """Return the coefficient of each term, given the cliques' weights."""
         return np.bincount(self.term, self.factor * weights[self.clique], minlength=len(self.label))
 
 
 @dataclass(frozen=True)
 class LocalPolytope:
-    """The structure that the examples of a batch share: variables, constraints and where their weights go.
+    """Structure that the examples of a batch share: variables, constraints and the places of weights.
 
     Args:
         parities: the products, and the terms of the cliques' parities.
-        start: where in ``rows`` each column of the matrix begins.
+        start: the first place in ``rows`` of each column of the matrix.
         rows: of the matrix, by columns.
-        by_column: from the order in which values are written to that by columns.
-        values: those that no weight enters, in the order of writing; those of hinges are written after them.
-        upper: of the constraints that no weight enters, which come first.
-        num_bounds: constraints on one variable, of which the first are y ≥ 0, then y ≤ 1.
-        margins: None for scores; for the hinge rule, where a variable ξ belongs to each label, the terms of
-            the labels' margins.
+        by_column: the permutation from the order of writing to the order by columns.
+        values: without weights, in the order of writing; values of hinges follow.
+        upper: of the constraints without weights, which come first.
+        num_bounds: constraints on one variable, first y ≥ 0, then y ≤ 1.
+        margins: None for scores; for hinge losses, with a variable ξ for each label, the terms of the labels'
+            margins.
     """
 
     parities: Parities
@@ -119,12 +238,12 @@ class LocalPolytope:
 
     @classmethod
     def of(cls, energy: Machine, is_hinge: bool, constraints: Constraints | None = None) -> LocalPolytope:
-        """The structure of a batch.
+        """Return the structure of a batch.
 
         Args:
             energy: in float64 on the CPU.
             is_hinge: for hinge losses, else for scores.
-            constraints: rules, each of them one more row over the labels.
+            constraints: rules, each a further row over the labels.
 
         Raises:
             ValueError: see :meth:`Parities.of`.
@@ -183,31 +302,31 @@ class LocalPolytope:
 
     @property
     def num_labels(self) -> int:
-        """K."""
+        """Return K."""
         return self.parities.num_labels
 
     @property
     def pairs(self) -> np.ndarray:
-        """(2, products of two labels), their labels; the first products."""
+        """Return (2, products of two labels), the labels of the first products."""
         products = self.parities.products
         return products[(products >= 0).sum(1) == 2, :2].T.reshape(2, -1)
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Constraints and variables."""
+        """Return the numbers of constraints and variables."""
         num_losses = 0 if self.margins is None else self.num_labels
         return len(self.upper) + num_losses, len(self.start) - 1
 
     @property
     def columns(self) -> np.ndarray:
-        """The variable of each entry of ``rows``."""
+        """Return the variable of each entry of ``rows``."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     def programme(self, weights: np.ndarray, margin: float | None = None) -> Programme:
-        """Minimise −score / scale less the constant or, for hinges, Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
+        """Return the programme of −score / scale or, for hinges, of Σ_i ξ_i / scale with ξ_i ≥ margin − m_i.
 
         Args:
-            weights: one example's, of :meth:`Parities.weights`.
+            weights: of one example, from :meth:`Parities.weights`.
             margin: γ of hinges, else None.
         """
         parities, largest = self.parities, float(np.abs(weights).max())
@@ -231,7 +350,7 @@ class LocalPolytope:
         return Programme(cost, values[self.by_column], upper, np.zeros(len(cost)), most, 0.0, scale)
 
     def given(self, programme: Programme, known: np.ndarray) -> Programme:
-        """The same where labels have the values ``known`` (labels,), NaN where they are free."""
+        """Return the programme with the labels ``known`` (labels,) fixed, NaN for a free label."""
         fixed = np.flatnonzero(~np.isnan(known))
         values = known[fixed]
         least, most, upper = programme.least.copy(), programme.most.copy(), programme.upper.copy()
@@ -243,7 +362,7 @@ class LocalPolytope:
 def _directions(
     parities: Parities, margins: Margins | None, energy: Machine
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each product, whether a larger one is better in some respect for some example, and a smaller one."""
+    """Return for each product whether a larger, and whether a smaller value is better for some example."""
     up, down = np.zeros((2, len(parities.products)), dtype=bool)
     is_shared = energy.pairwise.ndim == 2 if isinstance(energy, PairwiseEnergy) else energy.weight.ndim == 1
     for weights in islice(parities.weights(energy), 1 if is_shared else None):
@@ -255,10 +374,10 @@ def _directions(
         product = variable[is_product] - parities.num_labels
         up[product[values[is_product] > 0]] = True
         down[product[values[is_product] < 0]] = True
-    # One that counts for nothing is bounded for the solvers' sake.
+    # A product without weight is bounded for the solvers' sake.
     return up | ~down, down | ~up
 
 
 def hinge_loss(energy: Machine, labels: Tensor, margin: float) -> Tensor:
-    """Σ_i [margin − m_i]_+."""
+    """Return Σ_i [margin − m_i]_+."""
     return (margin - energy.local_margins(labels)).clamp(min=0).sum(-1)

@@ -1,16 +1,16 @@
 """Relaxed labels as a differentiable function of log-potentials: a quadratic programme through cvxpylayers.
 
-The relaxation of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` jumps from vertex to vertex of the
-local polytope as weights change, so that its gradient is zero or undefined. A strongly concave term makes the
-maximiser unique and Lipschitz continuous, and differentiable almost everywhere:
+The relaxation of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` jumps between vertices of the local
+polytope as weights change: the gradient is zero or undefined. A strongly concave term makes the maximiser
+unique and Lipschitz continuous, and differentiable almost everywhere:
 
     max over the local polytope of  score(s, t) − temperature/2 Σ_i s_i² − pair_temperature/2 Σ_ij t_ij²
 
-with s the labels' spins in [−1, 1] and t those of pairs. Without the last term it is SparseMAP
-(:mod:`lmbm_torch.inference.relaxations.sparse_map`) over the local polytope in place of labellings, as in
-Niculae and Martins, "LP-SparseMAP", ICML 2020. It runs on the CPU in float64, one conic programme for each
-example: for small heads, and to compare with, not for inner loops (64 examples of 14 labels take some
-    seconds).
+with the labels' spins s in [−1, 1] and the pairs' products t. Without the last term the programme is
+SparseMAP (:mod:`lmbm_torch.inference.relaxations.sparse_map`) over the local polytope instead of labellings,
+as in Niculae and Martins, "LP-SparseMAP", ICML 2020. The layer runs on the CPU in float64, one conic
+programme for each example: for small models and comparisons, not for inner loops (64 examples of 14 labels
+take some seconds).
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ ACCURACY = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
 def relaxed_labels(
     energy: PairwiseEnergy, *, temperature: float = 0.1, pair_temperature: float = 0.1
 ) -> Float[torch.Tensor, "batch labels"]:
-    """The labels in [0, 1] of the regularised relaxation; gradients flow to the energy's tensors.
+    """Return the labels in [0, 1] of the regularised relaxation; gradients flow to the energy's tensors.
 
-    Every pair of labels has its product, coupled or not, so that couplings that are zero have gradients too.
+    Every pair of labels has a product, coupled or not, so that zero couplings have gradients, too.
 
     Args:
         energy: a Boltzmann machine.
-        temperature: > 0, of the labels' term, in units of the score: the smaller, the closer to the linear
-            programme, and the more often a gradient is zero.
-        pair_temperature: ≥ 0, of the products' term; at 0 products need not be unique, and where they are
-            not, a gradient is that of one choice.
+        temperature: > 0, of the labels' term, in units of the score: smaller values are closer to the linear
+            programme, with more zero gradients.
+        pair_temperature: ≥ 0, of the products' term; at 0 products need not be unique, and the gradient is
+            then that of one choice.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; a temperature that is
@@ -64,7 +64,7 @@ def relaxed_labels(
     energy = first_order(energy, "lp_layer.relaxed_labels")
     labels = energy.num_labels
     if labels == 1:
-        # Without pairs there is a closed form, and no parameter of theirs, which cvxpylayers would miss.
+        # Without pairs there is a closed form; cvxpylayers would miss the pairs' parameter.
         return ((energy.unary / temperature + 1) / 2).clamp(0, 1)
     first, second = torch.triu_indices(labels, labels, 1, device=energy.device)
     both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
@@ -78,7 +78,7 @@ def relaxed_labels(
 class LocalPolytope:
     """Variables, constraints, and margins of labels as affine functions of the variables and the weights.
 
-    y holds the marginals of labels, z those of coupled pairs, P(y_i = 1, y_j = 1), and both agree:
+    y holds the marginals of labels, z the marginals P(y_i = 1, y_j = 1) of coupled pairs, consistent with y:
 
         0 ≤ z_ij,   z_ij ≤ y_i,   z_ij ≤ y_j,   y_i + y_j − z_ij ≤ 1,   y ≤ 1
 
@@ -86,7 +86,7 @@ class LocalPolytope:
 
     Args:
         num_labels: K.
-        pairs: the coupled ones, (i, j) with i < j.
+        pairs: the coupled pairs, (i, j) with i < j.
     """
 
     def __init__(self, num_labels: int, pairs: Sequence[tuple[int, int]]) -> None:
@@ -98,26 +98,25 @@ class LocalPolytope:
         self.constraints += [z <= y[first], z <= y[second], y[first] + y[second] - z <= 1]
         self.spins = 2 * y - 1
         self.spin_products = 4 * z - 2 * y[first] - 2 * y[second] + 1
-        # Which pairs each label is in.
+        # The pairs of each label.
         self.incidence = np.zeros((num_labels, len(first)))
         pair = np.arange(len(first))
         self.incidence[first, pair] = self.incidence[second, pair] = 1
 
     @property
     def score(self) -> cp.Expression:
-        """Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j."""
+        """Return Σ_i unary_i s_i + Σ_{i<j} pairwise_ij s_i s_j."""
         return self.unary @ self.spins + self.weights @ self.spin_products
 
     @property
     def margins(self) -> cp.Expression:
-        """m_i = unary_i s_i + Σ_j pairwise_ij s_i s_j."""
+        """Return m_i = unary_i s_i + Σ_j pairwise_ij s_i s_j."""
         coupled = self.incidence @ cp.multiply(self.weights, self.spin_products)
         return cp.multiply(self.unary, self.spins) + coupled
 
 
 @lru_cache(maxsize=8)
 def _layer(num_labels: int, temperature: float, pair_temperature: float) -> CvxpyLayer:
-    """The problem, compiled once for all energies of so many labels."""
     polytope = LocalPolytope(num_labels, tuple(combinations(range(num_labels), 2)))
     squares = temperature * cp.sum_squares(polytope.spins)
     if pair_temperature:

@@ -1,12 +1,12 @@
 """Decoding of Boltzmann machines by linear programming over the local polytope: Clarabel, called directly.
 
-Marginals of labels and coupled pairs need only be consistent, not those of one labelling
-(:mod:`lmbm_torch.inference.relaxations.local_polytope`); where the relaxation is tight, rounding it is exact.
-Elsewhere the rounded labels, and those that each label's own evidence asks for, are improved by single flips,
-and the better ones are taken: of frustrated models, whose relaxation says ½ of every label, rounding alone is
-of no use. An answer counts as exact if no other can be better by more than a share of 10⁻⁶ of the largest
-weight, and ``status.residual`` says how much is open. The solver is set up once for a batch and takes each
-example's weights in turn.
+Marginals of labels and coupled pairs are consistent, but need not be marginals of one labelling
+(:mod:`lmbm_torch.inference.relaxations.local_polytope`); if the relaxation is tight, rounding is exact. Else
+the rounded labels, and the labels preferred by their own evidence, are improved by single flips, and the
+better labels are taken: for frustrated models, with a relaxation of ½ for every label, rounding alone is
+useless. An answer counts as exact if no other answer can be better by more than a share of 10⁻⁶ of the
+largest weight, and ``status.residual`` is the remaining gap. The solver is set up once for a batch and takes
+each example's weights in turn.
 """
 
 # Clarabel is a compiled module without stubs.
@@ -35,9 +35,9 @@ with naming_extras():
 
 __all__ = ["decode", "decode_hinge"]
 
-# A solver's one half, which may lie on either side of it, is rounded to 0 as a tie of scores would be.
+# Threshold of rounding: a solver's ½, on either side, becomes 0, as a tie of scores does.
 HALF = 0.5 + 1e-6
-# Programmes of fewer variables, those of some 150 dense labels, are solved too soon for anybody to interrupt.
+# Variables of a programme, some 150 dense labels, below which the solver is too fast for an interruption.
 SOON = 10_000
 
 
@@ -45,22 +45,22 @@ SOON = 10_000
 def decode(
     energy: Machine, *, known: Known | None = None, constraints: Constraints | None = None
 ) -> Decoding:
-    """MAP relaxed: ``bound`` is the linear programme's value, at least any labelling's score.
+    """Return relaxed MAP: ``bound`` is the linear programme's value, at least any labelling's score.
 
-    ``relaxed`` holds the fractional labels, ``labels`` those rounded and improved, ``objective`` the score of
-    these.
+    ``relaxed`` holds the fractional labels, ``labels`` the rounded and improved labels, ``objective`` their
+    score.
 
     Args:
-        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
-            product.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
-        constraints: rules that labellings must obey, each a row of the programme; rounded labels that break
-            one give way to the nearest that are allowed, without flips.
+        energy: a Boltzmann machine; every subset of two or more labels of a clique of at most twelve labels
+            is a product.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        constraints: rules that labellings must obey, each a row of the programme; rounded labels that break a
+            rule are replaced by the nearest allowed labels, without flips.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; rules over another number of labels, or that contradict what is known;
-            a clique of more than twelve labels.
+            shape or with other values; rules over another number of labels, or that contradict the known
+            labels; a clique of more than twelve labels.
     """
     return _decode(Task.of(energy, Score(), known, constraints))
 
@@ -73,16 +73,14 @@ def decode_hinge(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Problem 3.4 of large_margin_boltzmann_machines_2009 relaxed: least Σ_i [margin − m_i]_+.
+    """Return the relaxed least Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
-    ``bound`` is the linear programme's value, at most any labelling's loss; the rest: see :func:`decode`.
+    ``bound`` is the linear programme's value, at most any labelling's loss; other fields: see :func:`decode`.
 
     Args:
-        energy: a Boltzmann machine; each two or more labels of a clique, which has twelve at most, are a
-            product.
+        energy, constraints: see :func:`decode`.
         margin: γ > 0, in units of the local fields.
-        known: see :func:`decode`; known labels still pay their own hinge.
-        constraints: see :func:`decode`.
+        known: see :func:`decode`; known labels still pay their own hinge loss.
 
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
@@ -91,7 +89,6 @@ def decode_hinge(
 
 
 def _decode(task: Task) -> Decoding:
-    """Solve the examples' programmes one after another."""
     solver, solutions = None, []
     for programme in task.programmes():
         if solver is None:
@@ -108,7 +105,7 @@ def _decode(task: Task) -> Decoding:
 
 
 class _Columns(NamedTuple):
-    """A matrix as the solver reads it: SciPy's compressed columns by their names, without SciPy."""
+    """Matrix for the solver: SciPy's compressed columns by name, without SciPy."""
 
     data: np.ndarray
     indices: np.ndarray
@@ -121,15 +118,15 @@ class _Columns(NamedTuple):
 
 
 def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver:
-    """The solver for a batch, with the weights of its first example."""
+    """Return the solver for a batch, with the weights of the first example."""
     num_rows, num_columns = polytope.shape
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    # Presolve would take away what later examples' weights are written into.
+    # Presolve would remove entries for later examples' weights.
     settings.presolve_enable = False
     settings.input_sparse_dropzeros = False
-    # It would be done for the first example alone. Weights come scaled, and where the optimum is not unique
-    # an example's answer must not depend on the one that came first.
+    # Equilibration would use the first example alone. Weights are scaled already, and an example's answer
+    # must not depend on the first example if the optimum is not unique.
     settings.equilibrate_enable = False
     none = np.zeros(num_columns + 1, dtype=np.int64)
     return clarabel.DefaultSolver(
@@ -143,10 +140,10 @@ def _solver(polytope: LocalPolytope, first: Programme) -> clarabel.DefaultSolver
 
 
 def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: Programme) -> Solution:
-    """Solve, and bound the optimum by the dual variables however far the solver came.
+    """Solve, and bound the optimum by the dual variables after any number of iterations.
 
-    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j; with
-    x_j between its own bounds, these need no λ.
+    For any λ ≥ 0 no feasible x costs less than −λ·upper + Σ_j min over x_j of (cost + matrixᵀ λ)_j x_j;
+    bounds of single variables x_j need no λ.
     """
     found = _run(solver) if len(programme.cost) >= SOON else solver.solve()
     dual = np.maximum(found.z, 0)
@@ -160,7 +157,7 @@ def _solve(solver: clarabel.DefaultSolver, polytope: LocalPolytope, programme: P
 
 
 def _run(solver: clarabel.DefaultSolver) -> clarabel.DefaultSolution:
-    """The solution, unless Ctrl-C comes first: the solver looks up from one iteration to the next."""
+    """Return the solution, unless Ctrl-C comes first: the solver checks between iterations."""
     ends = Event()
     solver.set_termination_callback(lambda _: ends.is_set())
     return interruptible(solver.solve, ends.set)

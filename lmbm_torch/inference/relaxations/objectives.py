@@ -1,8 +1,8 @@
 """Objectives of decoders of Boltzmann machines: −score for MAP, hinge losses for the papers' prediction rule.
 
 Each rule is a programme over the local polytope (:mod:`lmbm_torch.inference.relaxations.local_polytope`), a
-loss of a labelling, and what each flip of a label would take off that loss. Decoders run in float64 on the
-CPU: weights on another device are copied there, and results return to the energy's device and dtype.
+loss of a labelling, and the gain of each flip of a label. Decoders run in float64 on the CPU: weights are
+copied from other devices, and results return to the energy's device and dtype.
 """
 
 from __future__ import annotations
@@ -29,32 +29,31 @@ from lmbm_torch.inference.trees.log_tables import Machine, cliques_of, log_poten
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 
-__all__ = ["Hinge", "Rule", "Score", "Solution", "Task"]
-
-# What a solver may leave open in an answer that counts as exact, as a share of the largest weight or of the
-# objective, whichever is larger.
+# Remaining gap of an answer that counts as exact, as a share of the largest weight or of the objective,
+# whichever is larger.
 TOLERANCE = 1e-6
-# Where the largest weight is more than so many times the median one, labels that it decides are settled first
-# (:mod:`lmbm_torch.inference.relaxations.persistency`). If it stays so, the tolerance is a share of so many
-# median # weights: below the solvers' own, which is a share of the largest weight, nothing is exact or a
-# bound.
+# Ratio of the largest to the median weight beyond which dominated labels are settled first
+# (:mod:`lmbm_torch.inference.relaxations.persistency`). If the ratio stays larger, the tolerance is a share
+# of this number of median weights: nothing is exact below the solvers' own tolerance, a share of the largest
+# weight.
 WIDE = 1e3
 SOLVER_TOLERANCE = 1e-8
-# A flip must gain more than this share of what its loss adds up, or round-off could undo and redo it.
+# Least gain of a flip, as a share of the summed terms of the loss, against endless flips.
 ROUND_OFF = 1e-13
-# Flips of one labelling, per label: a guard, for a hundred labels of dense models take one each.
+# Flips of one labelling per label at most; a hundred labels of dense models take one each.
 FLIPS_PER_LABEL = 10
-# Bytes of margins after every possible flip, of the examples that are improved together.
+# Bytes of the margins after every possible flip, of the examples that are improved together.
 FLIP_BYTES = 2**23
 
 
 @dataclass(frozen=True)
 class Score:
-    """MAP: the loss is −score.
+    """Rule for MAP: the loss is −score.
 
-    A rule, of which there are two, says which loss is to be least: ``programme`` is that of one example over
-    the batch's ``polytope``, ``loss`` leaves the energy's constant out, ``flip_gains`` is by how much the
-    loss falls where one label alone flips, and ``objective`` is reported in place of a loss or its bound.
+    A rule (score or hinge) defines the loss to minimise: ``programme`` is the programme of one example over
+    the batch's ``polytope``, ``loss`` excludes the energy's constant, ``flip_gains`` is the decrease of the
+    loss by a flip of each label alone, and ``objective`` is reported instead of a loss or a bound of the
+    loss.
     """
 
     def polytope(self, energy: Machine, constraints: Constraints | None) -> LocalPolytope:
@@ -78,7 +77,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Hinge:
-    """Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+    """Rule for Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
     Args:
         margin: γ > 0, in units of the local fields.
@@ -106,7 +105,7 @@ class Hinge:
 
     def flip_gains(self, energy: Machine, labels: Tensor) -> Tensor:
         margins = energy.local_margins(labels)
-        # A flip of label i turns m_i round, and takes twice what its cliques add to it off every other m_j.
+        # A flip of label i inverts m_i, and takes twice the terms of the label's cliques off every other m_j.
         if isinstance(energy, CliqueEnergy):
             members, own = energy.membership, energy.weight * energy.parities(labels)
             change = 2 * (members * own[:, None]) @ members.mT
@@ -125,10 +124,10 @@ Rule = Score | Hinge
 
 
 class Solution(NamedTuple):
-    """A solver's values of the labels, its lower bound on the loss, and how it ended.
+    """Solver's values of the labels, lower bound of the loss, and end of the search.
 
     Args:
-        scale: the largest weight, which says how much a solver's tolerance is worth.
+        scale: the largest weight, the unit of a solver's tolerance.
     """
 
     values: np.ndarray | list[int]
@@ -140,11 +139,11 @@ class Solution(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """A batch to decode by a rule.
+    """Batch to decode by a rule.
 
     Args:
-        energy: as it came.
-        precise: the same in float64 on the CPU.
+        energy: the caller's energy.
+        precise: the energy in float64 on the CPU.
         known: {0, 1, NaN}, NaN for a free label, likewise.
         rule: the loss to minimise.
         constraints: rules that labellings must obey.
@@ -158,13 +157,13 @@ class Task:
 
     @cached_property
     def polytope(self) -> LocalPolytope:
-        """The structure that the examples' programmes have in common."""
+        """Return the structure that the examples' programmes share."""
         return self.rule.polytope(self.settled.energy, self.constraints)
 
     @cached_property
     def settled(self) -> Settled:
-        """The problem that is left to solve: examples with dominant weights have a smaller one."""
-        # What weights decide a rule may forbid.
+        """Return the remaining problem, smaller for examples with dominant weights."""
+        # A rule may forbid the labels that weights decide.
         if isinstance(self.precise, CliqueEnergy) or self.constraints is not None:
             return Settled.nothing(self.precise, self.known)
         largest = _magnitudes(self.precise).amax(1)
@@ -183,7 +182,7 @@ class Task:
         known: Known | None,
         constraints: Constraints | None = None,
     ) -> Task:
-        """Check what came.
+        """Check the input, and return the task.
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of
@@ -193,7 +192,7 @@ class Task:
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
         if constraints is not None:
             check_rules(energy, constraints, known)
-        # Without its constant, which no solver needs to see.
+        # Without the constant, which solvers do not need.
         precise = energy.to("cpu", torch.float64)
         precise = replace(precise, constant=torch.zeros_like(precise.constant))
         given = torch.full((energy.batch_size, energy.num_labels), torch.nan, device="cpu").double()
@@ -201,7 +200,7 @@ class Task:
         return cls(energy, precise, given, rule, constraints)
 
     def programmes(self) -> Iterator[Programme]:
-        """That of each example, with what is known or settled."""
+        """Yield each example's programme, given the known and settled labels."""
         energy, settled = self.settled.energy, self.settled.energy.constant.tolist()
         each = self.polytope.parities.weights(energy)
         for weights, known, constant in zip(each, self.settled.known.numpy(), settled, strict=True):
@@ -209,9 +208,9 @@ class Task:
             yield programme._replace(offset=programme.offset - constant / programme.scale)
 
     def improve(self, labels: Shaped[Tensor, "batch labels"]) -> Int[Tensor, "batch labels"]:
-        """``labels``, the best free label flipped again and again until no flip lowers the loss.
+        """Return ``labels`` after flips of the best free label until no flip lowers the loss.
 
-        Under rules the allowed labelling that is nearest to them, in which no flip is tried.
+        Under rules return the nearest allowed labelling, without flips.
         """
         start = clamp(labels.double(), self.known)
         if self.constraints is not None:
@@ -221,7 +220,7 @@ class Task:
         return torch.cat([self._ascend(rows, start[rows]) for rows in chunks]).long()
 
     def _nearest(self, labels: np.ndarray, constraints: Constraints) -> Int[Tensor, "batch labels"]:
-        """The allowed labelling of each example that differs from ``labels`` in the fewest."""
+        """Return the allowed labelling of each example with the fewest differences from ``labels``."""
         found = labels.copy()
         for row in np.flatnonzero(constraints.violated(labels).any(1)):
             known = self.known[row].numpy()
@@ -232,7 +231,6 @@ class Task:
         return torch.from_numpy(found).long()
 
     def _ascend(self, rows: slice, start: Tensor) -> Tensor:
-        """The same of some examples, whose labels agree with what is known."""
         energy, free = self.precise.select(rows), self.known[rows].isnan()
         least = ROUND_OFF * (_magnitudes(energy).sum(1) + self.rule.loss(energy, start).abs())
 
@@ -245,19 +243,19 @@ class Task:
         return ascent.repeat(flip_best, start, num_iters=FLIPS_PER_LABEL * energy.num_labels, tol=0.0)[0]
 
     def own_choice(self) -> Int[Tensor, "batch labels"]:
-        """The labels that their own evidence asks for, improved."""
+        """Return the labels preferred by their own evidence, improved."""
         if isinstance(self.precise, PairwiseEnergy):
             return self.improve((self.precise.unary > 0).long())
         unary, _ = log_potentials(self.precise, cliques_of(self.precise))
         return self.improve((unary > 0).expand(self.precise.batch_size, -1).long())
 
     def better(self, labels: Tensor, others: Tensor) -> Int[Tensor, "batch labels"]:
-        """Of two labellings that with the least loss, the first where they tie."""
+        """Return the better of two labellings, the first at ties."""
         losses = [self.rule.loss(self.precise, candidate) for candidate in (labels, others)]
         return torch.where((losses[0] <= losses[1])[:, None], labels, others)
 
     def decoding(self, labels: Tensor, solutions: Sequence[Solution]) -> Decoding:
-        """The labels with their loss as objective, and the solutions' bounds, which no labelling goes below.
+        """Return the labels with the loss as objective, and the solutions' bounds.
 
         Args:
             labels: {0, 1}, on the CPU.
@@ -269,7 +267,7 @@ class Task:
         proven = torch.tensor([solution.bound for solution in solutions], dtype=torch.float64, device="cpu")
         typical, settled = _typical_weight(self.settled.energy), self.settled.energy.constant
         is_wide = scale > WIDE * typical
-        # A bound that the solver's tolerance has carried past a labelling is that labelling's own loss.
+        # A bound beyond a labelling's loss, by the solver's tolerance, becomes the labelling's loss.
         round_off = ROUND_OFF * settled.abs()
         bound = torch.minimum(proven, loss) - is_wide * SOLVER_TOLERANCE * scale - round_off
         open_loss = (loss + settled).abs()
@@ -293,7 +291,7 @@ class Task:
 
 
 def _magnitudes(energy: Machine) -> Float[Tensor, "batch weights"]:
-    """Those of each example's weights; couplings of pairs twice."""
+    """Return the magnitudes of each example's weights; couplings of pairs twice."""
     if isinstance(energy, CliqueEnergy):
         return energy.weight.abs().expand(energy.batch_size, -1)
     couplings = energy.pairwise.expand(energy.batch_size, -1, -1).flatten(1)
@@ -301,7 +299,7 @@ def _magnitudes(energy: Machine) -> Float[Tensor, "batch weights"]:
 
 
 def _typical_weight(energy: Machine) -> Float[Tensor, " batch"]:
-    """The median magnitude of each example's weights that are not round-off; infinity without any."""
+    """Return the median magnitude of each example's weights above rounding; infinity without any."""
     weights = _magnitudes(energy)
     if not weights.shape[1]:
         return weights.new_full((energy.batch_size,), torch.inf)

@@ -1,11 +1,10 @@
-"""Roof duality of a batch: its bound on each example's score, and the labels that it decides.
+"""Roof duality of a batch, and labels that dominant weights decide.
 
-Labels that weights far above all others decide, settled before a solver sees the model.
-
-A solver's tolerance is a share of the largest weight: beside a weight of a million it does not see ordinary
-ones. But where a label's own field outweighs all of its couplings, or one coupling all else that acts on the
-label, some optimum agrees with it, for to flip the label alone cannot do better. What is left has weights of
-a size.
+Roof duality bounds each example's score and decides some labels. Dominant weights are settled before a solver
+sees the model: a solver's tolerance is a share of the largest weight, and next to a weight of a million
+ordinary weights vanish. If a label's own field outweighs all couplings of the label, or one coupling all
+other terms of the label, some optimum agrees with the field or coupling, since a flip of the label alone
+cannot do better. The remaining weights are of similar size.
 """
 
 from __future__ import annotations
@@ -23,25 +22,15 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Float, Int
 
-__all__ = [
-    "Roof",
-    "Settled",
-    "persistent_spins",
-    "roof",
-    "settle_hinges",
-    "settle_persistent",
-    "settle_scores",
-]
-
 
 class Settled(NamedTuple):
-    """A model some of whose labels are settled: known, and uncoupled.
+    """Model with settled labels: known, and without couplings.
 
     Args:
-        energy: in float64 on the CPU; its constant is the score of what is settled.
-        known: {0, 1, NaN}, NaN for a label that is still to be found.
-        leader: for each label the one that it follows, itself for most.
-        sign: 1 for labels that equal their leader, −1 for those of the other value.
+        energy: in float64 on the CPU; the constant is the score of the settled labels.
+        known: {0, 1, NaN}, NaN for an open label.
+        leader: for each label the label that it follows, most often the label itself.
+        sign: 1 for labels equal to the leader, −1 for labels of the opposite value.
     """
 
     energy: Machine
@@ -51,25 +40,25 @@ class Settled(NamedTuple):
 
     @classmethod
     def nothing(cls, energy: Machine, known: Float[Tensor, "batch labels"]) -> Settled:
-        """Return the model as it is."""
-        labels = torch.arange(energy.num_labels, device="cpu").expand_as(known)
+        """Return the model without settled labels."""
+        labels = torch.arange(energy.num_labels).expand_as(known)
         return cls(energy, known, labels, torch.ones_like(known))
 
     @classmethod
     def of(cls, energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
-        """The model in memory of its own, with couplings for each example, to be settled in place."""
+        """Return the model in own memory, with couplings for each example, to be settled in place."""
         *_, leader, sign = cls.nothing(energy, known)
         pairwise = energy.pairwise.expand(energy.batch_size, -1, -1).clone()
         own = PairwiseEnergy(energy.unary.clone(), pairwise, energy.constant.clone())
         return cls(own, known.clone(), leader.clone(), sign)
 
     def of_all(self, values: Float[Tensor, "batch labels"]) -> Float[Tensor, "batch labels"]:
-        """The values in [0, 1] of all labels, from those of the leaders."""
+        """Return the values in [0, 1] of all labels, from the leaders' values."""
         led = values.gather(1, self.leader)
         return torch.where(self.sign > 0, led, 1 - led)
 
     def put(self, rows: Tensor, some: Settled) -> None:
-        """Write what is ``some`` to the examples ``rows``, in place."""
+        """Write the examples ``rows`` from ``some``, in place."""
         for own, new in zip(self[1:], some[1:], strict=True):
             own[rows] = new
         for name in self.energy.PER_EXAMPLE:
@@ -77,11 +66,11 @@ class Settled(NamedTuple):
 
 
 def settle_scores(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"]) -> Settled:
-    """The consequences of dominant weights for the largest score.
+    """Return the consequences of dominant weights for the largest score.
 
     Args:
         energy: in float64 on the CPU.
-        known: {0, 1, NaN}; these are settled, too.
+        known: {0, 1, NaN}; known labels are settled, too.
     """
     found = Settled.of(free_part(energy, known), known)
     for row in range(len(known)):
@@ -96,7 +85,7 @@ def _settle_score(found: Settled, row: int) -> None:
     while True:
         own, couplings = np.abs(unary), np.abs(pairwise)
         strongest, total = couplings.max(1), couplings.sum(1)
-        # The largest that dominates; −1 without weights.
+        # The largest dominant weight; −1 without weights.
         by_field = np.where(own >= total, own, -1)
         by_coupling = np.where(2 * strongest >= total + own, strongest, -1)
         dominant = np.maximum(by_field, by_coupling)
@@ -122,14 +111,14 @@ def _settle_score(found: Settled, row: int) -> None:
 
 
 def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], margin: float) -> Settled:
-    """The consequences of dominant fields for the least Σ_i [margin − m_i]_+.
+    """Return the consequences of dominant fields for the least Σ_i [margin − m_i]_+.
 
-    Against its field a label pays at least margin + |field| − its couplings, with it nothing where |field| −
-    couplings reach the margin; to flip it costs the others at most twice its couplings.
+    Against the field a label pays at least margin + |field| − couplings; with the field nothing if |field| −
+    couplings reach the margin. A flip costs the other labels at most twice the couplings.
 
     Args:
         energy: see :func:`settle_scores`.
-        known: {0, 1, NaN}; as these may pay, they keep their weights.
+        known: {0, 1, NaN}; known labels may pay, and keep their weights.
     """
     found = Settled.of(energy, known)
     for row in range(len(known)):
@@ -138,7 +127,6 @@ def settle_hinges(energy: PairwiseEnergy, known: Float[Tensor, "batch labels"], 
 
 
 def _settle_hinge(found: Settled, row: int, margin: float) -> None:
-    """Settle one example."""
     unary, pairwise = found.energy.unary[row].numpy(), found.energy.pairwise[row].numpy()
     known = found.known[row].numpy()
     while True:
@@ -158,12 +146,12 @@ ROUND_OFF = 1e-13
 
 
 class Roof(NamedTuple):
-    """Of each example of a batch.
+    """Roof duality of each example of a batch.
 
     Args:
         bound: (batch,), at least any labelling's score: the value of the local polytope.
-        persistent: (batch, labels), the spins that labels have in every best labelling, 0 where not decided.
-        spins: (batch, labels), a labelling that has them, improved by flips.
+        persistent: (batch, labels), the spins of labels in every best labelling, 0 if undecided.
+        spins: (batch, labels), a labelling with the persistent spins, improved by flips.
     """
 
     bound: np.ndarray
@@ -172,7 +160,7 @@ class Roof(NamedTuple):
 
 
 def roof(energy: PairwiseEnergy) -> Roof:
-    """The bound of roof duality, in float64 on the CPU.
+    """Return the bound of roof duality, in float64 on the CPU.
 
     Args:
         energy: in float64 on the CPU.
@@ -200,7 +188,7 @@ def roof(energy: PairwiseEnergy) -> Roof:
 
 
 def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-    """The spins that labels have in every best labelling of one example, 0 where not decided, (labels,).
+    """Return the spins of labels in every best labelling of one example, 0 if undecided, (labels,).
 
     Args:
         fields: (labels,).
@@ -213,7 +201,7 @@ def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
 
 
 def settle_persistent(settled: Settled) -> Settled:
-    """The model that is left of one where persistent labels are known, too."""
+    """Return the remaining model with persistent labels known, too."""
     energy = free_part(settled.energy, settled.known)
     persistent = torch.from_numpy(roof(energy).persistent)
     is_new = (persistent != 0) & settled.known.isnan()

@@ -1,9 +1,9 @@
-"""The value of the local polytope, and labels that it decides for certain, by a maximum flow.
+"""Value of the local polytope, and labels in every best labelling, by a maximum flow.
 
-Of models of pairs the linear programme of :mod:`~lmbm_torch.inference.relaxations.lp_relaxation` is a maximum
-flow of field through the pairs (:mod:`lmbm_torch.kernels.search.plain.roof_duality`), which takes a small
-part of the programme's time. It has a solution of 0, ½ and 1 alone; labels that are 0 or 1 there are so in
-every best labelling (Hammer, Hansen and Simeone, Roof duality, complementation and persistency, 1984).
+For models of pairs the linear programme of :mod:`~lmbm_torch.inference.relaxations.lp_relaxation` is a
+maximum flow of field through the pairs (:mod:`lmbm_torch.kernels.search.plain.roof_duality`), in a small part
+of the programme's time. The flow has a solution with values 0, ½ and 1 alone; every best labelling agrees
+with the labels at 0 or 1 (Hammer, Hansen and Simeone, Roof duality, complementation and persistency, 1984).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["decode"]
 
 @torch.no_grad()
 def decode(energy: PairwiseEnergy, *, known: Known | None = None) -> Decoding:
-    """MAP relaxed: ``bound`` is the value of the local polytope, at least any labelling's score.
+    """Return relaxed MAP: ``bound`` is the value of the local polytope, at least any labelling's score.
 
-    ``relaxed`` is a fractional labelling of that value: 0 or 1 for labels that every best labelling has so,
-    else ½. ``labels`` agree with it and are improved by single flips; ``objective`` is their score.
+    ``relaxed`` is a fractional labelling of the same value: 0 or 1 for labels of every best labelling, else
+    ½. ``labels`` agree with ``relaxed`` and are improved by single flips; ``objective`` is their score.
 
     Args:
         energy, known: see :func:`lmbm_torch.inference.relaxations.lp_relaxation.decode`.

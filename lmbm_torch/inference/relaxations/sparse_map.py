@@ -2,12 +2,12 @@
 
     max over distributions p(y) of  E[score(y)] − temperature/2 Σ_i E[s_i]²          (s = 2y − 1)
 
-The maximiser lies in the marginal polytope itself, not in a relaxation of it, and puts its probability on few
-labellings, at most one more than there are labels where scores are in general position. An active set of them
-grows by one MAP labelling at a time (Niculae, Martins, Blondel and Cardie, "SparseMAP: Differentiable sparse
-structured inference", ICML 2018, section 3 and appendix B; their ½ Σ over both values of each label is this
-term at temperature ½). Over the local polytope, for more labels than can be decoded exactly, the same
-programme is :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0``.
+The maximiser lies in the marginal polytope, not in a relaxation, and has few labellings: at most one more
+than labels for scores in general position. An active set grows by one MAP labelling at a time (Niculae,
+Martins, Blondel and Cardie, "SparseMAP: Differentiable sparse structured inference", ICML 2018, section 3 and
+appendix B; their ½ Σ over both values of each label is the term at temperature ½). Over the local polytope,
+for more labels than exact decoding allows, the same programme is
+:func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lmbm_torch.shapes import Float, Int
 
 __all__ = ["SparseMarginals", "marginals"]
 
-# Numbers below this share of the scores are zero for the active set, whose linear algebra is in float64.
+# Numbers below this share of the scores are 0 for the active set, with linear algebra in float64.
 ROUND_OFF = 1e-11
 
 
 @dataclass(frozen=True)
 class SparseMarginals:
-    """A distribution over a few labellings of each example.
+    """Distribution over a few labellings of each example.
 
     Args:
         labels: P(y_i = 1).
-        labellings: {0, 1}, those with a probability; examples with fewer of them end in zeros.
-        probabilities: of each labelling, 0 for the rows that only fill up.
+        labellings: {0, 1}, with positive probability; examples with fewer labellings end in zeros.
+        probabilities: of each labelling, 0 for filler rows.
         objective: E[score] − temperature/2 Σ_i E[s_i]².
         bound: no distribution's objective is larger.
         status: ``residual`` is bound − objective, ``num_iters`` counts calls of the decoder.
@@ -62,7 +62,7 @@ def marginals(
     tol: float = 1e-9,
     decoder: Callable[[PairwiseEnergy], Decoding] = exact.decode,
 ) -> SparseMarginals:
-    """The distribution that maximises E[score] − temperature/2 Σ_i E[s_i]².
+    """Return the distribution that maximises E[score] − temperature/2 Σ_i E[s_i]².
 
     Gradients flow from ``labels``, ``probabilities`` and ``objective`` to the energy's tensors; the search
     for the labellings runs on the CPU in float64.
@@ -70,11 +70,11 @@ def marginals(
     Args:
         energy: a Boltzmann machine.
         temperature: > 0, in units of the score; towards 0 the MAP labelling has all probability.
-        num_iters: calls of the decoder at most, each for all examples that have not converged.
-        tol: an example has converged once the bound is within this share of its scores' size.
-        decoder: energy → the labelling of largest score, and a bound on that; by default enumeration. With
-            one that falls short the result is optimal among what it found, and ``status.exact`` false unless
-            its bounds prove more.
+        num_iters: the largest number of calls of the decoder, each for all open examples.
+        tol: an example has converged once the bound is within this share of the scores' size.
+        decoder: energy → the labelling of largest score, with a bound; by default enumeration. With an
+            inexact decoder the result is optimal among the labellings found, and ``status.exact`` false
+            unless the bounds prove more.
 
     Raises:
         ValueError: an energy that the decoder refuses; a temperature or tolerance that is not a finite number
@@ -108,7 +108,7 @@ def marginals(
 
 @dataclass(frozen=True)
 class _ActiveSet:
-    """The labellings of one example that share its probability.
+    """Labellings of one example with positive probability.
 
     Args:
         spins: (labellings, labels), {−1, 1}.
@@ -122,18 +122,17 @@ class _ActiveSet:
 
     @property
     def mean(self) -> np.ndarray:
-        """E[s_i]."""
+        """Return E[s_i]."""
         return self.probabilities @ self.spins
 
     def holds(self, spins: np.ndarray) -> bool:
-        """Whether a labelling is among them."""
         return bool((self.spins == spins).all(1).any())
 
     def extended(self, spins: np.ndarray, score: float, temperature: float) -> _ActiveSet:
-        """With one labelling more, and those gone that have no probability then.
+        """Return the set with a further labelling, without labellings of probability 0.
 
-        Each step goes to the optimum on the affine hull, or along a direction in which the scores rise and
-        the mean spins do not change, as far as probabilities stay above 0; who gets there first leaves.
+        Each step goes to the optimum of the affine hull, or along a direction with rising scores and constant
+        mean spins, as far as probabilities stay above 0; the first labelling at 0 leaves.
         """
         all_spins = np.vstack([self.spins, spins])
         scores = np.append(self.scores, score)
@@ -154,10 +153,10 @@ class _ActiveSet:
 def _direction(
     spins: np.ndarray, scores: np.ndarray, probabilities: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, float]:
-    """The change of probabilities towards the optimum where these only need to sum to 1.
+    """Return the change of probabilities towards the optimum among probabilities that sum to 1.
 
     Returns:
-        The change, and how many times it may be made at most.
+        The change, and the largest multiple of the change.
     """
     count = len(scores)
     scores = scores - scores.mean()
@@ -182,11 +181,11 @@ def _search(
     tol: float,
     decoder: Callable[[PairwiseEnergy], Decoding],
 ) -> tuple[list[_ActiveSet], np.ndarray, np.ndarray, np.ndarray]:
-    """Grow each example's active set until no labelling would raise its objective.
+    """Grow each example's active set until no labelling would raise the objective.
 
     Returns:
-        The active sets, by how much their objectives may fall short, whether that is within the tolerance,
-        and the calls of the decoder.
+        The active sets, the largest shortfall of the objectives, whether within the tolerance, and the calls
+        of the decoder.
     """
     pairwise = energy.pairwise.detach().double().cpu()
     precise = PairwiseEnergy(energy.unary.detach().double().cpu(), pairwise)
@@ -200,7 +199,7 @@ def _search(
         rows = open_rows.tolist()
         mean = torch.tensor(np.array([active[row].mean for row in rows]), device="cpu")
         part = precise.select(open_rows)
-        # The objective's gradient: what each labelling adds to it at the present mean.
+        # The objective's gradient: the gain of each labelling at the present mean.
         best = decoder(part.add_unary(-2 * temperature * mean))
         shift = temperature * mean.sum(-1)
         labels = best.labels
@@ -222,11 +221,11 @@ def _search(
 
 
 class _Distribution(torch.autograd.Function):
-    """Scores of the active labellings → their probabilities, whose derivative the active set determines.
+    """Map from scores of the active labellings to probabilities, with the derivative by the active set.
 
-    While it stays the same, p solves an equality-constrained programme: its derivative by the scores is the
-    first block of the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (Niculae et al. 2018,
-    section 3.1).
+    With a constant active set p solves an equality-constrained programme: the derivative by the scores is the
+    first block of the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (Niculae et al. 2018, section
+    3.1).
     """
 
     @staticmethod
@@ -241,7 +240,7 @@ class _Distribution(torch.autograd.Function):
         labellings, found = ctx.saved_tensors
         there = (found > 0).double()
         spins = to_spins(labellings, torch.float64) * there[..., None]
-        # Rows that only fill up stand for themselves.
+        # Filler rows are independent.
         inner = ctx.temperature * spins @ spins.mT + torch.diag_embed(1 - there)
         above = torch.cat([inner, there[..., None]], -1)
         below = torch.cat([there, there.new_zeros(len(there), 1)], -1)

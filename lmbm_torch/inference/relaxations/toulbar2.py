@@ -1,10 +1,10 @@
-"""A process of toulbar2's own: run as a file, with the descriptor of a connection as argument.
+"""Worker process of toulbar2: run as a file, with the descriptor of a connection as argument.
 
 Each problem comes as the bytes of two float64 arrays, fields (labels) and couplings (labels, labels), both
-within [−1, 1]; an answer is the bytes of one: the lower bound on the loss, the loss, infinite without a
-labelling, the number of nodes, and the labelling. A search ends early, with the best of both so far, at the
-signal that toulbar2's own time limit sends. The process is over as soon as the other end of the connection is
-closed.
+within [−1, 1]; an answer is the bytes of one array: the lower bound of the loss, the loss, infinite without a
+labelling, the number of nodes, and the labelling. A search ends early, with the best labelling and bound so
+far, at the signal of toulbar2's own time limit. The process ends as soon as the other end of the connection
+is closed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy as np
 from pytoulbar2 import CFN, pytb2  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
 SPINS = np.array([-1.0, 1.0])
-# Seconds of processor time after which toulbar2 would end by itself: as good as never.
+# Seconds of CPU time after which toulbar2 would end by itself.
 NEVER = 10**8
 
 
 def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarray:
-    """The answer to one problem."""
+    """Return the answer to one problem."""
     pytb2.init()
     network = CFN(resolution=decimals)
     network.AddVariables(len(fields), "y", 0, 1)
@@ -42,10 +42,10 @@ def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarra
 
 
 def serve(connection: Connection, decimals: int) -> None:
-    """Answer problems until the other end is closed."""
-    # Ctrl-C reaches every process of a terminal; the one that asked decides what becomes of it.
+    """Report answers to problems until the other end is closed."""
+    # Ctrl-C reaches every process of a terminal; the calling process decides about this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Until toulbar2 listens to it, it would end this process.
+    # Before toulbar2 listens, the signal would end this process.
     signal.signal(signal.SIGVTALRM, signal.SIG_IGN)
     fcntl.fcntl(connection.fileno(), fcntl.F_SETOWN, os.getpid())
     flags = fcntl.fcntl(connection.fileno(), fcntl.F_GETFL)
@@ -56,7 +56,7 @@ def serve(connection: Connection, decimals: int) -> None:
             couplings = np.frombuffer(connection.recv_bytes()).reshape(len(fields), -1)
         except EOFError:
             return
-        # No Python runs during a search: where the other end is closed meanwhile, SIGIO ends this process.
+        # No Python code runs during a search: SIGIO ends this process if the other end is closed.
         fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
         answer = None if connection.poll() else solve(fields, couplings, decimals)
         fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags)

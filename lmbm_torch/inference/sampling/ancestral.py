@@ -1,8 +1,7 @@
-"""Ancestral sampling of directed models: each label drawn given the labels before it.
+"""Ancestral sampling of directed models: each label drawn given the labels before.
 
-What samples say of a network whose couplings all examples share.
-
-All examples' samples are made from the same random numbers: no answer depends on the others of its batch.
+If all examples share the couplings, the samples of all examples come from the same random numbers: no answer
+depends on the other examples of the batch.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ __all__ = ["marginals", "next_field", "sample"]
 
 
 def is_for(energy: object) -> bool:
-    """Whether an energy is such a network, on the CPU."""
+    """Return whether an energy is a belief network with shared parents and without cliques, on the CPU."""
     return (
         isinstance(energy, DirectedEnergy)
         and energy.device.type == "cpu"
@@ -40,7 +39,9 @@ def is_for(energy: object) -> bool:
 def labellings_of_most_f1(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best labelling of each example, (batch, labels), its mean F1 against the samples, and its error."""
+    """Return the best labelling of each example, (batch, labels), the mean F1 against the samples, and the
+    error.
+    """
     search = kernels("sampling.most_f1", "decoding for F1 by samples")
     answers: Answers = search.labellings_of_most_f1(_network(energy), _noise(energy, num_samples, generator))
     labels = torch.from_numpy(answers.labels).long()[:, energy.positions]
@@ -51,7 +52,7 @@ def labellings_of_most_f1(
 def mean_chances(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """The means of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and their standard errors."""
+    """Return the means of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and the standard errors."""
     draw = kernels("sampling.chances", "sampling of marginals")
     chances: Chances = draw.mean_chances(_network(energy), _noise(energy, num_samples, generator))
     error = (torch.from_numpy(chances.variance) / (num_samples - 1)).sqrt()
@@ -66,7 +67,7 @@ def _noise(energy: DirectedEnergy, num_samples: int, generator: torch.Generator 
 
 
 def _network(energy: DirectedEnergy) -> Network:
-    """Spins as labels: log-odds are twice the fields, and a parent's spin moves them by two."""
+    """Return the belief network over {0, 1}: log-odds are twice the fields."""
     ordered = energy.in_order()
     parents = ordered.parents.double().numpy()
     parent, child = np.nonzero(parents.T)
@@ -84,7 +85,7 @@ _FEW = 0.1
 def next_field(
     energy: DirectedEnergy, spins: Float[Tensor, "*samples _batch earlier"]
 ) -> Float[Tensor, "*samples batch"]:
-    """The local field of the label at position t, given the t spins before it.
+    """Return the local field of the label at position t, given the t spins before.
 
     Args:
         energy: a model whose ordering is 0 … K − 1 (:meth:`DirectedEnergy.in_order`).
@@ -106,7 +107,7 @@ def next_field(
 def sample(
     energy: DirectedEnergy | SequentialEnergy, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Independent draws from P(y) = Π_i P(y_i | y_pa(i)), labels in {0, 1}, or class indices, as int64.
+    """Draw independent labellings from P(y) = Π_i P(y_i | y_pa(i)), {0, 1} or class indices, as int64.
 
     Args:
         energy: a directed model, on any device.
@@ -135,12 +136,12 @@ def sample(
 def marginals(
     energy: DirectedEnergy, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Marginals:
-    """P(y_i = 1) as the mean over samples of P(y_i = 1 | y_pa(i)) = σ(2 z_i), with its standard error.
+    """Return P(y_i = 1) as the mean over samples of P(y_i = 1 | y_pa(i)) = σ(2 z_i), with the standard error.
 
     The mean of the conditional probabilities (Rao–Blackwell) never varies more than the mean of the sampled
-    bits, and is free of sampling error for labels without parents. The log partition is 0, that of any
-    directed model; ``status.residual`` is an example's largest standard error. On the CPU examples that
-    share their parents share the random numbers of their samples, too.
+    bits, and has no sampling error for labels without parents. The log partition is 0, as for any directed
+    model; ``status.residual`` is an example's largest standard error. On the CPU examples with shared parents
+    share the random numbers.
 
     Args:
         energy: a directed model, on any device.
@@ -167,7 +168,6 @@ def marginals(
 def _mean_chances(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """The means of P(y_i = 1 | y_pa(i)), (batch, labels), and their standard errors."""
     mean = torch.zeros_like(energy.unary)
     squares = torch.zeros_like(energy.unary)
     drawn = 0
@@ -186,7 +186,7 @@ def _mean_chances(
 def _draws(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Chunks of samples as P(y_i = 1 | y_pa(i)) and y_i, each (samples, batch, positions in the ordering)."""
+    """Yield chunks of P(y_i = 1 | y_pa(i)) and y_i, each (samples, batch, positions)."""
     settle()
     ordered = energy.in_order()
     parents = _few_parents(ordered)
@@ -207,9 +207,9 @@ def _draws(
 
 
 def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
-    """The parents that each label sees, by position, and their weights; None where they are many.
+    """Return the parents of each label, by position, and the weights; None for many parents.
 
-    On a device, too: to ask which they are would wait for it.
+    None on a GPU, too, where a check would wait for the device.
     """
     parents = ordered.parents
     if parents.device.type != "cpu" or parents.ndim > 2 or ordered.clique_weight is not None:
@@ -223,9 +223,9 @@ def _few_parents(ordered: DirectedEnergy) -> list[tuple[Tensor, Tensor]] | None:
 def _label_by_label(
     energy: SequentialEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Draws of a model that is asked once a label for all samples together."""
-    rows = torch.arange(energy.batch_size, device="cpu").repeat(num_samples)
-    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64, device="cpu")
+    """Return draws of a sequential model, one call a label for all samples."""
+    rows = torch.arange(energy.batch_size).repeat(num_samples)
+    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64)
     for position in range(energy.num_labels):
         probability = energy.log_conditional(position, rows, values[:, :position]).exp()
         values[:, position] = torch.multinomial(probability, 1, generator=generator)[:, 0]

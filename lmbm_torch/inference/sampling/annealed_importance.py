@@ -1,9 +1,9 @@
 """Annealed importance sampling, forward and reverse: likelihoods of restricted Boltzmann machines.
 
-Forward, chains go from an energy whose partition function is known to the one that is asked about: an
-unbiased estimate of its partition function, whose logarithm is low on average, so that log-likelihoods come
-out too high. Reverse, chains go from given labels back to the first energy: log-likelihoods come out too low.
-:mod:`~lmbm_torch.inference.sampling.log_likelihood` puts the two side by side.
+Forward chains go from an energy with a known partition function to the energy in question: an unbiased
+estimate of the partition function, whose logarithm is low on average; log-likelihoods are then too high.
+Reverse chains go from given labels back to the first energy; log-likelihoods are then too low.
+:mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.results import Estimate
 from lmbm_torch.inference.sampling.annealing import Stretch, check_path, stretches
-from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Float, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
@@ -46,26 +46,27 @@ def estimate(
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
 ) -> Estimate[Tensor]:
-    """log Z = log Z_0 + log E[w], where a chain of weight w follows the energy from one without coupling.
+    """Return log Z = log Z_0 + log E[w], with chains of weight w from an uncoupled energy.
 
-    Z_0 is that one's. At step k of T, a chain's log w grows by what −free_energy(v) gains as the energy goes
-    from (k − 1)/T to k/T of its way, and then v takes a Gibbs step at k/T (Neal 2001; Salakhutdinov and
-    Murray 2008). w is unbiased for Z/Z_0 whatever the number of temperatures and the path.
+    Z_0 belongs to the uncoupled energy. At step k of T, a chain's log w grows by the increase of
+    −free_energy(v) as the energy goes from (k − 1)/T to k/T of the path, and then v takes a Gibbs step at k/T
+    (Neal 2001; Salakhutdinov and Murray 2008). w is unbiased for Z/Z_0 whatever the number of temperatures
+    and the path.
 
-    The standard error knows only of what the chains have seen. Where most of Z lies in few states that the
-    biases alone hardly ever visit, all chains may miss them and agree: a machine trained on images came out
-    lower by 20 nats without ``base`` than with it, at standard errors below 1.
+    The standard error reflects only states that the chains have visited. If most of Z lies in few states that
+    the biases alone hardly ever visit, all chains may miss the states and agree: a model trained on images
+    came out lower by 20 nats without ``base`` than with ``base``, at standard errors below 1.
 
     Args:
         energy: a bipartite energy, on any device.
         num_chains: independent chains for each example, at least 2.
-        num_temperatures: T, the steps from no coupling to all of it, shared out evenly along the path.
+        num_temperatures: T, the steps from no coupling to full coupling, evenly distributed along the path.
         generator: the source of randomness, on the energy's device; by default torch's own.
-        known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free ones.
-        base: log-odds of the visible units where the chains begin, best those of their frequencies in the
-            data, beside hidden units that are fair coins; by default the energy's own biases on both sides.
-        path: energies that the chains pass on their way, in order, such as those of the same model earlier
-            in its training; by default they go straight from the first energy to the last.
+        known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
+        base: log-odds of the visible units at the start, best of their frequencies in the data, with hidden
+            units at ½; by default the energy's own biases on both sides.
+        path: energies along the way, in order, such as the same model earlier in the training; by default a
+            straight path.
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; fewer than 2 chains, or fewer
@@ -101,23 +102,28 @@ def reverse(
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
 ) -> Estimate[Tensor]:
-    """log p(v) = log f(v) − log Z_0 + log E[1/w], where a chain of weight w goes from v back to no coupling.
+    """Return log p(v) = log f(v) − log Z_0 + log E[1/w], where a chain of weight w goes from v back to no
+    coupling.
 
     RAISE (Burda, Grosse and Salakhutdinov 2015): the chains of :func:`estimate` backwards, f = exp(−free
-    energy). E[f(v)/(w Z_0)] is the probability with which a chain of :func:`estimate` ends at v, whatever
-    the number of temperatures. The mean logarithm over chains is therefore below that probability's, and
-    that is below log p(v) on average over the model's own samples: as a mean over examples that the model
-    has not seen, a lower bound as far as they resemble its samples. It is none for every single v, whose
-    probability of being reached may be larger than p(v). More temperatures bring the two together.
+    energy). E[f(v)/(w Z_0)]
+    is the probability that a chain of :func:`estimate` ends at v, whatever the number of temperatures. The
+    mean logarithm over
+    chains is therefore below the logarithm of this probability, which is below log p(v) on average over the
+    model's own samples:
+    as a mean over unseen examples, a lower bound as far as the examples resemble the model's samples. For a
+    single v the bound
+    need not hold: the probability of reaching v may be larger than p(v). More temperatures bring the two
+    together.
 
     Args:
         energy: a bipartite energy, on any device.
         labels: v, {0, 1}, one row for each example.
-        num_chains: independent chains for each example, at least 2; more of them raise the estimate.
-        num_temperatures, generator, base, path: see :func:`estimate`, in whose order the path is given.
+        num_chains: independent chains for each example, at least 2; more chains raise the estimate.
+        num_temperatures, generator, base, path: see :func:`estimate`, with the same order of the path.
 
     Raises:
-        ValueError: the same as :func:`estimate`; labels of another shape or with other values.
+        ValueError: see :func:`estimate`; labels of another shape or with other values.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)
@@ -147,7 +153,7 @@ def _check_chains(num_chains: int) -> None:
 def _annealing(
     energy: BipartiteEnergy, base: Tensor | None, path: Sequence[BipartiteEnergy], num_temperatures: int
 ) -> list[Stretch]:
-    """The way from an energy without coupling to this one, after all checks of both."""
+    """Check the input, and return the path from an uncoupled energy to this energy."""
     energy.check_values()
     if base is not None:
         check_shape("base", base, 1 if len(base) == 1 else energy.batch_size, energy.num_visible)
@@ -164,7 +170,7 @@ def _annealing(
 
 
 def _log_mean(log_weights: Float[Tensor, "chains batch"]) -> tuple[Tensor, Tensor, Tensor]:
-    """log of the mean weight, its standard error, and the effective number of chains."""
+    """Return the log of the mean weight, the standard error, and the effective number of chains."""
     relative = (log_weights - log_weights.amax(0)).exp()
     return (
         log_weights.logsumexp(0) - math.log(len(log_weights)),
@@ -174,7 +180,7 @@ def _log_mean(log_weights: Float[Tensor, "chains batch"]) -> tuple[Tensor, Tenso
 
 
 def _log_partition_of_biases(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:
-    """log Z of an energy without coupling."""
+    """Return log Z of an energy without coupling."""
     visible = softplus(energy.visible)
     if known is not None:
         visible = torch.where(known.isnan(), visible, known.nan_to_num().to(energy.dtype) * energy.visible)

@@ -1,4 +1,4 @@
-"""Paths of restricted Boltzmann machines, from one without coupling to the one that is asked about."""
+"""Paths of restricted Boltzmann machines, from an uncoupled energy to the energy in question."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Float
-
-__all__ = ["Stretch", "between", "check_path", "stretches", "uncoupled"]
 
 Fields = tuple[Tensor, Tensor]
 
 
 def between(first: BipartiteEnergy, last: BipartiteEnergy, share: float) -> BipartiteEnergy:
-    """The energy at a share of the way from one to another: between their distributions, geometrically."""
+    """Return the energy at a share of the way between two energies, a geometric mean of distributions."""
     return BipartiteEnergy(
         first.visible.lerp(last.visible, share),
         first.hidden.lerp(last.hidden, share),
@@ -29,7 +27,7 @@ def between(first: BipartiteEnergy, last: BipartiteEnergy, share: float) -> Bipa
 
 
 def uncoupled(energy: BipartiteEnergy, base: Float[Tensor, "#batch visible"] | None) -> BipartiteEnergy:
-    """The energy without its coupling; with ``base`` for visible biases, and hidden ones of 0, if given."""
+    """Return the energy without coupling; with ``base`` as visible biases and hidden biases of 0."""
     coupling = torch.zeros_like(energy.coupling)
     if base is None:
         return replace(energy, coupling=coupling)
@@ -37,10 +35,10 @@ def uncoupled(energy: BipartiteEnergy, base: Float[Tensor, "#batch visible"] | N
 
 
 def check_path(energy: BipartiteEnergy, path: Sequence[BipartiteEnergy]) -> None:
-    """Refuse energies of other sizes, dtypes or devices than ``energy``, or with values that it may not have.
+    """Refuse energies of other sizes, dtypes or devices than ``energy``, or with values that are not finite.
 
     Raises:
-        ValueError: there is one.
+        ValueError: an energy of the path is refused.
     """
     for place, each in enumerate(path):
         for name in ("visible", "hidden", "coupling"):
@@ -52,13 +50,13 @@ def check_path(energy: BipartiteEnergy, path: Sequence[BipartiteEnergy]) -> None
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a path: first + share · rise, at evenly spaced shares from 0 to 1.
+    """Part of a path: first + share · rise, at evenly spaced shares from 0 to 1.
 
     Args:
-        first: where it begins.
-        rise: its end less its beginning.
-        num_steps: so many shares above 0.
-        starts_uncoupled: ``first`` has no coupling, which saves its matrix products.
+        first: the first energy.
+        rise: the last energy less the first.
+        num_steps: the number of shares above 0.
+        starts_uncoupled: ``first`` has no coupling, which saves matrix products.
     """
 
     first: BipartiteEnergy
@@ -67,18 +65,18 @@ class Stretch:
     starts_uncoupled: bool
 
     def shares(self) -> list[tuple[float, float]]:
-        """The share before and the one after each step, from the beginning on."""
+        """Return the shares before and after each step, in order."""
         return list(pairwise(step / self.num_steps for step in range(self.num_steps + 1)))
 
     def fields(self, visible: Float[Tensor, "*chains batch visible"]) -> Fields:
-        """Of the hidden units: at the beginning, and what is added along the way."""
+        """Return the hidden units' fields at the start, and the increase along the way."""
         first = self.first.hidden if self.starts_uncoupled else self.first.hidden_fields(visible)
         return first, self.rise.hidden_fields(visible)
 
     def gain(
         self, visible: Float[Tensor, "*chains batch visible"], fields: Fields, hotter: float, colder: float
     ) -> Float[Tensor, "*chains batch"]:
-        """By how much −free_energy(v) grows from one share to another."""
+        """Return the increase of −free_energy(v) between two shares."""
         first, risen = fields
         after, before = (softplus(torch.add(first, risen, alpha=share)) for share in (colder, hotter))
         by_hidden = (after - before).sum(-1)
@@ -87,7 +85,7 @@ class Stretch:
     def gibbs_step(
         self, hidden_fields: Fields, share: float, generator: torch.Generator | None
     ) -> Float[Tensor, "*chains batch visible"]:
-        """Visible units drawn given hidden ones, which are drawn by their fields, at a share."""
+        """Return visible units drawn given hidden units, which are drawn by the fields, at a share."""
         first, risen = hidden_fields
         hidden = draw(torch.sigmoid(torch.add(first, risen, alpha=share)), generator)
         biases = self.first.visible.add(self.rise.visible, alpha=share)
@@ -104,7 +102,7 @@ def stretches(
     path: Sequence[BipartiteEnergy],
     num_steps: int,
 ) -> list[Stretch]:
-    """The way from no coupling along a path to an energy, steps shared out evenly among its parts."""
+    """Return the path from no coupling to an energy, with steps evenly distributed among the parts."""
     knots = [uncoupled(energy, base), *path, energy]
     count = len(knots) - 1
     return [

@@ -1,7 +1,12 @@
-"""Block Gibbs sampling of Boltzmann machines: at once, all labels that are not coupled among each other."""
+"""Block Gibbs sampling of Boltzmann machines: at once, all labels without a coupling among each other.
+
+A sparse graph has few blocks, a grid two, a complete graph one for each label.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict, Unpack, overload
 
@@ -9,14 +14,105 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies.pairwise import from_others
 from lmbm_torch.inference.common.given import check_start, clamp
 from lmbm_torch.inference.results import BipartiteSamples
-from lmbm_torch.inference.sampling.label_blocks import draw, sweep, uncoupled
-from lmbm_torch.shapes import Int, Known, Shaped
+from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
-__all__ = ["draw", "sample"]
+__all__ = ["sample"]
+
+
+def draw(probabilities: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draw {0, 1} in the probabilities' dtype, each 1 with the given probability.
+
+    Uniform numbers are drawn and compared: on a CPU torch.bernoulli takes five times as long, longer than the
+    matrix product behind the probabilities.
+    """
+    uniform = torch.rand(
+        probabilities.shape, generator=generator, dtype=probabilities.dtype, device=probabilities.device
+    )
+    return uniform.lt_(probabilities)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Labels without a coupling among each other in any example.
+
+    Args:
+        index: the labels.
+        unary: of the labels.
+        pairwise: couplings with all labels, one matrix for each example or one for all.
+        known: {0, 1, NaN}, of the labels; None if no label is known.
+    """
+
+    index: Int[Tensor, " block"]
+    unary: Float[Tensor, "batch block"]
+    pairwise: Float[Tensor, "block labels"] | Float[Tensor, "batch block labels"]
+    known: Shaped[Tensor, "batch block"] | None
+
+    def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
+        """Return the known values, else σ(2 z_i), the chance of 1 given the other labels or means."""
+        fields = self.unary + from_others(self.pairwise, to_spins(labels))
+        return clamp(torch.sigmoid(2 * fields), self.known)
+
+
+def sweep(
+    energy: PairwiseEnergy | BipartiteEnergy, known: Known | None
+) -> Callable[[Tensor, Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]:
+    """Return an update of all units once, each block with the last values of all others.
+
+    Returns:
+        Labels (or means) and a function of a block's probabilities → the labels after the sweep, and the
+        hidden units of a bipartite energy; for a Boltzmann machine the labels again.
+    """
+    if isinstance(energy, BipartiteEnergy):
+
+        def both_sides(visible: Tensor, draw: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+            hidden = draw(energy.hidden_given_visible(visible))
+            return clamp(draw(energy.visible_given_hidden(hidden)), known), hidden
+
+        return both_sides
+    blocks = uncoupled_blocks(energy, known)
+
+    def every_block(labels: Tensor, draw: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        labels = labels.clone()
+        for block in blocks:
+            labels[..., block.index] = draw(block.expected(labels))
+        return labels, labels
+
+    return every_block
+
+
+def uncoupled(energy: PairwiseEnergy | BipartiteEnergy) -> Float[Tensor, "batch labels"]:
+    """Return the chance of each label to be 1 without couplings."""
+    return torch.sigmoid(2 * energy.unary if isinstance(energy, PairwiseEnergy) else energy.visible)
+
+
+def uncoupled_blocks(energy: PairwiseEnergy, known: Known | None) -> list[Block]:
+    """Return all labels in blocks, each label in the first block without a coupling to the label."""
+    coupled = energy.pairwise != 0
+    rows = (coupled if coupled.ndim == 2 else coupled.any(0)).cpu()
+    blocks: list[list[int]] = []
+    # The labels that each block is coupled with.
+    reach: list[Tensor] = []
+    for label in range(energy.num_labels):
+        free = next((place for place, reached in enumerate(reach) if not reached[label]), len(blocks))
+        if free == len(blocks):
+            blocks.append([])
+            reach.append(torch.zeros_like(rows[0]))
+        blocks[free].append(label)
+        reach[free] |= rows[label]
+    return [
+        Block(
+            index=index,
+            unary=energy.unary[:, index],
+            pairwise=energy.pairwise[..., index, :],
+            known=None if known is None else known[:, index],
+        )
+        for index in (torch.tensor(block, device=energy.device) for block in blocks)
+    ]
 
 
 class _Options(TypedDict, total=False):
@@ -39,24 +135,24 @@ def sample(
     generator: torch.Generator | None = None,
     known: Known | None = None,
 ) -> Int[Tensor, "*chains batch labels"] | BipartiteSamples:
-    """The last of ``num_steps`` sweeps over all labels, each drawn given the others, in every chain.
+    """Draw the last of ``num_steps`` sweeps over all labels, each label given the others, in every chain.
 
     Of a bipartite energy a step draws h from p(h | v), then v from p(v | h)
-    (belief_propagation_in_crbms_2017, Equation 3 and what follows it). CD-k starts from the training labels
-    and takes k steps; persistent CD goes on from the chains that the last call returned.
+    (belief_propagation_in_crbms_2017, Equation 3). CD-k starts from the training labels and takes k steps;
+    persistent CD continues the chains of the last call.
 
     Args:
-        energy: a Boltzmann machine, restricted or not, on any device; the labels of a bipartite one are its
+        energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
             visible units.
-        num_steps: times that every label is drawn.
-        init: {0, 1}, the labels to start from, with any number of chains for each example in leading axes; by
-            default one chain each, drawn as if nothing were coupled.
+        num_steps: the number of draws of every label.
+        init: {0, 1}, the first labels, with any number of chains for each example in leading axes; by default
+            one chain each, drawn without couplings.
         generator: the source of randomness, on the energy's device; by default torch's own.
-        known: {0, 1, NaN}, NaN for a free label; the others stay as they are.
+        known: {0, 1, NaN}, NaN for a free label; known labels stay unchanged.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_steps`` below 1;
-            ``known`` or ``init`` of another shape or with other values, or against each other.
+            ``known`` or ``init`` of another shape or with other values, or in contradiction.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

@@ -11,8 +11,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_device, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Estimate, LogLikelihoodBounds
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.sampling import annealed_importance
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door
@@ -34,31 +34,31 @@ def bounds(
     base: Float[Tensor, "#batch visible"] | None = None,
     path: Sequence[BipartiteEnergy] = (),
 ) -> LogLikelihoodBounds:
-    """The mean log-likelihood of labels under one machine.
+    """Return the mean log-likelihood of labels under one model.
 
-    Exact where one side of the machine has at most 22 units. Else upper = mean(log f(v)) − log Z, with log Z
-    by :func:`annealed_importance.estimate <lmbm_torch.inference.sampling.annealed_importance.estimate>`, low
-    on average, and lower the same with the log Z that :func:`annealed_importance.reverse
-    <lmbm_torch.inference.sampling.annealed_importance.reverse>` finds from some of the examples, high on
-    average as far as they resemble the machine's samples. log f(v) is exact, and taken over all examples.
+    Exact if one side of the model has at most 22 units. Else upper = mean(log f(v)) − log Z, with log Z by
+    :func:`annealed_importance.estimate <lmbm_torch.inference.sampling.annealed_importance.estimate>`, low on
+    average, and lower the same with the log Z of :func:`annealed_importance.reverse
+    <lmbm_torch.inference.sampling.annealed_importance.reverse>` from some of the examples, high on average as
+    far as the examples resemble the model's samples. log f(v) is exact, over all examples.
 
     Args:
-        energy: a batch of one example, since the labels' machine is the same for all.
+        energy: a batch of one example, since all labels share the model.
         labels: {0, 1}.
         num_chains: of the forward estimate, at least 2.
         num_temperatures, generator, base, path: of both; see :mod:`annealed_importance
             <lmbm_torch.inference.sampling.annealed_importance>`.
-        num_examples: of ``labels``, drawn at random, for the reverse estimate; all of them if they are fewer.
-            At least 2; its standard error is that of a mean over them.
+        num_examples: of ``labels``, drawn at random, for the reverse estimate; at least 2, at most all. The
+            standard error is that of a mean over the examples.
         chains_per_example: of the reverse estimate, at least 2.
 
     Returns:
-        The effective sizes are those of the forward chains, and the mean over the examples of those of the
-        chains of each.
+        The effective sizes are those of the forward chains, and the mean over the examples of those of each
+        example's chains.
 
     Raises:
         ValueError: an energy of several examples; labels of another shape or with other values; a number
-            below 2; what the two estimates refuse.
+            below 2; input that one of the estimates refuses.
     """
     energy.check_values()
     if energy.batch_size != 1:
@@ -105,5 +105,5 @@ def _some(labels: Tensor, count: int, generator: torch.Generator | None) -> Tens
 
 
 def _repeated(energy: BipartiteEnergy, count: int) -> BipartiteEnergy:
-    """The only example, so many times, without copies."""
+    """Return the only example ``count`` times, without copies."""
     return BipartiteEnergy(energy.visible.expand(count, -1), energy.hidden.expand(count, -1), energy.coupling)

@@ -1,4 +1,4 @@
-"""Parallel tempering of restricted Boltzmann machines: chains at easier energies lend their states."""
+"""Parallel tempering of restricted Boltzmann machines: chains at easier energies exchange states."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_device, check_finite, check_labels, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.results import TemperedSamples
+from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.inference.sampling.annealing import between, check_path, uncoupled
-from lmbm_torch.inference.sampling.label_blocks import draw
+from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Bool, Float, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
@@ -23,11 +23,11 @@ States = Float[Tensor, "replicas rows visible"]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Machines that share their examples, stacked: rows are the chains of all examples, one after another.
+    """Models with the same examples, stacked: rows are the chains of all examples, one after another.
 
     Args:
         visible, hidden: log-potentials.
-        coupling: theirs.
+        coupling: of each model.
     """
 
     visible: Float[Tensor, "replicas _ visible"]
@@ -36,7 +36,7 @@ class Ladder:
 
     @classmethod
     def of(cls, energies: Sequence[BipartiteEnergy], num_chains: int) -> Ladder:
-        """Energies of the same batch of examples, each with so many chains."""
+        """Return the ladder of energies of the same batch, each with ``num_chains`` chains."""
         visible, hidden, coupling = (
             torch.stack([getattr(energy, name) for energy in energies])
             for name in ("visible", "hidden", "coupling")
@@ -46,25 +46,25 @@ class Ladder:
         return cls(visible, hidden, coupling)
 
     def hidden_fields(self, visible: States, machines: slice = slice(None)) -> Tensor:
-        """Of some of the machines, each given the states of one replica."""
+        """Return the hidden fields of some of the models, each given the states of one replica."""
         return torch.baddbmm(self.hidden[machines], visible, self.coupling[machines])
 
     def gibbs_step(self, fields: Tensor, generator: torch.Generator | None) -> States:
-        """Visible units drawn given hidden ones, which are drawn by their fields."""
+        """Return visible units drawn given hidden units, which are drawn by the fields."""
         hidden = draw(torch.sigmoid(fields), generator)
         return draw(torch.sigmoid(torch.baddbmm(self.visible, hidden, self.coupling.mT)), generator)
 
     def exchange(
         self, visible: States, fields: Tensor, first: int, generator: torch.Generator | None
     ) -> tuple[States, Tensor, Bool[Tensor, "pairs rows"]]:
-        """Neighbours swap their states by the rule of Metropolis, every second pair from ``first`` on.
+        """Return the states after Metropolis swaps of every second pair of neighbours from ``first`` on.
 
         Returns:
-            The states, their fields under the machines that have them now, and which swaps were accepted.
+            The states, the hidden fields of the new states, and the accepted swaps.
         """
         pairs = (len(visible) - first) // 2
         hot, cold = slice(first, first + 2 * pairs, 2), slice(first + 1, first + 2 * pairs, 2)
-        # Fields of the machine's own state, and of its neighbour's.
+        # Fields of the model's own state, and of the neighbour's state.
         of_hot, of_cold = (
             self.hidden_fields(visible[other], own) for own, other in ((hot, cold), (cold, hot))
         )
@@ -84,7 +84,7 @@ class Ladder:
         return moved, moved_fields, accepted
 
     def _log_weight(self, machines: slice, visible: States, fields: Tensor) -> Float[Tensor, "pairs rows"]:
-        """−free_energy(v), given the fields of the hidden units."""
+        """Return −free_energy(v), given the fields of the hidden units."""
         return (visible * self.visible[machines]).sum(-1) + softplus(fields).sum(-1)
 
 
@@ -98,26 +98,26 @@ def sample(
     num_chains: int = 1,
     init: Shaped[Tensor, "replicas chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
-) -> TemperedSamples:
-    """The last of ``num_steps`` steps of one replica at each energy of a path and one at the energy itself.
+) -> BipartiteSamples:
+    """Draw the last of ``num_steps`` steps of one replica at each energy of a path and one at the energy.
 
-    In a step every replica draws its hidden units and then its visible ones, and every second pair of
-    neighbours a, b swaps its visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),
-    f = exp(−free energy), the even pairs and the odd ones in turn. Energies that differ by temperature give
-    parallel tempering (Desjardins et al. 2010), those of a model's training trajectory tempering (Béreux et
-    al. 2024).
+    In a step every replica draws the hidden units and then the visible units, and every second pair of
+    neighbours a, b swaps the visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),
+    f = exp(−free energy), the even pairs and the odd pairs in turn. Energies that differ by temperature give
+    parallel tempering (Desjardins et al. 2010), energies of a model's training trajectory tempering (Béreux
+    et al. 2024).
 
     Args:
         energy: a bipartite energy, on any device.
         num_steps: of all replicas; even pairs are proposed first.
-        path: energies from an easy one to the neighbour of ``energy``, such as :func:`path_from_base`.
-        num_chains: for each example; ``init`` says it where it is given.
-        init: {0, 1}, the states of all replicas to start from, those of ``energy`` last; by default drawn as
-            if nothing were coupled.
+        path: energies from an easy energy to the neighbour of ``energy``, such as :func:`path_from_base`.
+        num_chains: for each example; ``init`` decides, if given.
+        init: {0, 1}, the first states of all replicas, those of ``energy`` last; by default drawn without
+            couplings.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: NaN or infinity in the energy or along the path; a count below 1; an empty path, or one
+        ValueError: NaN or infinity in the energy or along the path; a count below 1; an empty path, or a path
             of other sizes, dtypes or devices; ``init`` of another shape or with other values.
     """
     energy.check_values()
@@ -152,19 +152,19 @@ def sample(
             accepted[first::2] += swaps.to(accepted).mean(-1)
             proposed[first::2] += 1
     states = visible.long().unflatten(1, (num_chains, energy.batch_size))
-    return TemperedSamples(states, accepted / proposed)
+    return BipartiteSamples(states, swap_rate=accepted / proposed)
 
 
 def path_from_base(
     energy: BipartiteEnergy, count: int, base: Float[Tensor, "#batch visible"] | None = None
 ) -> list[BipartiteEnergy]:
-    """So many energies on the straight way from one without coupling to ``energy``, evenly spaced.
+    """Return ``count`` energies on the straight path from an uncoupled energy to ``energy``, evenly spaced.
 
     Args:
-        energy: where the way leads; not among them.
-        count: of energies, the uncoupled one included.
-        base: log-odds of the visible units where the way begins, beside hidden units that are fair coins; by
-            default the energy's own biases on both sides.
+        energy: the end of the path, not included.
+        count: the number of energies, the uncoupled energy included.
+        base: log-odds of the visible units at the start, with hidden units at ½; by default the energy's own
+            biases on both sides.
 
     Raises:
         ValueError: a count below 1; a ``base`` of another shape, dtype or device, or not finite.

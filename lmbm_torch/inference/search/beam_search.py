@@ -1,9 +1,9 @@
 """Beam search in topological order; with a width of 1, the greedy decoding of a classifier chain.
 
-At every label a prefix is continued first with the value its local field asks for (1 where the field is 0),
-and among equally good continuations the earlier ones stay. A label's loss is never negative, so the cheapest
-prefix that was ever dropped bounds every labelling that was not looked at: where the labelling found costs
-no more than that, it is proven optimal.
+At every label a prefix is continued first with the value preferred by the local field (1 for a field of 0),
+and among equally good continuations the earlier stay. A label's loss is never negative: the cheapest dropped
+prefix bounds every unvisited labelling. If the labelling found costs no more, the labelling is proven
+optimal.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["decode", "decode_hinge"]
 def decode(
     energy: DirectedEnergy | SequentialEnergy, width: int = 1, *, known: Known | None = None
 ) -> Decoding:
-    """A labelling of high probability; ``objective`` and ``bound`` are log-probabilities.
+    """Return a labelling of high probability; ``objective`` and ``bound`` are log-probabilities.
 
     Args:
-        energy: a directed model, on any device; its labels may have more than two values.
-        width: prefixes kept at every label; as many as there are labellings are an exact search.
-        known: labels that are given, NaN for a free one; only labellings that agree with it are built.
+        energy: a directed model, on any device; the labels may have more than two values.
+        width: prefixes kept at every label; the search is exact with as many prefixes as labellings.
+        known: given labels, NaN for a free label; only labellings that agree are built.
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another
@@ -51,13 +51,13 @@ def decode(
 def decode_hinge(
     energy: DirectedEnergy, margin: float = 1.0, width: int = 1, *, known: Known | None = None
 ) -> Decoding:
-    """A labelling of low hinge loss Σ_i [margin − m_i]_+ (lmbm_and_lmsbn_2010, Equation 5).
+    """Return a labelling of low hinge loss Σ_i [margin − m_i]_+ (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
         energy: a directed model, on any device.
         margin: γ > 0, in units of the local fields.
-        width: prefixes kept at every label; 2^K of them are an exact search.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
+        width: prefixes kept at every label; 2^K for an exact search.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
 
     Raises:
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
@@ -70,7 +70,6 @@ def decode_hinge(
 def _search(
     energy: DirectedEnergy, width: int, known: Tensor | None, loss: Callable[[Tensor], Tensor]
 ) -> Decoding:
-    """Beam search for the least sum of ``loss``, which maps local margins to losses and never rises."""
     energy.check_values()
     check_count("width", width)
     batch, labels = energy.unary.shape
@@ -104,7 +103,6 @@ def _search(
 
 @torch.no_grad()
 def _sweep(energy: SequentialEnergy, width: int, known: Tensor | None) -> Decoding:
-    """Beam search of a model that is asked for label by label."""
     check_count("width", width)
     model = Sequential.of(energy, known)
     everything = torch.full((model.batch_size,), -torch.inf, dtype=torch.float64, device="cpu")

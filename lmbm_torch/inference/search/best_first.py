@@ -1,24 +1,16 @@
 """Best-first search for the most probable labellings of directed models, exact and with a certificate.
 
-Uniform-cost search of the tree of prefixes (Mena et al. 2015): a labelling is no more probable than any of
-its prefixes, so that one which is as probable as every open prefix is the most probable of all. Prefixes are
-expanded in rounds, all that are at least half as probable as their example's best one, of all examples
-together: at most twice as improbable ones are expanded as one by one, and the labels' distributions are asked
-for once a label and round.
+Uniform-cost search of the tree of prefixes (Mena et al. 2015): a labelling is no more probable than any
+prefix, and a labelling as probable as every open prefix is the most probable of all. A round goes through the
+positions once, and expands at each position all open prefixes of all examples that are at least half as
+probable as the example's best prefix, new prefixes of the round included: a label's distribution is computed
+once a round, and at most twice as improbable prefixes are expanded as one by one. Open prefixes bound all
+unvisited labellings.
 
-Searches for the most probable labellings that expand many open prefixes at once.
-
-A round goes through the positions once: at each it expands those of all examples' open prefixes that the
-search's rule chooses, the ones that this round has made among them. So the label's distribution is asked for
-once a label and round, however many prefixes there are. No labelling is more probable than its prefixes: what
-is open bounds all that was not visited.
-
-Depth-first search for the most probable labellings of directed models: the least memory, more prefixes.
-
-Every round follows each example's deepest open prefix greedily to a labelling; prefixes no more probable than
-the best labelling found are given up. An example holds a few open prefixes for each label, however long its
-search lasts, where best-first search holds all; but prefixes are expanded that best-first search never meets.
-Models that know their own bounds are searched by ``branch_and_bound``.
+Depth-first search takes the least memory, and more prefixes: every round follows each example's deepest open
+prefix greedily to a labelling, and prefixes no more probable than the best labelling are dropped. An example
+holds a few open prefixes for each label, where best-first search holds all. Models with own bounds are
+searched by ``branch_and_bound``.
 """
 
 from __future__ import annotations
@@ -32,28 +24,28 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_not_negative, count_limit
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status, joined
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, largest_by_row, ranks
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
+from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_depth_first"]
 
-# Bytes of all open prefixes; beyond it examples are searched in smaller groups, and one alone is ended.
+# Bytes of all open prefixes; beyond, examples are searched in smaller groups, and a single example ends.
 OPEN_BYTES = 2**29
 
 
 @dataclass
 class Front:
-    """The state of a search.
+    """State of a search.
 
     Args:
-        model: what is searched.
+        model: the model.
         open: the prefixes of each length that were not expanded.
-        best: log P of the most probable labellings found, best first; −∞ where there are none yet.
-        labels: theirs, by position; −1 where there are none.
-        nodes: prefixes of each example that were expanded.
+        best: log P of the most probable labellings found, best first; −∞ for missing labellings.
+        labels: of these labellings, by position; −1 for missing labellings.
+        nodes: the expanded prefixes of each example.
         limit: of ``nodes``.
     """
 
@@ -66,7 +58,7 @@ class Front:
 
     @classmethod
     def at_roots(cls, model: Sequential, top_k: int, limit: int) -> Front:
-        """Nothing but the empty prefixes."""
+        """Return the front of the empty prefixes."""
         roots, batch = model.roots(), model.batch_size
         none = roots.where(roots.rows < 0)
         return cls(
@@ -80,14 +72,14 @@ class Front:
 
     @property
     def bound(self) -> Float[Tensor, " batch"]:
-        """No labelling that was not visited is more probable; −∞ where all were visited."""
+        """Return an upper bound of all unvisited labellings; −∞ if all were visited."""
         every = torch.cat([prefixes.log_prob for prefixes in self.open])
         rows = torch.cat([prefixes.rows for prefixes in self.open])
         return largest_by_row(rows, every, self.model.batch_size)
 
     @property
     def has_open(self) -> Bool[Tensor, " batch"]:
-        """Whether an example has prefixes left, were they impossible."""
+        """Return whether an example has open prefixes, even impossible prefixes."""
         left = torch.zeros(self.model.batch_size, dtype=torch.bool, device=self.model.device)
         for prefixes in self.open:
             left[prefixes.rows] = True
@@ -95,29 +87,29 @@ class Front:
 
     @property
     def is_full(self) -> Bool[Tensor, " batch"]:
-        """Whether as many labellings were found as are looked for."""
+        """Return whether an example has as many labellings as requested."""
         return self.labels[:, -1, 0] >= 0
 
     @property
     def worst(self) -> Float[Tensor, " batch"]:
-        """The score that another labelling must beat; −∞ for examples that have not found enough."""
+        """Return the score that another labelling must beat; −∞ for examples with too few labellings."""
         return self.best[:, -1]
 
     def may_win(self, prefixes: Prefixes) -> Bool[Tensor, " nodes"]:
-        """Whether a prefix may yet become one of the labellings that are looked for."""
+        """Return whether a prefix may lead to one of the requested labellings."""
         rows = prefixes.rows
         return (prefixes.log_prob > self.worst[rows]) | ~self.is_full[rows]
 
     def is_going(self, tolerance: float) -> Bool[Tensor, " batch"]:
-        """Whether an example's answer is still to be proven to within ``tolerance``."""
+        """Return whether an example's answer is not yet proven to within ``tolerance``."""
         return self.has_open & (~self.is_full | (self.bound > self.worst + tolerance))
 
     def prune(self) -> None:
-        """Forget the prefixes that cannot win."""
+        """Drop the prefixes that cannot win."""
         self.open = [prefixes.where(self.may_win(prefixes)) for prefixes in self.open]
 
     def decoding(self, tolerance: float) -> Decoding:
-        """The answer, labels by their own index and numbers in the energy's precision."""
+        """Return the answer, labels by their own index and numbers in the energy's precision."""
         is_going = self.is_going(tolerance)
         worst = self.worst
         bound = self.bound.maximum(worst)
@@ -131,12 +123,12 @@ class Front:
 
     @property
     def size(self) -> int:
-        """Bytes of the open prefixes."""
+        """Return the bytes of the open prefixes."""
         each = 16 + 2 * self.model.num_labels
         return each * sum(len(prefixes.rows) for prefixes in self.open)
 
     def expand(self, position: int, chosen: Bool[Tensor, " nodes"]) -> Prefixes:
-        """Put the children in place of some open prefixes; the children, labellings among them."""
+        """Replace some open prefixes by their children; return the children, labellings included."""
         prefixes = self.open[position]
         parents = prefixes.where(chosen)
         self.nodes.index_add_(0, parents.rows, torch.ones_like(parents.rows))
@@ -149,7 +141,7 @@ class Front:
         return children
 
     def _keep(self, leaves: Prefixes) -> None:
-        """The best of what was found before and of new labellings; earlier ones first where they tie."""
+        """Keep the best of earlier and new labellings, earlier labellings first at ties."""
         batch, top_k = self.best.shape
         found = self.labels[:, :, 0] >= 0
         rows = torch.arange(batch, device=self.best.device)[:, None].expand(-1, top_k)[found]
@@ -166,13 +158,13 @@ Round = Callable[[Front, Tensor], None]
 
 
 def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
-    """Expand every open prefix at least half as probable as the example's best one, if it may still win."""
+    """Expand every open prefix at least half as probable as the example's best prefix."""
     least = front.bound - math.log(2)
     for position in range(front.model.num_labels):
         prefixes = front.open[position]
         chosen = going[prefixes.rows] & front.may_win(prefixes)
         chosen &= prefixes.log_prob >= least[prefixes.rows]
-        # The best of them, lest a round of many prefixes goes beyond the limit.
+        # The best prefixes alone: a round of many prefixes must not exceed the limit.
         left = (front.limit - front.nodes)[prefixes.rows]
         chosen &= ranks(prefixes.rows, torch.where(chosen, prefixes.log_prob, -torch.inf)) < left
         if bool(chosen.any()):
@@ -180,16 +172,16 @@ def best_first_round(front: Front, going: Bool[Tensor, " batch"]) -> None:
 
 
 def dive(front: Front, going: Bool[Tensor, " batch"]) -> None:
-    """Follow each example's deepest open prefix, and of its descendants the most probable, to a labelling."""
+    """Expand each example's deepest open prefix, and the most probable descendants, to a labelling."""
     depth = torch.full((front.model.batch_size,), front.model.num_labels, device=front.model.device)
     for position, prefixes in enumerate(front.open):
         depth[prefixes.rows[going[prefixes.rows]]] = position
     for position in range(front.model.num_labels):
         prefixes = front.open[position]
-        # Below the deepest prefix there are none but its own descendants.
+        # Below the deepest prefix all prefixes are descendants.
         chosen = (depth <= position)[prefixes.rows] & (ranks(prefixes.rows, prefixes.log_prob) == 0)
         chosen &= front.may_win(prefixes)
-        # A limit does not keep an example from its first labellings.
+        # Every example gets the first labellings in spite of a limit.
         chosen &= ((front.nodes < front.limit) | ~front.is_full)[prefixes.rows]
         if bool(chosen.any()):
             front.expand(position, chosen)
@@ -204,11 +196,11 @@ def search(
     tolerance: float,
     one_round: Round,
 ) -> Decoding:
-    """The ``top_k`` most probable labellings, searched in rounds of ``one_round`` after a first dive.
+    """Return the ``top_k`` most probable labellings, in rounds of ``one_round`` after a first dive.
 
     Raises:
-        ValueError: what :meth:`Sequential.of` refuses; a node limit or ``top_k`` that is no count; more than
-            an example's labellings asked for; a negative tolerance.
+        ValueError: input that :meth:`Sequential.of` refuses; a node limit or ``top_k`` that is no count; more
+            labellings requested than an example has; a negative tolerance.
     """
     limit = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
@@ -223,7 +215,7 @@ def search(
         is_within = front.nodes < front.limit
         if bool((going & is_within).any()):
             one_round(front, going & is_within)
-        # Those that the limit meets get labellings all the same.
+        # Examples at the limit get labellings in spite of the limit.
         if bool((late := going & ~is_within & ~front.is_full).any()):
             dive(front, late)
         elif not bool((going & is_within).any()):
@@ -257,26 +249,26 @@ def decode(
     node_limit: int | None = None,
     tolerance: float = 0.0,
 ) -> Decoding:
-    """argmax_y log P(y), the most probable labelling, or the ``top_k`` of them.
+    """Return argmax_y log P(y), the most probable labelling, or the ``top_k`` most probable labellings.
 
     Args:
-        energy: a directed model, its labels of two or more values, on any device; the search itself runs on
-            the CPU.
-        known: labels that are given, NaN for a free one; only labellings that agree with it compete.
-        top_k: how many labellings to return, best first; the bound is then on all others.
-        node_limit: end an example's search after so many expanded prefixes, but not before ``top_k``
-            labellings.
-        tolerance: ε ≥ 0, end an example's search once nothing is more probable by more than a factor e^ε.
+        energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
+        known: given labels, NaN for a free label; only labellings that agree compete.
+        top_k: the number of labellings to return, best first; the bound then covers all others.
+        node_limit: the number of expanded prefixes after which an example's search ends, but not before
+            ``top_k`` labellings.
+        tolerance: ε ≥ 0, end an example's search once no labelling is more probable by more than a factor
+            e^ε.
 
     Returns:
-        The log-probability is the objective, bound ≥ objective, and no labelling that was not visited is more
-        probable than the bound. ``status.exact``: no labelling left out is better; ``status.converged``: no
-        node limit was met; ``status.residual``: bound − objective, of the last of ``top_k``.
+        The log-probability is the objective, bound ≥ objective, and no unvisited labelling is more probable
+        than the bound. ``status.exact``: no other labelling is better; ``status.converged``: no node limit
+        was met; ``status.residual``: bound − objective, of the last of ``top_k``.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known``
-            of another shape or with other values; a node limit or ``top_k`` that is no count; more than an
-            example's labellings asked for; a negative tolerance.
+        ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
+            not sum to 1; ``known`` of another shape or with other values; a node limit or ``top_k`` that is
+            no count; more labellings requested than an example has; a negative tolerance.
     """
     return search(energy, known, top_k, node_limit, tolerance, best_first_round)
 
@@ -290,5 +282,5 @@ def decode_depth_first(
     node_limit: int | None = None,
     tolerance: float = 0.0,
 ) -> Decoding:
-    """argmax_y log P(y); see :func:`decode`."""
+    """Return argmax_y log P(y), with less memory and more nodes; see :func:`decode`."""
     return search(energy, known, top_k, node_limit, tolerance, dive)

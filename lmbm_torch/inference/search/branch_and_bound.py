@@ -1,11 +1,11 @@
 """Exact decoding of sigmoid belief networks by depth-first branch and bound, with a certificate.
 
-Labels are decided in topological order, each first by the sign that agrees with its field, by 1 where the
-field is 0 (lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one non-negative loss
-per label, so a partial labelling is given up once its loss, and what the labels not yet decided must add to
-it, reaches the best complete one. The search sums in float64 and takes losses for tied that differ by less
-than ``ROUND_OFF``, as a share of the largest loss that one label could have: certificates are true up to
-that, and up to the energy's own precision, to which objective and bound are rounded in the end.
+Labels are decided in topological order, each first by the sign of the field, by 1 for a field of 0
+(lmbm_and_lmsbn_2010, section 2.3, Algorithm 2). Both objectives are sums of one non-negative loss per label:
+a partial labelling is dropped once the loss, plus the least loss of the undecided labels, reaches the best
+complete labelling. The search sums in float64 and treats losses as tied if the difference is below
+``ROUND_OFF``, as a share of the largest possible loss of one label: certificates are true up to this share,
+and up to the energy's own precision, to which objective and bound are rounded.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.base import known_spins
-from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import compiled, kernels
 from lmbm_torch.kernels.search.plain.directed import Found, SearchProblem
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
-# Far above the round-off of the sums, so that what ties ties whatever the order of summation.
+# Largest difference of tied losses, as a share of a label's largest loss: far above the rounding of sums.
 ROUND_OFF = 1e-12
 
 
@@ -47,30 +47,30 @@ def decode_hinge(
     top_k: int = 1,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
+    """Return argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        energy: a directed model, on any device; the search itself runs on the CPU.
+        energy: a directed model, on any device; the search runs on the CPU.
         margin: γ > 0, in units of the local fields.
-        cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. The least loss
-            is found whenever it is below that, which has probability 1 − E[loss]/(S γ) or more, on at most
-            Σ_{s<S} C(labels, s) leaves (Theorem 9). An example that has no such labelling (with ``top_k``:
-            not enough) gets the first leaves of the search, for one labelling the greedy one.
-        node_limit: end an example's search after so many nodes, but not before ``top_k`` leaves.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
-        top_k: how many labellings to return, best first; the bound is then on all others.
+        cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. A least loss
+            below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most Σ_{s<S}
+            C(labels, s) leaves (Theorem 9). An example without such a labelling (with ``top_k``: with too
+            few) gets the first leaves of the search, for one labelling the greedy labelling.
+        node_limit: the number of nodes after which an example's search ends, but not before ``top_k`` leaves.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
+        top_k: the number of labellings to return, best first; the bound then covers all others.
         constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff
-            the search goes around this one, by :mod:`lmbm_torch.inference.under_rules.constrained`.
+            by :mod:`lmbm_torch.inference.under_rules.constrained`.
 
     Returns:
-        The hinge loss is the objective, bound ≤ objective. ``status.exact``: no labelling left out is better;
+        The hinge loss is the objective, bound ≤ objective. ``status.exact``: no other labelling is better;
         ``status.converged``: no node limit was met.
 
     Raises:
         ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape or with
             other values; a margin or cutoff that is not a finite number above 0; a node limit or ``top_k``
-            that is no count; more than an example's labellings asked for; constraints of another number of
-            labels, or that contradict what is known.
+            that is no count; more labellings requested than an example has; constraints of another number of
+            labels, or that contradict the known labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -94,12 +94,12 @@ def decode(
     top_k: int = 1,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """argmax_y log P(y), the most probable labelling, where −log P(y) = Σ_i log(1 + exp(−2 m_i(y))).
+    """Return argmax_y log P(y), the most probable labelling, where −log P(y) = Σ_i log(1 + exp(−2 m_i(y))).
 
     Args:
         energy: a directed model, on any device.
         cutoff: S, prune labellings with −log P(y) of S log 2 or more; a right branch costs at least log 2.
-        node_limit: see :func:`decode_hinge`, also for ``known``, ``top_k`` and ``constraints``.
+        node_limit, known, top_k, constraints: see :func:`decode_hinge`.
 
     Returns:
         The log-probability is the objective, bound ≥ objective; else: see :func:`decode_hinge`.
@@ -120,10 +120,11 @@ def decode(
 
 @dataclass(frozen=True)
 class HingeSearch:
-    """:func:`decode_hinge` of one network on the CPU, compiled and checked once, for fields that come later.
+    """Search of :func:`decode_hinge` for one belief network on the CPU, compiled and checked once, for later
+    fields.
 
     Attributes:
-        problem: the search's, but for the fields, as NumPy arrays.
+        problem: the search's input without the fields, as NumPy arrays.
         ordering, positions: (labels,), the label at each position and the position of each label.
     """
 
@@ -133,7 +134,7 @@ class HingeSearch:
 
     @staticmethod
     def is_compiled() -> bool:
-        """Whether such a search can be had in this installation."""
+        """Return whether the compiled search is installed."""
         return compiled("search.directed", "branch and bound") is not None
 
     @classmethod
@@ -148,16 +149,16 @@ class HingeSearch:
         cutoff: float | None = None,
         node_limit: int | None = None,
     ) -> HingeSearch:
-        """The search of a network whose weights all examples share, in the form of :class:`DirectedEnergy`.
+        """Return the search of a belief network with shared weights, in the form of :class:`DirectedEnergy`.
 
         Args:
-            parents: (labels, labels), row i the weights of label i's parents, which come before it.
+            parents: (labels, labels), row i the weights of label i's parents, which come before label i.
             ordering: (labels,), a permutation.
             clique_weight: (cliques,).
             margin, cutoff, node_limit: see :func:`decode_hinge`.
 
         Raises:
-            ImportError: numba cannot be used here.
+            ImportError: numba cannot be used.
             ValueError: weights that are not finite; see :func:`decode_hinge`.
         """
         if not cls.is_compiled():
@@ -194,10 +195,10 @@ class HingeSearch:
         return cls(problem, ordering, positions)
 
     def __call__(self, unary: np.ndarray) -> Any:
-        """The labelling of least hinge loss for each row of fields (batch, labels).
+        """Return the labelling of least hinge loss for each row of fields (batch, labels).
 
         Returns:
-            A ``Found`` of NumPy arrays, its labels (batch, 1, labels) in their own order.
+            A ``Found`` of NumPy arrays, with labels (batch, 1, labels) in their own order.
 
         Raises:
             ValueError: fields of another width, or that are not finite.
@@ -208,7 +209,7 @@ class HingeSearch:
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
         search = kernels("search.directed", "branch and bound").search_arrays
-        # By take, which leaves rows contiguous.
+        # Rows stay contiguous by take.
         found = search(self.problem._replace(fields=cast(Any, unary.take(self.ordering, 1))))
         return found._replace(labels=found.labels.take(self.positions, 2))
 
@@ -222,7 +223,6 @@ def _search(
     known: Tensor | None,
     top_k: int,
 ) -> Found:
-    """Check what came, and search in topological order."""
     if cutoff is not None:
         check_positive("cutoff", cutoff)
     energy.check_values()
@@ -232,8 +232,8 @@ def _search(
     free = energy.num_labels if known is None else int((spins == 0).sum(1).min())
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
-    # By index_select: indexing wakes torch's threads, whose spinning keeps the search's own off the cores
-    # (1,196 images of Scene on a busy machine: 8 ms with it, 1 ms without).
+    # By index_select: indexing wakes torch's threads, whose spinning keeps the search's threads off the cores
+    # (1,196 images of Scene on a busy computer: 8 ms with indexing, 1 ms without).
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)
@@ -256,12 +256,12 @@ def _search(
 
 
 def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
-    """The loss at which labellings are pruned: a right branch costs at least a share ``1 / cutoff`` of it."""
+    """Return the loss of pruned labellings: a right branch costs at least a share ``1 / cutoff``."""
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
 
 
 def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
-    """Parents and child of each clique, by position, and its weight."""
+    """Return parents and child of each clique, by position, and the weight."""
     parents, child = _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else [])
     weight = torch.zeros(1, 0, device="cpu") if energy.clique_weight is None else energy.clique_weight
     return torch.from_numpy(parents), torch.from_numpy(child), torch.atleast_2d(weight.double())
@@ -270,7 +270,7 @@ def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
 def _clique_places(
     cliques: Sequence[Sequence[int]], position: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Parents of each clique, filled up with the number of labels, and its child, by position."""
+    """Return parents of each clique, filled up with the number of labels, and the child, by position."""
     most = max(map(len, cliques), default=2) - 1
     places = [sorted(position[label] for label in clique) for clique in cliques]
     parents = [clique[:-1] + [len(position)] * (most + 1 - len(clique)) for clique in places]
@@ -279,7 +279,6 @@ def _clique_places(
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:
-    """The search's answer, labels by their own index and numbers in the energy's precision."""
     labels = found.labels.index_select(2, energy.positions)
     objective = (objective_per_loss * found.losses).to(energy.dtype)
     bound = (objective_per_loss * found.bound).to(energy.dtype)

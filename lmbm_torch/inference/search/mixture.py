@@ -1,10 +1,10 @@
 """Joint decoding of several directed models over the same labels.
 
-Every member proposes its k best labellings. A labelling that none proposes is, for each member, no better
-than the member's k-th: once the best proposal is worth no less than those k-th ones together, it is proven
-best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then, or until a member's search for
-its k best is ended by its limit of nodes. What differs by no more than the round-off of a sum of losses is
-taken for tied.
+Every member proposes the k best labellings. An unproposed labelling is, for each member, no better than the
+member's k-th: once the best proposal is worth no less than the k-th labellings together, the proposal is
+proven best (the threshold rule of Fagin, Lotem and Naor 2003). k doubles until then, or until a node limit
+ends a member's search for the k best. Values that differ by no more than the rounding of a sum of losses
+count as tied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmbm_torch.checks import check_count, check_like, check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import (
     Decoding,
     LikelyLabellings,
@@ -33,10 +33,9 @@ from lmbm_torch.inference.results import (
 from lmbm_torch.inference.search import best_first, branch_and_bound, most_probable
 from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.shapes import Bool, Float, Int, Known, Labels, Scores
+from lmbm_torch.verdicts import searched_on_host
 
-# Of each member, unless others are asked for.
-MAX_CANDIDATES = 64
-# Under rules: of each mass that may be left the next one's share, and the least that is still something.
+# Under rules: the ratio of one mass left to the next, and the least positive mass left.
 _FEWER = 0.1
 _LEAST = 1e-9
 
@@ -45,7 +44,7 @@ Propose = Callable[[Any, Tensor | None, int], Decoding]
 
 
 def log_prob(energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy], labels: Labels) -> Scores:
-    """log (1/E) Σ_e P_e(y): the mixture's log-probability."""
+    """Return log (1/E) Σ_e P_e(y), the mixture's log-probability."""
     return _log_mean(torch.stack([energy.log_prob(labels) for energy in energies]))
 
 
@@ -56,26 +55,26 @@ def decode(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    max_candidates: int = MAX_CANDIDATES,
+    max_candidates: int = LIMITS.candidates,
     node_limit: int | None = None,
 ) -> Decoding:
-    """argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
+    """Return argmax_y (1/E) Σ_e P_e(y), the most probable labelling under the mixture.
 
     Args:
         energies: the members, of one shape.
-        known: {0, 1} for labels that are given, NaN for those to decode.
-        top_k: how many labellings to return, best first; the bound is then on all others.
+        known: {0, 1} for given labels, NaN for labels to decode.
+        top_k: the number of labellings to return, best first; the bound then covers all others.
         max_candidates: the largest k, at least ``top_k``.
-        node_limit: end each member's search after so many nodes, as :func:`branch_and_bound.decode` and
-            :func:`best_first.decode` do, and the example's with it.
+        node_limit: the number of nodes after which a member's search ends, see
+            :func:`branch_and_bound.decode` and :func:`best_first.decode`; the example's search ends, too.
 
     Returns:
-        The objective is the mixture's log-probability, larger is better; ``nodes`` are those of all searches
-        together, ``status.num_iters`` how often k was doubled.
+        The objective is the mixture's log-probability, larger is better; ``nodes`` are the nodes of all
+        searches, ``status.num_iters`` the number of doublings of k.
 
     Raises:
-        ValueError: no members, members of different shape, dtype or device, fewer candidates than
-            labellings asked for, or what :func:`branch_and_bound.decode` refuses.
+        ValueError: no members, members of different shape, dtype or device, fewer candidates than requested
+            labellings, or input that :func:`branch_and_bound.decode` refuses.
     """
 
     def propose(energy: Any, known: Tensor | None, count: int) -> Decoding:
@@ -94,22 +93,22 @@ def labellings(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
-    mass_left: float = most_probable.MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> LikelyLabellings:
-    """The likely labellings of every member with their shares of the mixture, and the mixture's mass left.
+    """Return the likely labellings of every member with shares of the mixture, and the mixture's mass left.
 
-    A labelling stands there once for each member that it is likely to, one member after another.
+    A labelling appears once for each member with the likely labelling, one member after another.
 
     Args:
         energies, known: see :func:`decode`.
         mass_left, max_labellings: of each member, see
             :func:`lmbm_torch.inference.search.most_probable.labellings`.
-        constraints: rules over labels in {0, 1}: probabilities are those given that they are obeyed, 0 of
-            what breaks one, and ``mass_left`` is a share of all that is allowed, 1 where none of that was
-            found. Rules that members obey rarely take many labellings. ``log_known`` is then the log of the
-            probability that they are obeyed, together with what is known, at most.
+        constraints: rules over labels in {0, 1}: probabilities are conditional on the rules, 0 for a
+            labelling that breaks a rule, and ``mass_left`` is a share of all allowed labellings, 1 if none
+            was found. Rules that members obey rarely take many labellings. ``log_known`` is then an upper
+            bound of the log-probability of the rules and the known labels.
 
     Raises:
         ValueError: constraints of another number of labels; see :func:`decode` and
@@ -121,10 +120,10 @@ def labellings(
     limits: dict[str, Any] = {"known": known, "mass_left": mass_left, "max_labellings": max_labellings}
     found = [most_probable.labellings(energy, **limits) for energy in energies]
     log_known = torch.stack([each.log_known for each in found])
-    # Members to which what is known is more probable count for more.
+    # Members with a larger probability of the known labels count for more.
     share = log_known.softmax(0).nan_to_num(1 / len(found))
     left = (share * torch.stack([each.mass_left for each in found])).sum(0)
-    # Nor does it matter what a member leaves out to which it is impossible.
+    # The mass left of a member without such labellings does not matter.
     is_idle = share == 0
     status = Status(
         exact=(torch.stack([each.status.exact for each in found]) | is_idle).all(0),
@@ -143,13 +142,13 @@ def marginals(
     energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     *,
     known: Known | None = None,
-    mass_left: float = most_probable.MASS_LEFT,
-    max_labellings: int = most_probable.MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
     constraints: Constraints | None = None,
 ) -> StateMarginals:
-    """P(y_i = s) under the mixture, none wrong by more than the mass left; see :func:`labellings`.
+    """Return P(y_i = s) under the mixture, with errors of at most the mass left; see :func:`labellings`.
 
-    Of few labellings all are summed, as :func:`~lmbm_torch.inference.search.most_probable.marginals` does.
+    Few labellings are all summed, as in :func:`~lmbm_torch.inference.search.most_probable.marginals`.
     """
     check_members(energies)
     left = most_probable.least_left(energies[0], mass_left, max_labellings)
@@ -166,10 +165,10 @@ def decode_hinge(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    max_candidates: int = MAX_CANDIDATES,
+    max_candidates: int = LIMITS.candidates,
     node_limit: int | None = None,
 ) -> Decoding:
-    """argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
+    """Return argmin_y (1/E) Σ_e Σ_i [γ − m_i^e(y)]_+, the least mean hinge loss.
 
     Args:
         energies, known, top_k, max_candidates, node_limit: see :func:`decode`.
@@ -201,9 +200,9 @@ def _allowed_labellings(
     mass_left: float,
     max_labellings: int,
 ) -> LikelyLabellings:
-    """:func:`labellings` under rules: of more and more labellings those that obey them.
+    """Return :func:`labellings` under rules: among more and more labellings those that obey the rules.
 
-    What is left may be allowed altogether; so it has to be little beside what is known to be allowed.
+    The remaining mass may be allowed altogether, and has to be small relative to the known allowed mass.
     """
     check_rules(energies[0], constraints, known)
     rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left
@@ -223,11 +222,11 @@ def _allowed_labellings(
 
 
 def _given_rules(found: LikelyLabellings, constraints: Constraints, asked: float) -> LikelyLabellings:
-    """The same labellings with their probability given that the rules are obeyed."""
+    """Return the same labellings with probabilities conditional on the rules."""
     flat = found.labels.flatten(0, 1).cpu().numpy()
     broken = torch.from_numpy(constraints.violated(flat).any(1)).to(found.labels.device)
     probability = found.probability.masked_fill(broken.unflatten(0, found.labels.shape[:2]), 0)
-    # What is left may be allowed altogether.
+    # The mass left may be allowed altogether.
     total = probability.sum(1) + found.mass_left
     nothing = total <= 0
     left = torch.where(nothing, 1, found.mass_left / total)
@@ -274,7 +273,7 @@ def _search(
     value: Callable[[Any, Tensor], Tensor],
     combine: Callable[[Tensor], Tensor],
 ) -> Decoding:
-    """The labellings whose combined value is largest; ``combine`` grows with each of its arguments."""
+    """Return the labellings of largest combined value; ``combine`` grows with each argument."""
     check_members(energies)
     top_k, max_candidates = limits
     check_count("top_k", top_k)
@@ -303,7 +302,7 @@ def _search(
         unseen = combine(torch.stack([found.bound for found in proposals]))
         labels[rows] = candidates[torch.arange(len(rows), device=device)[:, None], which]
         objective[rows], last = best, best[:, -1]
-        # Members that agree sum the same losses, but not in the same order.
+        # Equal members sum the same losses in another order.
         size = torch.stack([_size(member) for member in members]).amax(0) + unseen.abs().nan_to_num(posinf=0)
         proven = unseen <= last + 2 * num_labels * torch.finfo(size.dtype).eps * size
         # Where all labellings were proposed none is left to be better.
@@ -328,7 +327,7 @@ def _search(
 
 
 def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "batch labellings"]:
-    """Which of an example's labellings stand there before."""
+    """Return which labellings of an example repeat an earlier labelling."""
     code = labels.flatten(0, 1).unique(dim=0, return_inverse=True)[1].reshape(labels.shape[:2])
     ordered, place = code.sort(dim=1, stable=True)
     again = torch.zeros_like(ordered, dtype=torch.bool)
@@ -337,7 +336,7 @@ def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "ba
 
 
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
-    """The sum of all log-potentials' sizes: the sum of local fields is no more precise than this."""
+    """Return the sum of all log-potentials' magnitudes, the scale of the rounding of local fields."""
     if isinstance(energy, SequentialEnergy):
         return torch.ones(energy.batch_size, dtype=energy.dtype, device="cpu")
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))

@@ -1,9 +1,9 @@
-"""The labellings of a directed model by decreasing probability, until little is left: what that proves.
+"""Labellings of a directed model by decreasing probability, with a bound of the remaining probability.
 
-What a labelling's prefixes lack in probability no sum over labellings can gain: once the labellings left out
-have probability δ together, every marginal, and every expectation of a measure in [0, 1], is known to within
-δ. All labellings above a threshold are found in one pass through the labels (Dembczyński, Waegeman and
-Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be within the limit.
+Once the missing labellings have probability δ together, every marginal, and every expectation of a measure in
+[0, 1], is known to within δ. All labellings above a threshold are found in one pass through the labels
+(Dembczyński, Waegeman and Hüllermeier 2012); the threshold falls until δ is reached, or provably cannot be
+reached within the limit.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.common.on_host import searched_on_host
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
-__all__ = ["labellings", "marginals"]
+__all__ = ["affordable_labellings", "labellings", "marginals"]
 
 
 def likely_labellings(
@@ -38,13 +38,14 @@ def likely_labellings(
     step: float,
     slack: float,
 ) -> LikelyLabellings | None:
-    """Those that :func:`lmbm_torch.inference.search.most_probable.labellings` finds, by the compiled kernel.
+    """Return the labellings of :func:`lmbm_torch.inference.search.most_probable.labellings`, by the compiled
+    kernel.
 
-    None where it does not suit: of other models than networks, elsewhere than on the CPU, or without numba
-    (said once).
+    None for other models than belief networks, on other devices than the CPU, or without numba (reported
+    once).
 
     Args:
-        model: the energy as searches see it, with what is known.
+        model: the energy for searches, with the known labels.
         step: of the logarithm of the threshold, from one pass to the next.
         slack: of the logarithm of the first threshold.
     """
@@ -79,7 +80,7 @@ def likely_labellings(
 
 
 def shares(log_prob: Tensor, left: Tensor) -> Tensor:
-    """The probability of each labelling, (batch, found), whose sum lacks what is left of 1."""
+    """Return the probability of each labelling, (batch, found), whose sum is 1 − ``left``."""
     best = log_prob.amax(1, keepdim=True)
     probability = (log_prob - best.where(best.isfinite(), 0)).exp()
     share = (1 - left) / probability.sum(1).clamp(min=torch.finfo(torch.float64).tiny)
@@ -87,7 +88,6 @@ def shares(log_prob: Tensor, left: Tensor) -> Tensor:
 
 
 def _arrays(energy: DirectedEnergy) -> tuple[np.ndarray, ...]:
-    """The fields of the kernel's network."""
     ordered = energy.in_order()
     labels, cliques = energy.num_labels, ordered.cliques
     order = sorted(range(len(cliques)), key=lambda clique: cliques[clique][-1])
@@ -109,11 +109,9 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(tensor.detach().double().numpy())
 
 
-MASS_LEFT = LIMITS.mass_left
-MAX_LABELLINGS = 10_000
-# A pass finds the labellings that are up to this factor less probable than those of the pass before.
+# Logarithm of the ratio of one pass's threshold to the next.
 _STEP = math.log(8)
-# Of the first threshold, lest rounding puts it above the labelling that it is that of.
+# Slack of the first threshold's logarithm against rounding.
 _SLACK = 1e-9
 # Bytes of the prefixes of one pass.
 _CHUNK_BYTES = 2**28
@@ -125,22 +123,22 @@ def labellings(
     energy: DirectedEnergy | SequentialEnergy,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> LikelyLabellings:
-    """The most probable labellings of each example, best first, and the probability of all others.
+    """Return the most probable labellings of each example, best first, and the probability of all others.
 
     Args:
-        energy: a directed model, its labels of two or more values, on any device; the search itself runs on
-            the CPU.
-        known: labels that are given, NaN for a free one; only labellings that agree with it are found, and
-            probabilities are conditional on it.
-        mass_left: δ, what may be left out; 0 for nothing but the impossible.
-        max_labellings: found at most for an example, whose mass left may then be larger.
+        energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
+        known: given labels, NaN for a free label; only labellings that agree are found, and probabilities are
+            conditional on the known labels.
+        mass_left: δ, the probability that may be left out; 0 to leave out impossible labellings alone.
+        max_labellings: the largest number of labellings for an example; the mass left may then be larger.
 
     Raises:
-        ValueError: NaN, infinity or a misplaced parent in the energy, or what is no distribution; ``known``
-            of another shape or with other values; a negative mass; a limit that is no count.
+        ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
+            not sum to 1; ``known`` of another shape or with other values; a negative mass; a limit that is no
+            count.
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
@@ -153,13 +151,13 @@ def marginals(
     energy: DirectedEnergy | SequentialEnergy,
     *,
     known: Known | None = None,
-    mass_left: float = MASS_LEFT,
-    max_labellings: int = MAX_LABELLINGS,
+    mass_left: float = LIMITS.mass_left,
+    max_labellings: int = LIMITS.labellings,
 ) -> StateMarginals:
-    """P(y_i = s) of each label and value, given what is known; none is wrong by more than the mass left.
+    """Return P(y_i = s) of each label and value, given ``known``, with errors of at most the mass left.
 
-    Where what is known is impossible, a known label has its value and all else is 0. Of few labellings
-    (:class:`~lmbm_torch.inference.routes.Limits`) all are summed, and nothing is left.
+    For impossible known labels, a known label has its value and all other probabilities are 0. Few labellings
+    (:class:`~lmbm_torch.inference.limits.Limits`) are all summed, and no mass is left.
 
     Args, Raises: see :func:`labellings`.
     """
@@ -169,7 +167,7 @@ def marginals(
 
 
 def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_labellings: int) -> float:
-    """Return ``mass_left``, or 0 for a model of so few labellings that all are summed."""
+    """Return ``mass_left``, or 0 for a model of few labellings, which are all summed."""
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
     is_sequential = isinstance(energy, SequentialEnergy)
@@ -177,15 +175,22 @@ def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_
     return 0.0 if count <= min(2**LIMITS.listed, max_labellings) else mass_left
 
 
+def affordable_labellings(num_labels: int, of_a_hundred_labels: int = LIMITS.labellings) -> int:
+    """Return the number of labellings that take as much CPU time as so many labellings of 100 labels.
+
+    A labelling more takes a node for each label, with a field for each, and the queue grows with both.
+    """
+    return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
+
+
 def num_states(energy: DirectedEnergy | SequentialEnergy) -> int:
-    """The most values that a label has."""
+    """Return the largest number of values of a label."""
     return max(energy.num_states) if isinstance(energy, SequentialEnergy) else 2
 
 
 def _chunks(
     energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, max_labellings: int
 ) -> Iterator[tuple[DirectedEnergy | SequentialEnergy, Tensor | None]]:
-    """The batch in parts whose prefixes fit into memory; checked as a whole."""
     model = Sequential.of(energy, known)
     most = int(model.labellings().clamp(max=max_labellings).max())
     step = max(1, part_bytes(_CHUNK_BYTES) // (most * (2 * energy.num_labels + 16)))
@@ -206,7 +211,7 @@ def _of_part(
 
 
 def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:
-    """The labellings of one chunk, by their own index, with probability 0 where an example has fewer."""
+    """Return the labellings of one chunk, by label index, with probability 0 for missing labellings."""
     device = model.device
     rows = torch.arange(model.batch_size, device=device)
     left = torch.zeros(len(rows), dtype=torch.float64, device=device)
@@ -221,14 +226,15 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
     while len(rows):
         passed = sweep(model.select(rows), threshold, max_labellings)
         total = _total(passed)
-        # Of what is known to be impossible nothing is found.
+        # For impossible known labels no labelling is found.
         share = torch.where(total > 0, passed.mass_left / total, 1)
         is_reached = share <= mass_left
-        # What is left is less probable than the threshold, each by itself: so many at least are missing.
+        # Each missing labelling is less probable than the threshold: a lower bound of the number of missing
+        # labellings.
         missing = (share - mass_left) * total / threshold.exp()
         count = torch.bincount(passed.leaves.rows, minlength=len(rows))
         is_cut = (passed.largest_left >= threshold) | (count + missing > max_labellings)
-        # What is too improbable for its sum to be a number gets none by a lower threshold.
+        # A lower threshold does not help against an underflow of the total.
         ends = is_reached | is_cut | (total <= 0)
         nodes[rows] += passed.nodes
         left[rows], log_known[rows], reached[rows] = share, total.log().clamp(max=0), is_reached
@@ -242,7 +248,7 @@ def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyL
 
 
 def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
-    """The same with room for so many labellings of each example."""
+    """Return the same with room for ``most`` labellings of each example."""
     more = most - found.labels.shape[1]
     if not more:
         return found
@@ -251,7 +257,7 @@ def widened(found: LikelyLabellings, most: int) -> LikelyLabellings:
 
 
 def _total(passed: Sweep) -> Tensor:
-    """The probability of what is known: of all labellings that agree with it, and it may be of some more."""
+    """Return an upper bound of the probability of the known labels."""
     found = sum_by_row(passed.leaves.rows, passed.leaves.log_prob.exp(), len(passed.mass_left))
     return found + passed.mass_left
 
@@ -259,7 +265,7 @@ def _total(passed: Sweep) -> Tensor:
 def _by_example(
     model: Sequential, leaves: Prefixes, left: Tensor, log_known: Tensor, status: Status
 ) -> LikelyLabellings:
-    """The labellings found, (batch, most of an example, labels)."""
+    """Return the labellings found, (batch, most of an example, labels)."""
     counts = torch.bincount(leaves.rows, minlength=model.batch_size)
     place = ranks(leaves.rows, leaves.log_prob)
     shape = (model.batch_size, int(counts.max()))

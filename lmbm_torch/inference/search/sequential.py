@@ -1,4 +1,4 @@
-"""Prefixes of labellings, label by label: the sequential form of directed models, and what searches share."""
+"""Prefixes of labellings, label by label: the sequential form of directed models, shared by searches."""
 
 from __future__ import annotations
 
@@ -15,30 +15,19 @@ from lmbm_torch.checks import check_device, check_labels, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = [
-    "LogConditional",
-    "Prefixes",
-    "Sequential",
-    "Sweep",
-    "largest_by_row",
-    "ranks",
-    "sum_by_row",
-    "sweep",
-]
-
 LogConditional = Callable[[int, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """A directed model as its searches see it: labels by position, probabilities in float64.
+    """Directed model for searches: labels by position, probabilities in float64.
 
     Args:
         batch_size: examples.
         num_states: of the label at each position.
         positions: (labels,), the place of each label in the ordering.
         log_conditional: see :meth:`SequentialEnergy.log_conditional`.
-        known: (batch, labels), by position; −1 for labels that are free.
+        known: (batch, labels), by position; −1 for free labels.
         dtype: of results.
     """
 
@@ -51,7 +40,7 @@ class Sequential:
 
     @classmethod
     def of(cls, energy: DirectedEnergy | SequentialEnergy, known: Known | None) -> Sequential:
-        """Check what came.
+        """Check the input, and return the model.
 
         Raises:
             ValueError: NaN, infinity or a misplaced parent in the energy; ``known`` of another shape or with
@@ -81,7 +70,7 @@ class Sequential:
         return self.positions.device
 
     def select(self, rows: Int[Tensor, " _rows"]) -> Sequential:
-        """The model of some of its examples."""
+        """Return the model of some of the examples."""
 
         def log_conditional(position: int, own: Tensor, earlier: Tensor) -> Tensor:
             return self.log_conditional(position, rows[own], earlier)
@@ -89,13 +78,13 @@ class Sequential:
         return replace(self, batch_size=len(rows), known=self.known[rows], log_conditional=log_conditional)
 
     def roots(self) -> Prefixes:
-        """The empty prefix of each example."""
+        """Return the empty prefix of each example."""
         rows = torch.arange(self.batch_size, device=self.device)
         values = torch.zeros(self.batch_size, self.num_labels, dtype=torch.int16, device=self.device)
         return Prefixes(rows, torch.zeros(self.batch_size, dtype=torch.float64, device=self.device), values)
 
     def children(self, parents: Prefixes, position: int) -> Prefixes:
-        """Every prefix one label longer, of each parent in turn; known labels have that value alone."""
+        """Return every prefix one label longer, of each parent in turn, in agreement with ``known``."""
         values, states = parents.values, self.num_states[position]
         factors = self.log_conditional(position, parents.rows, values[:, :position].long())
         choice = torch.arange(states, device=self.device)
@@ -106,7 +95,7 @@ class Sequential:
         return Prefixes(parents.rows[node], parents.log_prob[node] + factors[node, state], longer)
 
     def labellings(self) -> Int[Tensor, " batch"]:
-        """Labellings of each example that agree with what is known; the largest number where more."""
+        """Return the number of labellings of each example in agreement with ``known``, capped at int64."""
         states = torch.tensor(self.num_states, device=self.device).double()
         logs = torch.where(self.known < 0, states.log(), 0).sum(1)
         exact = torch.where(self.known < 0, states.long(), 1).prod(1)
@@ -114,10 +103,10 @@ class Sequential:
 
 
 class Prefixes(NamedTuple):
-    """Prefixes of labellings, all of one length; the labels beyond it are of no meaning.
+    """Prefixes of labellings, all of one length; later labels are arbitrary.
 
     Args:
-        rows: the example of each.
+        rows: the example of each prefix.
         log_prob: log P(prefix).
         values: by position.
     """
@@ -127,27 +116,27 @@ class Prefixes(NamedTuple):
     values: Int[Tensor, "nodes labels"]
 
     def where(self, chosen: Tensor) -> Prefixes:
-        """Those of a mask or of an index."""
+        """Return the prefixes of a mask or an index."""
         return Prefixes(*(tensor[chosen] for tensor in self))
 
     def joined(self, others: Prefixes) -> Prefixes:
-        """These and others after them."""
+        """Return these prefixes, followed by others."""
         return Prefixes(*(torch.cat(pair) for pair in zip(self, others, strict=True)))
 
 
 def largest_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Float[Tensor, " batch"]:
-    """The largest value of each example; −∞ where it has none."""
+    """Return the largest value of each example; −∞ without values."""
     none = values.new_full((batch_size,), -torch.inf)
     return none.scatter_reduce(0, rows, values, "amax")
 
 
 def sum_by_row(rows: Tensor, values: Tensor, batch_size: int) -> Tensor:
-    """The sum of each example's values."""
+    """Return the sum of each example's values."""
     return values.new_zeros((batch_size,)).index_add(0, rows, values)
 
 
 def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
-    """The place of each value among those of its example, 0 the largest; of equals the earlier first."""
+    """Return the rank of each value within the example, 0 the largest; earlier values first at ties."""
     order = torch.argsort(values, descending=True, stable=True)
     order = order[torch.argsort(rows[order], stable=True)]
     sorted_rows = rows[order]
@@ -158,7 +147,7 @@ def ranks(rows: Tensor, values: Tensor) -> Int[Tensor, " nodes"]:
 
 
 def _known_values(energy: DirectedEnergy | SequentialEnergy, known: Known | None, states: tuple) -> Tensor:
-    """(batch, labels), by label; −1 for labels that are free."""
+    """Return (batch, labels), by label; −1 for free labels."""
     shape = (energy.batch_size, energy.num_labels)
     if known is None:
         return torch.full(shape, -1, device=energy.device)
@@ -199,13 +188,13 @@ def _of_network(energy: DirectedEnergy) -> LogConditional:
 
 
 class Sweep(NamedTuple):
-    """The result of a pass.
+    """Result of a pass.
 
     Args:
-        leaves: labellings, each example's most probable one first.
-        mass_left: the probability of all that was dropped; only of what agrees with the known labels.
-        largest_left: the log-probability of the most probable prefix that was dropped; −∞ where none was.
-        nodes: prefixes that were expanded.
+        leaves: labellings, each example's most probable labelling first.
+        mass_left: the probability of all dropped prefixes that agree with the known labels.
+        largest_left: the log-probability of the most probable dropped prefix; −∞ without dropped prefixes.
+        nodes: expanded prefixes.
     """
 
     leaves: Prefixes
@@ -215,7 +204,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Sweep:
-    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of a length, at least one."""
+    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of each length."""
     batch = model.batch_size
     kept = model.roots()
     mass = torch.zeros(batch, dtype=torch.float64, device=model.device)
@@ -235,10 +224,10 @@ def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Swee
 
 
 def _kept(children: Prefixes, least: Tensor, width: int) -> Tensor:
-    """Whether each prefix is kept, (nodes,)."""
+    """Return whether each prefix is kept, (nodes,)."""
     is_likely = children.log_prob >= least[children.rows]
     counts = torch.bincount(children.rows[is_likely], minlength=len(least))
-    # To rank all prefixes takes a third of a pass, and most passes have room for all that are likely.
+    # Ranking all prefixes takes a third of a pass; most passes have room for all likely prefixes.
     if int(counts.min()) >= 1 and int(counts.max()) <= width:
         return is_likely
     place = ranks(children.rows, children.log_prob)

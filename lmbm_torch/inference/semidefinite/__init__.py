@@ -1,1 +1,1 @@
-"""The search for the best labelling of dense Boltzmann machines by semidefinite bounds."""
+"""Search for the best labelling of dense Boltzmann machines by semidefinite bounds."""

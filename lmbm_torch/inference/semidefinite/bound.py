@@ -4,29 +4,27 @@ With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and 
 
     max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
 
-for any y and any z ≥ 0, so every iterate proves a bound: the shift by the largest eigenvalue makes up for
-what is left to converge. Hinge losses are part of it by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m), rules by
-products that are not below 0 where they are obeyed, with multipliers μ ≥ 0.
+for any y and any z ≥ 0: every iterate proves a bound, since the shift by the largest eigenvalue covers the
+rest of the way to convergence. Hinge losses enter by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m); rules enter
+by products that are non-negative for allowed labels, with multipliers μ ≥ 0.
 
-The multipliers are found by the augmented Lagrangian of the positive semidefinite constraint: L-BFGS
-minimises over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α in place of the eigenvalue, whose gradient's matrix
-X = [M + αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
-programming, 2009; without X̂, and α → 0 instead, it is the bound of BiqCrunch: Krislock, Malick and Roupin,
-2014). Between rounds inequalities that X violates are added, and those without a multiplier dropped.
+The multipliers come from the augmented Lagrangian of the positive semidefinite constraint: L-BFGS minimises
+over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α instead of the eigenvalue. The gradient's matrix X = [M +
+αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
+programming, 2009; without X̂, and with α → 0, the bound is that of BiqCrunch: Krislock, Malick and Roupin,
+2014). Between rounds inequalities that X violates are added, and inequalities without a multiplier are
+dropped.
 
-Minimisation of smooth functions of variables between bounds: projected L-BFGS.
-
-Variables that lie at a bound, and would leave it, are held for one step; the others take a quasi-Newton step
-by the last pairs of steps and changes of the gradient, restricted to them, cut off at their bounds and
+The minimiser is projected L-BFGS: variables at a bound with an outward gradient are held for one step; the
+others take a quasi-Newton step by the last pairs of steps and gradient changes, clipped at the bounds and
 shortened until the function falls enough (Nocedal and Wright, Numerical Optimization, 2006, algorithm 7.4;
 Bertsekas, Projected Newton methods, 1982).
 
-Hypermetric inequalities: what holds of products of spins beyond positive semidefiniteness.
-
-An odd number of spins never adds up to zero, so a labelling's matrix X = s sᵀ has ⟨b bᵀ, X⟩ = (b·s)² ≥ 1 for
-every vector b of an odd number of signs: three are the triangle, five the pentagonal inequalities (Helmberg
-and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and cutting planes, 1998, section 5).
-With a unit diagonal this says Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for k signs.
+Hypermetric inequalities: an odd number of spins never adds up to zero, and a labelling's matrix X = s sᵀ has
+⟨b bᵀ, X⟩ = (b·s)² ≥ 1 for every vector b of an odd number of signs: three for the triangle, five for the
+pentagonal inequalities (Helmberg and Rendl, Solving quadratic (0,1)-problems by semidefinite programs and
+cutting planes, 1998, section 5). With a unit diagonal the inequality is Σ_{i<j} b_i b_j X_ij ≥ −(k − 1)/2 for
+k signs.
 """
 
 from __future__ import annotations
@@ -41,19 +39,17 @@ import numpy as np
 
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
 
-__all__ = ["Group", "Inequalities", "Proof", "Relaxation", "longer", "minimise", "triangles"]
-
-# Spins that agree best with an inequality already there: two of them make it one of two more signs.
+# Candidate spins for the extension of an inequality by two signs (scripts/bench/dense_map.py).
 PARTNERS = 24
 
 
 @dataclass(frozen=True)
 class Group:
-    """Inequalities of as many signs each.
+    """Inequalities with equal numbers of signs.
 
     Args:
-        spins: the spins of each, in rising order, (inequalities, signs).
-        signs: of each, the first one 1.
+        spins: the spins of each inequality, in rising order, (inequalities, signs).
+        signs: of each inequality, the first sign 1.
     """
 
     spins: np.ndarray
@@ -65,7 +61,7 @@ class Group:
 
     @classmethod
     def of(cls, spins: np.ndarray, signs: np.ndarray) -> Group:
-        """The same inequalities in their own order: b and −b say the same."""
+        """Return the same inequalities in normal form: b and −b are equivalent."""
         order = spins.argsort(1)
         spins, signs = np.take_along_axis(spins, order, 1), np.take_along_axis(signs, order, 1)
         return cls(spins.astype(np.int16), (signs * signs[:, :1]).astype(np.int8))
@@ -75,7 +71,7 @@ class Group:
 
     @property
     def size(self) -> int:
-        """The signs of each."""
+        """Return the number of signs of each inequality."""
         return self.spins.shape[1]
 
     def select(self, rows: np.ndarray) -> Group:
@@ -85,21 +81,21 @@ class Group:
         return Group(np.concatenate([self.spins, other.spins]), np.concatenate([self.signs, other.signs]))
 
     def names(self) -> np.ndarray:
-        """One item for each inequality, the same where it is the same."""
+        """Return one item for each inequality, equal for equal inequalities."""
         rows = np.ascontiguousarray(2 * self.spins + (self.signs > 0))
         return rows.view(np.dtype((np.void, rows.dtype.itemsize * self.size))).ravel()
 
     def slack(self, products: np.ndarray) -> np.ndarray:
-        """⟨b bᵀ, X⟩ − 1 for a matrix X of products."""
+        """Return ⟨b bᵀ, X⟩ − 1 for a matrix X of products."""
         chosen = products[self.spins[:, :, None], self.spins[:, None]]
         return np.einsum("mi,mij,mj->m", self.signs, chosen, self.signs, dtype=np.float64) - 1
 
     def merged(self, gone: int, kept: int, sign: int) -> tuple[Group, Group, np.ndarray, np.ndarray]:
-        """The inequalities where spin ``gone`` is ``sign`` times ``kept``, and those that become shorter.
+        """Return the inequalities with spin ``gone`` = ``sign`` · ``kept``, and the shortened inequalities.
 
         Returns:
-            Inequalities as long as before, ones of two signs less, in which the two spins cancelled, and the
-            rows that each come from; the others say no more than a unit diagonal.
+            Inequalities of the same length, inequalities of two signs less, in which the two spins cancelled,
+            and the rows of origin of both; the remaining inequalities follow from the unit diagonal.
         """
         has_gone, has_kept = (self.spins == gone).any(1), (self.spins == kept).any(1)
         signs = np.where(self.spins == gone, sign * self.signs, self.signs)
@@ -117,7 +113,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Inequalities:
-    """Groups of one size after another; multipliers stand in their order."""
+    """Groups of increasing size; multipliers stand in the same order."""
 
     groups: tuple[Group, ...]
 
@@ -129,16 +125,16 @@ class Inequalities:
         return sum(map(len, self.groups))
 
     def parts(self, values: np.ndarray) -> list[np.ndarray]:
-        """``values``, one for each inequality, by groups."""
+        """Return ``values``, one for each inequality, by groups."""
         return np.split(values, np.cumsum([len(group) for group in self.groups])[:-1])
 
     def select(self, rows: np.ndarray) -> Inequalities:
-        """Those for which ``rows``, bools, is true."""
+        """Return the inequalities with true ``rows``."""
         chosen = zip(self.groups, self.parts(rows), strict=True)
         return Inequalities(tuple(group.select(part) for group, part in chosen))
 
     def join(self, values: np.ndarray, new: Iterable[Group]) -> tuple[Inequalities, np.ndarray]:
-        """Return the inequalities with ``new`` ones added, and their values, 0 for what is added."""
+        """Return the inequalities with ``new`` inequalities added, and the values, 0 for new inequalities."""
         groups, kept = [], []
         for group, part, more in zip(self.groups, self.parts(values), new, strict=True):
             fresh = more.select(~np.isin(more.names(), group.names()))
@@ -147,7 +143,7 @@ class Inequalities:
         return Inequalities(tuple(groups)), np.concatenate(kept)
 
     def merged(self, values: np.ndarray, gone: int, kept: int, sign: int) -> tuple[Inequalities, np.ndarray]:
-        """The inequalities where spin ``gone`` is ``sign`` times ``kept``; values of equal ones add up."""
+        """Return the inequalities with spin ``gone`` = ``sign`` · ``kept``; values of equal ones add up."""
         found: list[list[tuple[Group, np.ndarray]]] = [[] for _ in self.groups]
         for place, (group, part) in enumerate(zip(self.groups, self.parts(values), strict=True)):
             same, shorter, rows, cancelled = group.merged(gone, kept, sign)
@@ -165,9 +161,9 @@ class Inequalities:
         return Inequalities(tuple(groups)), np.concatenate(kept_values)
 
     def entries(self, num_spins: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Of each group the places in a matrix, flattened, that are products of its spins, and b_i b_j.
+        """Return for each group the flat places of the spins' products in a matrix, and b_i b_j.
 
-        Of every two places of the same product the one below the diagonal; (inequalities, pairs).
+        Of the two places of a product the place below the diagonal; (inequalities, pairs).
         """
         found = []
         for group in self.groups:
@@ -178,12 +174,12 @@ class Inequalities:
 
     @cached_property
     def limits(self) -> np.ndarray:
-        """(k − 1)/2 for each."""
+        """Return (k − 1)/2 for each inequality."""
         return np.concatenate([np.full(len(group), (group.size - 1) / 2) for group in self.groups])
 
 
 def triangles(products: np.ndarray, violation: float, most: int) -> Group:
-    """The triangle inequalities that a symmetric matrix violates by more than ``violation``, worst first."""
+    """Return the violated triangle inequalities of a symmetric matrix, worst first."""
     spins, signs, violations = [], [], []
     # In rising order, so that pairs of the first spins come first.
     later, earlier = np.tril_indices(len(products), -1)
@@ -205,7 +201,7 @@ def triangles(products: np.ndarray, violation: float, most: int) -> Group:
 
 
 def longer(group: Group, products: np.ndarray, violation: float, most: int) -> Group:
-    """Violated inequalities of two signs more than ``group``'s: each with the best two further spins."""
+    """Return violated inequalities of two signs more, each with the best two further spins."""
     num_spins, size = len(products), group.size
     if not len(group) or num_spins < size + 2:
         return Group.none(size + 2)
@@ -213,7 +209,7 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
     along = np.einsum("mki,mk->mi", products[group.spins], group.signs, dtype=np.float64)
     np.put_along_axis(along, group.spins.astype(np.intp), 0.0, 1)
     partners = np.argsort(-np.abs(along), kind="stable")[:, :PARTNERS]
-    # Spins of the inequality itself come last; where there are few others they are barred.
+    # Spins of the inequality come last, and are barred if other spins are few.
     barred = (partners[:, :, None] == group.spins[:, None]).any(2)
     chosen = np.take_along_axis(along, partners, 1)
     pairs = products[partners[:, :, None], partners[:, None]]
@@ -239,8 +235,9 @@ def longer(group: Group, products: np.ndarray, violation: float, most: int) -> G
     return found.select(np.sort(first)[:most])
 
 
+# Pairs of steps and gradient changes of L-BFGS.
 MEMORY = 10
-# A step must achieve this share of what the gradient promises, and is halved until it does, so many times.
+# Least share of the predicted decrease in a step, and halvings of a step at most.
 SUFFICIENT, HALVINGS = 1e-4, 12
 
 
@@ -253,11 +250,11 @@ def minimise(
     step: float,
     num_iters: int,
 ) -> np.ndarray:
-    """The point after ``num_iters`` steps, or where none leads further down.
+    """Return the point after ``num_iters`` steps, or the last point with a descent.
 
     Args:
-        function: its value and gradient.
-        step: the inverse curvature to begin with.
+        function: returns value and gradient.
+        step: the first inverse curvature.
     """
     value, gradient = function(point)
     pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
@@ -282,14 +279,14 @@ def minimise(
         if moved @ change > 0:
             pairs.append((moved, change))
         elif not pairs:
-            # As far as this step went there is no curvature.
+            # No curvature along this step.
             step *= 4
         point, value, gradient = trial, found, slope
     return point
 
 
 def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], step: float) -> np.ndarray:
-    """The gradient times the inverse of the Hessian that the pairs tell of."""
+    """Return the gradient times the inverse of the Hessian approximated by the pairs."""
     result, weights = gradient.copy(), []
     pairs = [(moved, change) for moved, change in pairs if moved @ change > 0]
     for moved, change in reversed(pairs):
@@ -305,25 +302,27 @@ def _scaled(gradient: np.ndarray, pairs: list[tuple[np.ndarray, np.ndarray]], st
     return result
 
 
-# Of α, as a share of λ_max(C)/n: where it begins, by what it falls in each round, where it stays.
+# Penalty α as a share of λ_max(C)/n: the first value, the factor of each round, the last value; and steps of
+# L-BFGS in a round (scripts/bench/dense_map.py).
 FIRST, FALL, LAST = 1.3, 0.6, 0.4
 STEPS = 25
-# Inequalities are added where they are violated by more, so many of each size for a spin at most.
+# Violations from which inequalities of three and five signs are added, and inequalities of each size per spin
+# at most (scripts/bench/dense_map.py).
 TRIANGLE, PENTAGON = 0.02, 0.05
 MOST_ADDED = 5
-# Inequalities that longer ones are sought from, for a spin.
+# Inequalities per spin that are extended by two signs.
 EXTENDED = 6
-# A multiplier below this share of the largest is none.
+# Multipliers below this share of the largest multiplier are dropped.
 NEGLIGIBLE = 1e-7
 EPSILON = np.finfo(np.float64).eps
 
 
 class Proof(NamedTuple):
-    """What a point of the dual proves.
+    """Proof by a point of the dual.
 
     Args:
         bound: no spins have a larger value.
-        others: no spins but ``leading`` and their opposites have a larger one.
+        others: no spins but ``leading`` and their opposites have a larger value.
         leading: the signs of M's leading eigenvector.
     """
 
@@ -334,7 +333,7 @@ class Proof(NamedTuple):
 
 @dataclass
 class Relaxation:
-    """The dual of one problem, and where its minimisation has come.
+    """Dual of one problem, with the current point of the minimisation.
 
     Args:
         diagonal: y.
@@ -360,7 +359,7 @@ class Relaxation:
 
     @classmethod
     def of(cls, problem: SpinProblem) -> Relaxation:
-        """At a point that no round has improved."""
+        """Return the relaxation before any round."""
         size, hinge = len(problem), problem.hinge
         losses = np.full(0 if hinge is None else len(hinge.owner), 0.5)
         matrix = problem.matrix if hinge is None else problem.matrix + hinge.weighted(losses)
@@ -382,7 +381,7 @@ class Relaxation:
         )
 
     def round(self) -> Proof:
-        """Improve the multipliers, and X; what is proven by them."""
+        """Improve the multipliers, and X; return the proof."""
         size, terms, ruled = len(self.problem), len(self.losses), len(self.rule_prices)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
@@ -420,11 +419,11 @@ class Relaxation:
 
     @property
     def warming(self) -> bool:
-        """The penalty has further to fall."""
+        """Return whether the penalty has further to fall."""
         return self.penalty > self.least_penalty
 
     def tighten(self) -> None:
-        """Add what X violates, drop what has no price, and lower the penalty until its least."""
+        """Add violated inequalities, drop inequalities without a price, and lower the penalty."""
         self.penalty = max(self.penalty * FALL, self.least_penalty)
         kept = self.prices > NEGLIGIBLE * self.prices.max(initial=0)
         inequalities = self.inequalities.select(kept)
@@ -437,7 +436,7 @@ class Relaxation:
         self.inequalities, self.prices = inequalities.join(self.prices[kept], new)
 
     def merged(self, gone: int, kept: int, sign: int) -> Relaxation:
-        """The dual of the problem where spin ``gone`` is ``sign`` times ``kept``, from where this one is."""
+        """Return the dual with spin ``gone`` = ``sign`` · ``kept``, from the current point."""
         size = len(self.problem)
         between = self._matrix(self._point, self.inequalities.entries(size))[gone, kept]
         diagonal = self.diagonal.copy()
@@ -458,7 +457,7 @@ class Relaxation:
         )
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> Relaxation:
-        """:meth:`merged`, one after the other."""
+        """Return the relaxation after one :meth:`merged` after another."""
         relaxation = self
         for gone, kept, sign in merges:
             relaxation = relaxation.merged(gone, kept, sign)
@@ -466,19 +465,19 @@ class Relaxation:
 
     @property
     def _point(self) -> np.ndarray:
-        """(y, λ, μ, z)."""
+        """Return (y, λ, μ, z)."""
         return np.concatenate([self.diagonal, self.losses, self.rule_prices, self.prices])
 
     @property
     def _linear(self) -> np.ndarray:
-        """What each multiplier adds to the bound."""
+        """Return the coefficients of the multipliers in the bound."""
         hinge = self.problem.hinge
         margins = np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
         of_rules = np.zeros(len(self.rule_prices))
         return np.concatenate([np.ones(len(self.problem)), margins, of_rules, self.inequalities.limits])
 
     def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """M at (y, λ, μ, z)."""
+        """Return M at (y, λ, μ, z)."""
         problem, size = self.problem, len(self.problem)
         of_hinge = size + len(self.losses)
         of_rules = of_hinge + len(self.rule_prices)
@@ -495,10 +494,10 @@ class Relaxation:
         return matrix
 
     def proof(self) -> Proof:
-        """The bounds, each with all that rounding may have taken off it.
+        """Return the bounds, each with a margin for rounding.
 
-        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and
-        xᵀ M x ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
+        Spins other than ± the signs of the leading eigenvector v have |v·x| ≤ ‖v‖₁ − 2 min |v_i|, and xᵀ M x
+        ≤ λ₂ n + (λ₁ − λ₂) (v·x)².
         """
         point, linear = self._point, self._linear
         matrix = self._matrix(point, self.inequalities.entries(len(self.problem)))
@@ -508,7 +507,7 @@ class Relaxation:
         base = self.problem.constant + float(linear @ point)
         leading = vectors[:, -1]
         reach = max(0.0, float(np.abs(leading).sum() - 2 * np.abs(leading).min()))
-        # Each entry and each eigenvalue is off by a few roundings of what has been added up.
+        # The rounding of each entry and each eigenvalue is a few units of the summed magnitudes.
         weights = np.abs(linear * point).sum() + abs(self.problem.constant)
         entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
         if self.problem.hinge is not None:

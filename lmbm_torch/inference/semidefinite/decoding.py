@@ -1,19 +1,19 @@
 """Exact decoding of dense Boltzmann machines: branch and bound with semidefinite bounds.
 
-Where labels are coupled in contradictory ways, the bounds of
+If labels are coupled in contradictory ways, the bounds of
 :mod:`~lmbm_torch.inference.relaxations.integer_program` and
-:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` say little, and their searches end at some
-fifty labels. Semidefinite programming with triangle and pentagonal inequalities
+:mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and the searches end at some fifty
+labels. Semidefinite programming with triangle and pentagonal inequalities
 (:mod:`lmbm_torch.inference.semidefinite.bound`) leaves gaps so small that a hundred dense labels take some
 tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality by
-intersecting semidefinite and polyhedral relaxations, 2010). Labels that dominant weights or roof duality
-decide are settled first, those that another one implies are merged with it, and parts of the graph that
-nothing connects are searched on their own. Rules are followed at every node, and products of what they leave
-with their labels are part of the bound. Several nodes are bounded at once, on all cores. Bounds hold in
-floating point. Hinge losses have far weaker bounds, 0 for many models of more than some fifty labels.
+intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by dominant weights or roof
+duality are settled first, labels implied by another label are merged with the other label, and independent
+parts of the graph are searched separately. Rules are propagated at every node, and products of rules and
+labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating point. Hinge
+losses have far weaker bounds, 0 for many models of more than some fifty labels.
 
-Objectives tie that differ by less than a share of 10⁻¹² of the largest one that a label could have; of
-labellings that tie, any is found.
+Objectives tie if the difference is below a share of 10⁻¹² of the largest possible objective of a label; ties
+are broken arbitrarily.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.common.on_host import searched_on_host
 from lmbm_torch.inference.relaxations.objectives import Hinge, Rule, Score, Task
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
 from lmbm_torch.inference.results import Decoding, Status
@@ -40,6 +39,7 @@ from lmbm_torch.inference.semidefinite.spin_search import Limits
 from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_hinge"]
 
@@ -55,15 +55,15 @@ def decode(
     time_limit: float | None = None,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """argmax_y score(y), the MAP labelling; the score is the objective, bound ≥ objective.
+    """Return argmax_y score(y), the MAP labelling; the score is the objective, bound ≥ objective.
 
     Args:
-        energy: a Boltzmann machine, on any device; the search itself runs on the CPU.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree with it compete.
-        top_k: how many labellings to return, best first; the bound is then on all others.
-        node_limit: end an example's search after so many nodes, parts of its labellings whose bound is
-            computed; each part of the graph has one at least.
-        time_limit: end an example's search after about so many seconds. Results then depend on the machine.
+        energy: a Boltzmann machine, on any device; the search runs on the CPU.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        top_k: the number of labellings to return, best first; the bound then covers all others.
+        node_limit: the number of nodes, parts of the labellings with a computed bound, after which an
+            example's search ends; each part of the graph has at least one.
+        time_limit: the approximate number of seconds for an example. Results then depend on the computer.
         constraints: rules that the labellings must obey. Products of rules and labels tighten the bound.
 
     Returns:
@@ -73,8 +73,8 @@ def decode(
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
             shape or with other values; a limit or ``top_k`` that is no count, more than the labellings of an
             example; a time limit that is not a finite number above 0; constraints of another number of
-            labels, or that contradict what is known; more labellings asked for than they allow, or than
-            were found within a limit.
+            labels, or that contradict the known labels; more labellings requested than allowed, or than found
+            within a limit.
     """
     return _decode(energy, Score(), known, top_k, _Limits.of(node_limit, time_limit), constraints)
 
@@ -91,13 +91,13 @@ def decode_hinge(
     time_limit: float | None = None,
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
+    """Return argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
 
     Args:
         energy: see :func:`decode`.
         margin: γ > 0, in units of the local fields.
-        known: see :func:`decode`; known labels still pay their own hinge.
-        top_k: see :func:`decode`, also for the limits and constraints.
+        known: see :func:`decode`; known labels still pay their own hinge loss.
+        top_k, node_limit, time_limit, constraints: see :func:`decode`.
 
     Returns:
         The hinge loss is the objective, bound ≤ objective; else: see :func:`decode`.
@@ -110,7 +110,7 @@ def decode_hinge(
 
 
 class _Limits(NamedTuple):
-    """Checked: nodes of an example, and its seconds."""
+    """Checked limits: nodes and seconds of an example."""
 
     nodes: int
     seconds: float
@@ -130,7 +130,6 @@ def _decode(
     limits: _Limits,
     constraints: Constraints | None,
 ) -> Decoding:
-    """Check what came, settle what is easy, and search each example."""
     check_count("top_k", top_k)
     task = Task.of(energy, rule, known)
     if constraints is not None:
@@ -141,7 +140,7 @@ def _decode(
     if top_k > 2**free:
         raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
     settled = Settled.nothing(task.precise, task.known)
-    # What dominant weights and roof duality decide is so in a best labelling, not in the further ones.
+    # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
     if top_k == 1 and constraints is None:
         settled = rule.settle(task.precise, task.known)
         if isinstance(rule, Score):
@@ -166,7 +165,7 @@ def _decode(
 
 
 def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> None:
-    """Search the examples on all threads; whatever ends one of them ends all."""
+    """Search the examples on all threads; an error in one thread ends all."""
 
     def guarded(row: int) -> None:
         try:
@@ -183,8 +182,7 @@ def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> No
 
 
 def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int) -> Decoding:
-    """The searches' answers, numbers in the energy's precision."""
-    spins = torch.tensor(np.stack([each.spins for each in found]), device="cpu")
+    spins = torch.tensor(np.stack([each.spins for each in found]))
     labels = torch.stack([settled.of_all((each + 1) / 2) for each in spins.unbind(1)], 1).long()
     losses = torch.stack([task.rule.loss(task.precise, each) for each in labels.unbind(1)], 1)
     losses, order = losses.sort(dim=1, stable=True)

@@ -1,15 +1,20 @@
-"""Dual multipliers that prove of parts of a Boltzmann machine's labellings that none beats some answers.
+"""Dual multipliers that prove, for parts of a Boltzmann machine's labellings, that no labelling beats some
+answers.
 
-What :mod:`~lmbm_torch.inference.semidefinite.decoding` has found can be proven by a tree whose leaves are
-closed by semidefinite bounds. A leaf's multipliers y, of each spin's square, and z ≥ 0, of inequalities
-(b_t·x)² ≥ 1 over an odd number of signs each, say enough for others to compute the bound
+A tree proves the answers of :mod:`~lmbm_torch.inference.semidefinite.decoding`, with leaves closed by
+semidefinite bounds. A leaf's
+multipliers y, of each spin's square, and z ≥ 0, of inequalities (b_t·x)² ≥ 1 over an odd number of signs
+each, suffice to compute
+the bound
 
     score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
     M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
 
 with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Hinge losses
-Σ_i [γ − m_i]_+ are at least Σ_i λ_i (γ − m_i) for multipliers λ between 0 and 1: minus a score like that.
-Under rules, products of what they leave and of labels are added, with multipliers ≥ 0.
+Σ_i [γ − m_i]_+ are
+at least Σ_i λ_i (γ − m_i) for multipliers λ between 0 and 1: minus a score of the same form. Under rules,
+products of rules and
+labels are added, with multipliers ≥ 0.
 """
 
 from __future__ import annotations
@@ -27,22 +32,23 @@ from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, least_de
 
 __all__ = ["Multipliers", "OpenPart"]
 
-# Below the answers' value, as a share of a label's largest score: checking rounds otherwise than this.
+# Distance of a leaf's bound from the answers' value, as a share of a label's largest score: a checker rounds
+# differently.
 CLEARANCE = 1e-8
 
 
 class Multipliers(NamedTuple):
-    """A point of the dual of a part's problem.
+    """Point of the dual of a part's problem.
 
     Args:
         diagonal: y, (1 + free labels,), the first of the spin that carries the fields.
-        members: (inequalities, 5), of each its signs times 1 + the place in ``diagonal``, and zeros.
+        members: (inequalities, 5), the signs times 1 + the place in ``diagonal``, and zeros.
         prices: z, (inequalities,).
-        unit: a number of which all weights are multiples; 0 where there is none that sums can tell.
+        unit: a number of which all weights are multiples; 0 without such a number.
         losses: λ of the hinge losses, (labels,); of scores none, (0,).
-        rules: of each product its rule, and 0, 1 + j, or −1 − j where the rule stands by itself, or is
-            multiplied by y_j, or by 1 − y_j, (products, 2).
-        rule_prices: its multiplier, (products,).
+        rules: the rule of each product, and 0, 1 + j, or −1 − j for the rule alone, times y_j, or times 1 −
+            y_j, (products, 2).
+        rule_prices: the multiplier of each product, (products,).
     """
 
     diagonal: np.ndarray
@@ -55,7 +61,7 @@ class Multipliers(NamedTuple):
 
 
 class _Answers(Best):
-    """Labellings that are given, and parts that are to lie clearly below them."""
+    """Given labellings, for parts to lie clearly below."""
 
     @property
     def threshold(self) -> float:
@@ -64,11 +70,11 @@ class _Answers(Best):
 
 @dataclass(frozen=True)
 class OpenPart:
-    """Labellings that agree with what is known, of which none is to be better than the answers.
+    """Labellings that agree with known labels, none of which is to beat the answers.
 
     Args:
         relaxation: the dual of the part's problem, scaled by 2 to the power of −``exponent``.
-        free: labels that are not known, (free,).
+        free: the free labels, (free,).
         is_first: no bound has been computed yet.
     """
 
@@ -88,11 +94,11 @@ class OpenPart:
         margin: float | None = None,
         constraints: Constraints | None = None,
     ) -> OpenPart:
-        """All labellings of an example.
+        """Return the part of all labellings of an example.
 
         Args:
             fields: unary log-potentials, (labels,).
-            couplings: pairwise ones, (labels, labels).
+            couplings: pairwise log-potentials, (labels, labels).
             known: spins, 0 for free labels.
             answers: spins, best first, (answers, labels).
             margin: of the hinge loss; None for scores.
@@ -109,9 +115,9 @@ class OpenPart:
         return cls(Relaxation.of(problem.given(known)), np.flatnonzero(known == 0), best, exponent)
 
     def closed(self) -> Multipliers | None:
-        """Multipliers that leave nothing to be found here; None where the part is better split.
+        """Return multipliers that close the part; None if the part is better split.
 
-        The relaxation is improved in place; halves begin from where it is.
+        The relaxation is improved in place; halves begin from the same point.
 
         Raises:
             ValueError: a labelling that is better than an answer.
@@ -123,11 +129,11 @@ class OpenPart:
         return self._multipliers() if bound <= self.answers.threshold else None
 
     def least_decided(self) -> int:
-        """The label to branch on."""
+        """Return the label to branch on."""
         return int(self.free[least_decided(self.relaxation.products) - 1])
 
     def half(self, label: int, spin: int) -> OpenPart:
-        """The part's labellings in which a label has a spin."""
+        """Return the part's labellings in which a label has a spin."""
         place = int(np.flatnonzero(self.free == label)[0])
         merged = self.relaxation.merged(place + 1, 0, spin)
         return replace(self, relaxation=merged, free=np.delete(self.free, place), is_first=False)
@@ -140,7 +146,7 @@ class OpenPart:
         prices = np.ldexp(self.relaxation.prices, self.exponent)
         used = prices > 0
         problem, diagonal = self.relaxation.problem, self.relaxation.diagonal
-        # Squares of spins are a constant to whoever reads this.
+        # Squares of spins are a constant in the checker.
         if problem.hinge is not None:
             diagonal = diagonal - problem.hinge.weighted(self.relaxation.losses).diagonal()
         which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)

@@ -1,13 +1,12 @@
-"""One example's labellings by semidefinite branch and bound: its parts searched one by one.
+"""Labellings of one example by semidefinite branch and bound: independent parts searched one by one.
 
-Labels that nothing couples to others, directly or by way of further labels, are a problem of their own. Each
-is scaled by a power of two, which rounds nothing, so that the search sees weights of about 1.
+Labels without any coupling to other labels, direct or indirect, are a separate problem. Each problem is
+scaled by a power of two, without rounding, to weights of about 1.
 
-Spins that are decided, equal or opposite in every best labelling, by what roof duality says given one.
-
-Where a spin is given, roof duality decides others (:mod:`~lmbm_torch.inference.relaxations.persistency`).
-What it decides alike for both signs is so in every best labelling; what it decides by the sign goes with the
-spin, and the two are one (Boros and Hammer, Pseudo-Boolean optimization, 2002).
+If a spin is given, roof duality decides further spins (:mod:`~lmbm_torch.inference.relaxations.persistency`).
+A spin with the same decision for both signs of the given spin has this value in every best labelling; a spin
+whose decision follows the sign is merged with the given spin (Boros and Hammer, Pseudo-Boolean optimization,
+2002).
 """
 
 from __future__ import annotations
@@ -23,19 +22,17 @@ from lmbm_torch.inference.relaxations.persistency import persistent_spins
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, with_field_spin
 from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, search
 
-__all__ = ["Example", "Labellings", "best_labellings", "common_unit", "merge_implied"]
-
-# Spins that are tried although those before them implied nothing: of dense problems all are like that.
+# Spins without an implication in a row after which the search for implications ends, as in dense problems.
 FRUITLESS = 8
 
 
 def merge_implied(problem: SpinProblem) -> SpinProblem:
-    """The problem of scores where spins that another one implies are merged with it, or with the first."""
+    """Return the problem of scores with implied spins merged with the implying spin or the first spin."""
     place, fruitless = 1, 0
     while place < len(problem) and fruitless < FRUITLESS:
         one, other = (_implied(problem, place, sign) for sign in (1, -1))
         fruitless += 1
-        # From the last one on, so that the others keep their places.
+        # From the last spin on: earlier spins keep their places.
         for spin in np.flatnonzero(one * other)[::-1]:
             kept, sign = (0, one[spin]) if one[spin] == other[spin] else (place, one[spin])
             problem = problem.merged(int(spin), kept, int(sign))
@@ -45,27 +42,27 @@ def merge_implied(problem: SpinProblem) -> SpinProblem:
 
 
 def _implied(problem: SpinProblem, place: int, sign: int) -> np.ndarray:
-    """What every best labelling has where a spin has a sign, 0 where roof duality does not say, (spins,)."""
+    """Return the spins of every best labelling given one spin's sign, 0 if undecided, (spins,)."""
     part = problem.merged(place, 0, sign)
     spins = persistent_spins(2 * part.matrix[0, 1:], 2 * part.matrix[1:, 1:])
     return np.insert(np.insert(spins, place - 1, 0), 0, 0)
 
 
-# Far above the round-off of the sums: values tie that differ by a smaller share of a label's largest loss.
+# Largest difference of tied values, as a share of a label's largest loss: far above the rounding of sums.
 ROUND_OFF = 1e-12
-# Weights that are all multiples of one number, none of them of more, have exact sums.
+# Largest multiple of a common unit with exact sums in double precision.
 MOST_MULTIPLES = 2.0**40
 
 
 class Example(NamedTuple):
-    """A Boltzmann machine for one input.
+    """Boltzmann machine for one input.
 
     Args:
         fields: unary log-potentials, (labels,).
-        couplings: pairwise ones, (labels, labels).
+        couplings: pairwise log-potentials, (labels, labels).
         known: spins, 0 for free labels.
         margin: of the hinge loss; None for scores.
-        constraints: rules over the labels; None where all labellings are allowed.
+        constraints: rules over the labels; None if all labellings are allowed.
     """
 
     fields: np.ndarray
@@ -76,18 +73,18 @@ class Example(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Labels that are known are done with, and so are parts of the graph that nothing connects."""
+        """Return whether known labels are finished, and independent parts separate: scores without rules."""
         return self.margin is None and self.constraints is None
 
 
 @dataclass(frozen=True)
 class Labellings:
-    """The best labellings of an example or of one of its parts.
+    """Best labellings of an example or of a part.
 
     Args:
         spins: best first, (number, labels).
-        values: of each, scores or negative losses.
-        others: no other labelling has a larger value; the last one's where the search has seen to all.
+        values: scores or negative losses.
+        others: no other labelling has a larger value; the last labelling's value after a complete search.
         complete: no limit was met.
         nodes: parts of the search.
     """
@@ -100,7 +97,7 @@ class Labellings:
 
 
 def best_labellings(example: Example, number: int, limits: Limits) -> Labellings:
-    """The ``number`` best labellings, at most as many as there are, with what is proven of all others."""
+    """Return the ``number`` best labellings, at most all, with a bound of all others."""
     found = Labellings(example.known[None].copy(), np.zeros(1), -np.inf, True, 0)
     if example.is_plain:
         fields = example.fields + example.couplings @ example.known
@@ -117,7 +114,7 @@ def best_labellings(example: Example, number: int, limits: Limits) -> Labellings
 
 
 def _parts(example: Example) -> Iterator[np.ndarray]:
-    """The labels of each part of the graph; of scores, those that are free. Rules may connect all of them."""
+    """Yield the labels of each independent part; of scores the free labels. Rules may connect all labels."""
     if example.constraints is not None:
         yield np.arange(len(example.known))
         return
@@ -133,7 +130,6 @@ def _parts(example: Example) -> Iterator[np.ndarray]:
 
 
 def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> Labellings:
-    """The best labellings of one part."""
     fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
     known = example.known[labels]
     # Of weights of 0 any scale will do.
@@ -162,20 +158,22 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
 
 
 def _nearest(constraints: Constraints, fields: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """What the fields ask for, as far as rules allow, as rows of all spins: none where nothing is allowed."""
+    """Return the fields' preferred labels, as far as rules allow, as rows of all spins; no row if nothing is
+    allowed.
+    """
     labels = constraints.nearest((fields > 0).astype(np.float64), np.where(known == 0, np.nan, known > 0))
     return np.ones((0, 1 + len(fields))) if labels is None else np.insert(2.0 * labels - 1, 0, 1)[None]
 
 
 def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) -> Labellings:
-    """The best labellings of what was found and of one part more, ``labels``."""
+    """Return the best labellings of the found parts and one further part, ``labels``."""
     sums = found.values[:, None] + part.values
     order = np.argsort(-sums, axis=None, kind="stable")[:number]
     rows, columns = np.unravel_index(order, sums.shape)
     spins = found.spins[rows]
     spins[:, labels] = part.spins[columns]
     values = sums.ravel()[order]
-    # Any other labelling is another one here or there, or a sum that was left out.
+    # Any other labelling differs in the earlier parts or in this part, or is a dropped sum.
     elsewhere = max(
         found.others + max(part.values[0], part.others), part.others + max(found.values[0], found.others)
     )
@@ -185,7 +183,7 @@ def _both(found: Labellings, labels: np.ndarray, part: Labellings, number: int) 
 
 
 def common_unit(fields: np.ndarray, couplings: np.ndarray) -> float:
-    """A number of which all weights are multiples; 0 where they have none that sums can tell."""
+    """Return the greatest common unit of all weights; 0 without such a number."""
     weights = np.unique(np.abs(np.concatenate([fields, couplings[np.tril_indices(len(fields), -1)]])))
     total, unit = float(weights.sum()) * len(fields) ** 2, 0.0
     for weight in weights:

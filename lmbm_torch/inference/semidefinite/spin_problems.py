@@ -1,7 +1,7 @@
-"""Quadratic problems of spins, as semidefinite bounds and the search over them see them.
+"""Quadratic problems of spins for semidefinite bounds and the search.
 
-Field terms are couplings to one more spin, which comes first. In a part of the search some spins equal
-another one, or its opposite: they are merged, and the problem has fewer spins. Everything is maximised.
+Field terms are couplings to one further spin, the first. In a part of the search some spins equal another
+spin, or its opposite: the spins are merged, and the problem has fewer spins. All problems are maximised.
 """
 
 from __future__ import annotations
@@ -13,16 +13,14 @@ import numpy as np
 
 from lmbm_torch.constraints import Constraints
 
-__all__ = ["HingeTerms", "RuleTerms", "SpinProblem", "climbed", "tabu", "with_field_spin"]
-
 
 @dataclass(frozen=True)
 class HingeTerms:
-    """−Σ_i [margin − m_i]_+, where m_i = sign_i x_owner_i (fields_i · x) is the margin of label i.
+    """Terms −Σ_i [margin − m_i]_+, where m_i = sign_i x_owner_i (fields_i · x) is the margin of label i.
 
     Args:
         fields: weights of the local field of each label, (labels, spins).
-        owner: the spin that each label has become.
+        owner: the spin of each label after merges.
         sign: 1, or −1 for a label of the opposite spin.
     """
 
@@ -32,30 +30,30 @@ class HingeTerms:
     margin: float
 
     def value(self, spins: np.ndarray) -> np.ndarray:
-        """Of each row of spins, (rows, spins)."""
+        """Return the value of each row of spins, (rows, spins)."""
         margins = self.sign * spins[:, self.owner] * (spins @ self.fields.T)
         return -np.maximum(self.margin - margins, 0).sum(1)
 
     def flip_values(self, spins: np.ndarray) -> np.ndarray:
-        """Of one row of spins, each spin flipped."""
+        """Return the value after a flip of each spin of one row."""
         local = self.fields @ spins
         after = self.sign * spins[self.owner] * (local - 2 * self.fields.T * spins[:, None])
         after[self.owner, np.arange(len(self.owner))] *= -1
         return -np.maximum(self.margin - after, 0).sum(1)
 
     def weighted(self, weights: np.ndarray) -> np.ndarray:
-        """The symmetric matrix whose quadratic form is Σ_i weights_i m_i."""
+        """Return the symmetric matrix whose quadratic form is Σ_i weights_i m_i."""
         size = self.fields.shape[1]
         rows = np.zeros((size, size))
         np.add.at(rows, self.owner, (self.sign * weights)[:, None] * self.fields)
         return (rows + rows.T) / 2
 
     def margins(self, products: np.ndarray) -> np.ndarray:
-        """m_i by a matrix of products of spins."""
+        """Return m_i by a matrix of products of spins."""
         return self.sign * np.einsum("li,li->l", products[self.owner], self.fields)
 
     def merged(self, gone: int, kept: int, sign: int) -> HingeTerms:
-        """The same where spin ``gone`` is ``sign`` times ``kept``."""
+        """Return the terms where spin ``gone`` is ``sign`` times ``kept``."""
         fields = self.fields.copy()
         fields[:, kept] += sign * fields[:, gone]
         moved = self.owner == gone
@@ -66,10 +64,10 @@ class HingeTerms:
 
 @dataclass(frozen=True)
 class RuleTerms:
-    """Products (one_t · x)(other_t · x) that are not below 0 where spins obey some rules.
+    """Products (one_t · x)(other_t · x) that are non-negative for spins that obey some rules.
 
-    What a rule a·y ≤ b leaves, b − a·y, is multiplied by 1, and by y_j and 1 − y_j of each label j that it is
-    about (Lovász and Schrijver 1991).
+    The slack b − a·y of a rule a·y ≤ b is multiplied by 1, and by y_j and 1 − y_j of each label j of the rule
+    (Lovász and Schrijver 1991).
 
     Args:
         constraints: over the first problem's labels.
@@ -86,7 +84,7 @@ class RuleTerms:
 
     @classmethod
     def of(cls, constraints: Constraints) -> RuleTerms:
-        """All products, with no spins merged."""
+        """Return all products, without merged spins."""
         matrix, bounds = constraints.matrix, constraints.bounds
         left = np.concatenate([(bounds - matrix.sum(1) / 2)[:, None], -matrix / 2], 1)
         rule, literal = [np.arange(len(left))], [np.zeros(len(left), np.int64)]
@@ -101,20 +99,20 @@ class RuleTerms:
         return cls(constraints, rule, literal, left[rule], other)
 
     def weighted(self, prices: np.ndarray) -> np.ndarray:
-        """The symmetric matrix whose quadratic form is Σ_t prices_t times the products."""
+        """Return the symmetric matrix whose quadratic form is Σ_t prices_t times the products."""
         rows = (self.one.T * prices) @ self.other
         return (rows + rows.T) / 2
 
     def values(self, products: np.ndarray) -> np.ndarray:
-        """Of each by a matrix of products of spins."""
+        """Return the value of each product by a matrix of products of spins."""
         return np.einsum("ts,ts->t", self.one @ products, self.other)
 
     def size(self, prices: np.ndarray) -> float:
-        """What the terms of :meth:`weighted` add up to without their signs."""
+        """Return the sum of the magnitudes of the terms of :meth:`weighted`."""
         return float(prices @ (np.abs(self.one).sum(1) * np.abs(self.other).sum(1)))
 
     def merged(self, gone: int, kept: int, sign: int) -> RuleTerms:
-        """The same where spin ``gone`` is ``sign`` times ``kept``."""
+        """Return the terms where spin ``gone`` is ``sign`` times ``kept``."""
         forms = []
         for form in (self.one, self.other):
             moved = form.copy()
@@ -125,14 +123,14 @@ class RuleTerms:
 
 @dataclass(frozen=True)
 class SpinProblem:
-    """max over spins x, x_0 = 1, of xᵀ matrix x + constant + the hinge terms, if there are any.
+    """Problem max over spins x, x_0 = 1, of xᵀ matrix x + constant + hinge terms.
 
     Args:
         matrix: symmetric with a zero diagonal, (spins, spins).
-        owner: the spin that each of the first problem's spins has become.
-        sign: 1, or −1 where it has become the opposite.
+        owner: the spin of each of the first problem's spins after merges.
+        sign: 1, or −1 for the opposite.
         hinge: None for scores.
-        rules: of the labels, which are all spins but the first; None where all labellings are allowed.
+        rules: of the labels, which are all spins but the first; None if all labellings are allowed.
     """
 
     matrix: np.ndarray
@@ -144,7 +142,7 @@ class SpinProblem:
 
     @classmethod
     def of(cls, matrix: np.ndarray, constant: float = 0.0, hinge: HingeTerms | None = None) -> SpinProblem:
-        """The problem with no spins merged."""
+        """Return the problem without merged spins."""
         size = len(matrix)
         return cls(matrix, constant, np.arange(size), np.ones(size, np.int8), hinge)
 
@@ -156,11 +154,12 @@ class SpinProblem:
         margin: float | None,
         constraints: Constraints | None = None,
     ) -> SpinProblem:
-        """Scores of a Boltzmann machine's labels, or minus their hinge losses; the first spin is the fields'.
+        """Return the problem of a Boltzmann machine's scores, or of minus the hinge losses, with the fields'
+        spin first.
 
         Args:
             fields: unary log-potentials, (labels,).
-            couplings: pairwise ones, (labels, labels).
+            couplings: pairwise log-potentials, (labels, labels).
             margin: of the hinge loss; None for scores.
             constraints: rules over the labels.
         """
@@ -175,22 +174,22 @@ class SpinProblem:
         return len(self.matrix)
 
     def values(self, spins: np.ndarray) -> np.ndarray:
-        """Of each row of spins, (rows, spins); −∞ where they break a rule."""
+        """Return the value of each row of spins, (rows, spins); −∞ for a broken rule."""
         values = self.constant + np.einsum("ri,ri->r", spins @ self.matrix, spins)
         if self.hinge is not None:
             values += self.hinge.value(spins)
         return np.where(self.allows(self.in_full(spins)), values, -np.inf)
 
     def allows(self, spins: np.ndarray) -> np.ndarray:
-        """Whether rows of the first problem's spins obey all rules, (rows,)."""
+        """Return whether rows of the first problem's spins obey all rules, (rows,)."""
         if self.rules is None:
             return np.ones(len(spins), bool)
         return np.logical_not(self.rules.constraints.violated((1 + spins[:, 1:]) / 2).any(axis=1))
 
     def implied(self) -> list[tuple[int, int]] | None:
-        """Free spins that the rules decide, the last first, with their signs; None where a rule is broken.
+        """Return free spins that the rules decide, the last first, with signs; None for a broken rule.
 
-        No free spin is merged with another one.
+        No free spin is merged with another spin.
         """
         if self.rules is None:
             return []
@@ -202,7 +201,7 @@ class SpinProblem:
         return [(int(self.owner[1 + label]), int(2 * filled[0, label] - 1)) for label in labels]
 
     def flip_gains(self, spins: np.ndarray, products: np.ndarray) -> np.ndarray:
-        """By how much the value grows where one spin alone is flipped.
+        """Return the increase of the value by a flip of each spin alone.
 
         Args:
             products: ``matrix @ spins``.
@@ -213,12 +212,12 @@ class SpinProblem:
         return gains
 
     def in_full(self, spins: np.ndarray) -> np.ndarray:
-        """The first problem's spins, from rows of this one's; the first spin 1."""
+        """Return the first problem's spins, from rows of this problem's spins; the first spin 1."""
         spins = spins * spins[:, :1]
         return spins[:, self.owner] * self.sign
 
     def reduced(self, spins: np.ndarray) -> np.ndarray:
-        """Rows of this problem's spins, from rows of those of the labels, which agree with what is merged."""
+        """Return rows of this problem's spins, from rows of the labels' spins."""
         rows = np.ones((len(spins), len(self)))
         rows[:, self.owner[1:]] = spins * self.sign[1:]
         rows[:, 0] = 1
@@ -226,13 +225,13 @@ class SpinProblem:
 
     @property
     def fields(self) -> np.ndarray:
-        """What the first spin says of each, (spins,)."""
+        """Return the first spin's couplings, (spins,)."""
         if self.hinge is None:
             return self.matrix[0]
         return self.hinge.weighted(np.ones(len(self.hinge.owner)))[0]
 
     def merged(self, gone: int, kept: int, sign: int) -> SpinProblem:
-        """The problem where spin ``gone`` is ``sign`` times ``kept``; spin 0 never goes."""
+        """Return the problem where spin ``gone`` is ``sign`` times ``kept``; spin 0 never goes."""
         matrix = self.matrix.copy()
         constant = self.constant + 2 * sign * matrix[gone, kept]
         matrix[kept] += sign * matrix[gone]
@@ -250,42 +249,42 @@ class SpinProblem:
         )
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> SpinProblem:
-        """:meth:`merged`, one after the other."""
+        """Return the problem after one :meth:`merged` after another."""
         problem = self
         for gone, kept, sign in merges:
             problem = problem.merged(gone, kept, sign)
         return problem
 
     def given(self, known: np.ndarray) -> SpinProblem:
-        """The problem of the labels that are free: the others are spin 0, or its opposite.
+        """Return the problem of the free labels: known labels are spin 0, or the opposite.
 
         Args:
-            known: spins of the labels, all spins but the first, 0 where one is free.
+            known: spins of the labels, all spins but the first, 0 for free labels.
         """
-        # From the last one on, so that the others keep their places.
+        # From the last spin on: earlier spins keep their places.
         labels = np.flatnonzero(known)[::-1]
         return self.merged_by((int(label) + 1, 0, int(known[label])) for label in labels)
 
 
 def with_field_spin(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-    """Couplings of one spin more, the first, which is 1 and carries the fields; (1 + labels, 1 + labels)."""
+    """Return couplings with a further, first spin of 1 for the fields; (1 + labels, 1 + labels)."""
     around = np.zeros((len(fields) + 1, len(fields) + 1))
     around[0, 1:], around[1:, 0], around[1:, 1:] = fields, fields, couplings
     return around
 
 
-# Gains that are no larger, as a share of all weights, are rounding.
+# Gains up to this share of all weights are rounding.
 LEAST = 1e-12
-# Flips of a tabu search for each spin, and those for which a spin that was flipped stays.
+# Flips of a tabu search per spin, and flips for which a flipped spin stays (scripts/bench/dense_map.py).
 TABU_FLIPS, TABU_TENURE = 20, 10
 
 
 def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.ndarray:
-    """Rows of spins, each improved by the best flip until none is better.
+    """Return rows of spins, each improved by the best flip until no flip is better.
 
     Args:
         spins: (rows, spins).
-        trust: how sure each spin is: rows are made to obey the rules from the surest on, (spins,).
+        trust: (spins,), the order in which spins are kept, the largest first, to make rows obey the rules.
     """
     least = LEAST * np.abs(problem.matrix).sum()
     if problem.rules is not None:
@@ -297,12 +296,12 @@ def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.nd
 
 
 def tabu(problem: SpinProblem, row: np.ndarray) -> np.ndarray:
-    """The best labelling that flips come upon, each the best of a spin that was not flipped lately.
+    """Return the best labelling of a tabu search: the best flip each time of a spin without a recent flip.
 
-    Unlike a climb it goes on where every flip costs something. Of scores without rules.
+    Unlike a climb the search continues if every flip lowers the value. For scores without rules.
 
     Args:
-        row: to begin with, (spins,).
+        row: the first spins, (spins,).
     """
     row, best, gained, most = row.copy(), row.copy(), 0.0, 0.0
     products, stays = problem.matrix @ row, np.zeros(len(row))
@@ -321,7 +320,7 @@ def tabu(problem: SpinProblem, row: np.ndarray) -> np.ndarray:
 
 
 def _climb(problem: SpinProblem, spins: np.ndarray, least: float) -> np.ndarray:
-    """Rows of scores, all at once, in place."""
+    """Improve rows of scores, all at once, in place."""
     products, rows = spins @ problem.matrix, np.arange(len(spins))
     for _ in range(10 * len(problem)):
         gains = -spins * products
@@ -336,7 +335,7 @@ def _climb(problem: SpinProblem, spins: np.ndarray, least: float) -> np.ndarray:
 
 
 def _climb_hinge(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndarray:
-    """One row of hinge losses, in place."""
+    """Improve one row of hinge losses, in place."""
     for _ in range(10 * len(row)):
         gains = problem.flip_gains(row, problem.matrix @ row)
         flip = int(gains.argmax())
@@ -347,7 +346,7 @@ def _climb_hinge(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndar
 
 
 def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.ndarray:
-    """Rows whose spins are kept from the surest on, unless those before them say otherwise by the rules."""
+    """Return rows that keep the surest spins first, unless the rules decide a spin."""
     assert problem.rules is not None
     constraints = problem.rules.constraints
     wished = (1 + problem.in_full(spins)[:, 1:]) / 2
@@ -366,7 +365,7 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
             free[rows] = False
             if not free.any():
                 break
-        # A labelling that breaks a rule is not offered to anyone.
+        # A labelling that breaks a rule is dropped later.
         labels[free, label] = wished[free, label]
     repaired = np.ones_like(spins)
     repaired[:, owner] = (2 * labels - 1) * problem.sign[1:]
@@ -375,11 +374,11 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
 
 
 def _climb_allowed(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndarray:
-    """One row that obeys the rules, and does so after every flip, in place; scores flip pairs, too."""
+    """Improve one row that obeys the rules, by allowed flips, in place; for scores also by flips of pairs."""
     assert problem.rules is not None
     one = problem.rules.one[problem.rules.literal == 0]
     for _ in range(10 * len(row)):
-        # What a flip takes of what each rule leaves.
+        # The decrease of each rule's slack by each flip.
         taken, left = 2 * one * row, (one @ row)[:, None]
         gains = problem.flip_gains(row, problem.matrix @ row)
         single = np.where((left < taken).any(0), -np.inf, gains)

@@ -1,10 +1,9 @@
 """Best-bound search over spins: branch and bound with semidefinite bounds.
 
 A part of the problem in which some spins equal others, or their opposites, is a smaller problem of the same
-kind. Its dual starts from that of the part that it was split off from; its bound ends it, or two spins of
-which the relaxation says least are made equal in one half and opposite in the other. Labellings come from the
-relaxation, by random hyperplanes and single flips (Goemans and Williamson, 1995), and before all parts from a
-tabu search.
+kind. The dual starts from that of the parent; the bound closes the part, or the two least decided spins are
+made equal in one half and opposite in the other. Labellings come from the relaxation, by random hyperplanes
+and single flips (Goemans and Williamson, 1995), and before all parts from a tabu search.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from lmbm_torch.inference.semidefinite.bound import Proof, Relaxation
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, climbed, tabu
 from lmbm_torch.kernels.threads import share
 
-__all__ = ["Answer", "Best", "Limits", "least_decided", "prove_bound", "search"]
-
-# Parts of fewer spins are enumerated.
+# Spins below which a part is enumerated.
 ENUMERATED = 10
-# A part's rounds: it is split once its bound, at its last pace, would need more than so many further ones.
+# Rounds of a part and of the root: a part is split if the bound, at the last pace, needs more further rounds
+# (scripts/bench/dense_map.py).
 PATIENCE = 6
 FIRST_PATIENCE = 12
 LEAST_ROUNDS = 2
 MOST_ROUNDS = 60
+# Random hyperplanes of a round.
 HYPERPLANES = 12
-# Parts that are looked at beside each other, however many cores there are: no result depends on that.
+# Parts that are examined in parallel, whatever the number of cores: results do not depend on the computer.
 TOGETHER = 4
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When to stop.
+    """Limits of a search.
 
     Args:
-        nodes: parts of the problem whose bound is computed, at most.
-        clock: ``time.perf_counter`` at which to end.
-        stopped: set by another thread to end it now.
+        nodes: the largest number of parts with a computed bound.
+        clock: ``time.perf_counter`` at the end.
+        stopped: set by another thread to end the search.
     """
 
     nodes: int = sys.maxsize
@@ -53,19 +52,19 @@ class Limits:
 
     @property
     def are_up(self) -> bool:
-        """Time is up."""
+        """Return whether time is up."""
         return self.stopped.is_set() or time.perf_counter() > self.clock
 
 
 @dataclass
 class Best:
-    """The best labellings so far, a fixed number of them, best first.
+    """Best labellings so far, a fixed number, best first.
 
     Args:
         problem: of all spins.
-        values: −∞ where none has been found.
-        step: the values of any two labellings differ by a multiple of it; 0 where nothing is known.
-        slack: values that differ by no more tie.
+        values: −∞ for missing labellings.
+        step: the values of any two labellings differ by a multiple of the step; 0 if unknown.
+        slack: the largest difference of tied values.
     """
 
     problem: SpinProblem
@@ -80,7 +79,7 @@ class Best:
         return cls(problem, np.full(number, -np.inf), np.ones((number, len(problem))), step, slack)
 
     def offer(self, spins: np.ndarray) -> None:
-        """Rows of all spins."""
+        """Add rows of all spins, if better."""
         values = self.problem.values(spins)
         for row in np.argsort(-values, kind="stable"):
             if values[row] <= self.values[-1]:
@@ -94,27 +93,27 @@ class Best:
             self.spins = np.insert(self.spins, place, spins[row], 0)[:-1]
 
     def copy(self) -> Best:
-        """One that is improved by itself."""
+        """Return an independent copy."""
         return replace(self, seen=self.seen.copy())
 
     @property
     def found(self) -> np.ndarray:
-        """Rows of all spins, as many as there are."""
+        """Return rows of all spins, without missing labellings."""
         return self.spins[self.values > -np.inf]
 
     @property
     def threshold(self) -> float:
-        """A part whose bound is no larger has no labelling that belongs here."""
+        """Return the largest bound of a part without further best labellings."""
         return self.values[-1] + max(self.slack, self.step - self.slack)
 
 
 class Answer(NamedTuple):
-    """How a search ended.
+    """End of a search.
 
     Args:
-        bound: no labelling that was not offered has a larger value; −∞ where it has seen to all.
-        complete: no limit ended it.
-        nodes: parts whose bound was computed.
+        bound: no unvisited labelling has a larger value; −∞ after a complete search.
+        complete: no limit ended the search.
+        nodes: parts with a computed bound.
     """
 
     bound: float
@@ -126,10 +125,10 @@ class _Part(NamedTuple):
     """Labellings in which some spins equal others, or their opposites.
 
     Args:
-        rank: minus the bound of what it was split off from.
-        number: of the order in which parts were made, from which a part draws its random numbers.
-        whole: the relaxation of what it was split off from; None of all labellings.
-        merge: what is equal here beyond that, see :meth:`Relaxation.merged`.
+        rank: minus the bound of the parent.
+        number: in the order of creation, the seed of the part's random numbers.
+        whole: the relaxation of the parent; None for all labellings.
+        merge: the further merge of the part, see :meth:`Relaxation.merged`.
     """
 
     rank: float
@@ -139,7 +138,7 @@ class _Part(NamedTuple):
 
 
 def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
-    """Improve ``best`` until nothing else can belong to it, or a limit is met."""
+    """Improve ``best`` until no other labelling can belong to ``best``, or a limit is met."""
     best.offer(problem.in_full(_starts(problem, np.random.default_rng(0))))
     order, nodes = count(), 0
     parts = [_Part(-np.inf if problem.hinge is None else 0.0, next(order))]
@@ -164,11 +163,11 @@ def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
 
 @dataclass
 class _Bounded:
-    """A part that is looked at, beside others, and what was found.
+    """Part under examination, and the results.
 
     Args:
-        best: the best labellings before, improved.
-        relaxation: the part's own; None where its labellings were enumerated.
+        best: the best labellings so far, improved.
+        relaxation: the part's own; None if the labellings were enumerated.
     """
 
     part: _Part
@@ -177,7 +176,7 @@ class _Bounded:
     bound: float = -np.inf
 
     def look(self, problem: SpinProblem, limits: Limits) -> None:
-        """Find what the part has, and a bound on what is left of it; what ends this ends all parts."""
+        """Find labellings of the part, and a bound of the rest; an error here ends all parts."""
         try:
             self._look(problem, limits)
         except BaseException:
@@ -208,13 +207,13 @@ def prove_bound(
     limits: Limits,
     generator: np.random.Generator,
 ) -> float:
-    """A part's bound, computed until it ends the part, or the part is better split."""
+    """Return a part's bound, computed until the part is closed or better split."""
     patience = FIRST_PATIENCE if first else PATIENCE
     own = np.inf
     for number in range(MOST_ROUNDS):
         proof = relaxation.round()
         best.offer(_labellings(relaxation, proof, generator))
-        # What the leading vector says has been looked at.
+        # The leading vector's labelling has been examined.
         proven = min(proof.others, proof.bound) if proof.others <= best.threshold else proof.bound
         pace, own = own - proven, min(own, proven)
         bound = min(bound, own)
@@ -228,7 +227,7 @@ def prove_bound(
 
 
 def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Generator) -> np.ndarray:
-    """Spins by random hyperplanes and by the leading vector, each flipped one by one while that is better."""
+    """Return spins by random hyperplanes and by the leading vector, improved by flips."""
     problem, factor = relaxation.problem, relaxation.factor
     directions = generator.standard_normal((factor.shape[1], HYPERPLANES))
     spins = np.where(factor @ directions < 0, -1.0, 1.0).T
@@ -237,7 +236,7 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
 
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
-    """What the spins' own fields ask for, and random rows, each made better."""
+    """Return the fields' preferred spins, and random rows, improved by flips."""
     own, trust = np.where(problem.fields > 0, 1.0, -1.0), np.abs(problem.fields)
     own[0] = 1
     random = generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))
@@ -249,12 +248,12 @@ def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
 
 
 def least_decided(products: np.ndarray) -> int:
-    """The spin that the first one says least of."""
+    """Return the spin with the least correlation to the first spin."""
     return 1 + int(np.abs(products[0, 1:]).argmin())
 
 
 def _enumerate(problem: SpinProblem, best: Best) -> None:
-    """Offer all labellings of a small problem."""
+    """Add all labellings of a small problem to ``best``."""
     free = len(problem) - 1
     bits = np.arange(2**free)[:, None] >> np.arange(free)[::-1] & 1
     spins = np.concatenate([np.ones((2**free, 1)), 2.0 * bits - 1], 1)

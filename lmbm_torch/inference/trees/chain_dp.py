@@ -1,9 +1,9 @@
-"""Exact inference in chains by dynamic programming: forward–backward, Viterbi and their kin.
+"""Exact inference in chains by dynamic programming: forward–backward, Viterbi, sampling.
 
 Source: max_margin_markov_networks_survey_2003, section 4.2.
 
-Log-potentials are first lowered so that the largest at each position is 0, and messages after each step, so
-that rounding is relative to what matters there, not to a score that grows with length.
+Log-potentials are first lowered to a largest value of 0 at each position, and messages after each step:
+rounding is then relative to the values at a position, and not to a score that grows with the length.
 
 On the CPU a kernel goes through each chain by itself, gradients included; without a kernel, and for gradients
 of gradients, each position is one step for the whole batch. A step of sum-product is a matrix product of
@@ -11,9 +11,9 @@ probabilities. Where transitions differ by less than the dtype's range, whatever
 could not have been seen in any of its sums. Where they differ by more, for instance because some are
 forbidden, no kernel is taken, and the sums that may have lost something are done again as logsumexp.
 
-On a device all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
+On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 
-Labels that are known are unaries of −∞ for all other states.
+A known label is a unary of −∞ for all other states.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
-from lmbm_torch.inference.results import ChainMarginals, Decoding, Status
+from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.trees import chain_gradient, chain_steps
 from lmbm_torch.inference.trees.chain_steps import Chains
 from lmbm_torch.shapes import Float, Int
@@ -37,7 +37,7 @@ __all__ = ["decode", "entropy", "log_partition", "marginals", "sample"]
 
 @one_door
 def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """log Σ_y exp(score(y)), differentiable any number of times; its gradient is the marginals.
+    """Return log Σ_y exp(score(y)), differentiable any number of times; the gradient is the marginals.
 
     Args:
         energy: chains in float32 or float64, on any device.
@@ -57,29 +57,29 @@ def _by_steps(energy: ChainEnergy) -> Float[Tensor, " batch"]:
 
 @one_door
 @torch.no_grad()
-def marginals(energy: ChainEnergy) -> ChainMarginals:
-    """P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
+def marginals(energy: ChainEnergy) -> StateMarginals:
+    """Return P(y_t) and P(y_t, y_{t+1}) by forward–backward, and the log partition.
 
     Args:
         energy: see :func:`log_partition`.
 
     Returns:
-        Marginals with ``status.exact`` but for log-potentials beyond 5e10, whose sums no float64 holds to
-        1e-5.
+        Marginals; ``status.exact`` is false for log-potentials beyond 5e10, whose float64 sums have relative
+        errors above 1e-5.
 
     Raises:
         ValueError: see :func:`log_partition`.
     """
     if chain_steps.is_coarse(energy):
         fine = marginals(energy.to(torch.float64))
-        parts = (fine.nodes, fine.edges, fine.log_partition)
-        nodes, edges, log_partition = (part.to(energy.dtype) for part in parts)
-        return ChainMarginals(
-            nodes, edges, log_partition, replace(fine.status, residual=fine.status.residual.to(energy.dtype))
-        )
+        assert fine.edges is not None
+        parts = (fine.states, fine.log_partition, fine.edges, fine.status.residual)
+        states, log_partition, edges, residual = (part.to(energy.dtype) for part in parts)
+        return StateMarginals(states, replace(fine.status, residual=residual), log_partition, edges)
     chains = Chains.of(energy)
     if (found := chain_steps.sums(energy, chains)) is not None:
-        return ChainMarginals(*found, Status.certain(energy, energy.lengths))
+        nodes, edges, log_partition = found
+        return StateMarginals(nodes, Status.certain(energy, energy.lengths), log_partition, edges)
     messages, scale = chain_steps.forward(chains)
     forward = torch.stack(messages, 1)
     ahead, backward = chain_steps.backward(chains)
@@ -98,15 +98,15 @@ def marginals(energy: ChainEnergy) -> ChainMarginals:
             tables.flatten(-2).softmax(-1).view_as(tables).masked_fill(~energy.inside[:, 1:, None, None], 0)
         )
         status = replace(status, exact=torch.zeros_like(status.exact))
-    return ChainMarginals(nodes, edges, log_partition, status)
+    return StateMarginals(nodes, status, log_partition, edges)
 
 
 @one_door
 def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """−Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
+    """Return −Σ_y p(y) log p(y), in nats; differentiable, through every step's (batch, states, states) table.
 
-    With H_t(s) the entropy of the labels before t given y_t = s, summed forward by the chain rule; no term
-    is negative, and none as large as a score.
+    The chain rule sums H_t(s), the entropy of the labels before t given y_t = s, forward. No term is
+    negative, and no term is as large as a score.
 
     Args:
         energy: see :func:`log_partition`.
@@ -130,7 +130,7 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
 def sample(
     energy: ChainEnergy, num_samples: int, *, generator: torch.Generator | None = None
 ) -> Int[Tensor, "num_samples batch length"]:
-    """Independent draws from p(y), int64 with ``PADDING`` beyond a chain's end: from last to first position.
+    """Draw independent labellings from p(y), int64 with ``PADDING`` beyond a chain's end.
 
     Args:
         energy: see :func:`log_partition`.
@@ -152,22 +152,21 @@ def sample(
 @one_door
 @torch.no_grad()
 def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
-    """The labelling with the largest score (MAP, Viterbi), or the ``top_k`` best ones.
+    """Return the labelling with the largest score (MAP, Viterbi), or the ``top_k`` best labellings.
 
-    Of labellings that are equally good, the one with the lower state at the last position where they differ
-    wins; with ``top_k`` above 1 such labellings come in any order.
+    Of equally good labellings, the labelling with the lower state at the last position of a difference wins;
+    with ``top_k`` above 1 equally good labellings come in any order.
 
     Args:
         energy: see :func:`log_partition`.
-        top_k: how many labellings to return, best first; the bound is then the last one's score.
+        top_k: the number of labellings to return, best first; the bound is then the last labelling's score.
 
     Returns:
-        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound. Of a chain that has
-        fewer labellings than others, those that are forbidden apart, the last ones are ``PADDING`` throughout
-        and score −∞.
+        Labels with ``PADDING`` beyond a chain's end; the score as objective and bound. A chain with fewer
+        labellings than ``top_k``, forbidden labellings excluded, ends in rows of ``PADDING`` with score −∞.
 
     Raises:
-        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above every chain's labellings.
+        ValueError: see :func:`log_partition`; ``top_k`` below 1 or above every chain's number of labellings.
     """
     check_count("top_k", top_k)
     if top_k == 1:
@@ -196,5 +195,5 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
 
 
 def _are_possible(scores: Tensor) -> Tensor:
-    """Whether paths of these scores, the best one's being 0, pass nothing that is forbidden."""
+    """Return whether paths of these scores, 0 for the best path, avoid forbidden transitions."""
     return scores > chain_steps.FORBIDDEN / 2

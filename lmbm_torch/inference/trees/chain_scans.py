@@ -1,9 +1,9 @@
-"""Chains on a device: all positions together, in as many rounds as the length has binary digits.
+"""Chains on a GPU: all positions together, in as many rounds as the length has binary digits.
 
-The messages along a chain are products of one matrix for each step, and products may be bracketed at will: in
-round k each prefix of 2^k steps is joined to the prefix that ends before it (Hillis and Steele 1986). A loop
-over positions launches some ten kernels for each, a round as many for all of them, and computes more, a
-number for every three states. On a processor the loop is faster: 4 to 190 times, measured.
+The messages along a chain are products of one matrix for each step, in any bracketing: round k joins each
+prefix of 2^k steps to the prefix that ends before (Hillis and Steele 1986). A loop over positions launches
+some ten kernels for each position, a round as many for all positions; a round computes more, a number for
+every three states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ from torch import Tensor
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
-__all__ = ["backward", "fits", "forward", "steps_of", "trace"]
-
-# Bytes of one (batch, steps, states, states, states) tensor, of which a round reads and writes some five.
-# Above it a loop over positions is faster on a device, too: by arithmetic (4 µs a launch, 3 TB/s), unproven.
+# Bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such tensors.
+# A loop over positions is estimated faster for larger tensors (4 µs a launch, 3 TB/s; not measured).
 MOST_BYTES = 64 * 2**20
 
 Semiring = Callable[[Tensor, int], Tensor]
 
 
 def fits(batch: int, steps: int, states: int, dtype: torch.dtype) -> bool:
-    """Whether a round's products of matrices fit into the memory that they may take."""
+    """Return whether a round's matrix products fit into the memory for a round."""
     return steps > 1 and batch * steps * states**3 * dtype.itemsize <= part_bytes(MOST_BYTES)
 
 
@@ -36,7 +34,9 @@ def steps_of(
     inside: Bool[Tensor, "batch length"],
     forbidden: float,
 ) -> Float[Tensor, "batch steps states states"]:
-    """Each step's log-potentials, its state's unary among them; beyond a chain's end nothing changes."""
+    """Return each step's log-potentials with the unary of the next state; steps beyond a chain's end are
+    neutral.
+    """
     tables = transition + unary[:, 1:, None]
     stay = torch.eye(unary.shape[-1], dtype=torch.bool, device=unary.device)
     same = torch.zeros_like(stay, dtype=unary.dtype).masked_fill(~stay, forbidden)
@@ -46,7 +46,7 @@ def steps_of(
 def forward(
     first: Float[Tensor, "batch states"], steps: Float[Tensor, "batch steps states states"], total: Semiring
 ) -> tuple[Float[Tensor, "batch length states"], Float[Tensor, " batch"]]:
-    """For each position the log-message that arrives, at most 0, and what the last one was lowered by.
+    """Return the log-message to each position, at most 0, and the last message's total lowering.
 
     Args:
         total: a sum over an axis: ``torch.logsumexp``, or ``torch.amax`` for the best paths.
@@ -61,7 +61,7 @@ def forward(
 def backward(
     steps: Float[Tensor, "batch steps states states"],
 ) -> Float[Tensor, "batch steps states"]:
-    """For each position but the first what is ahead says of its state, up to a constant; 0 at the end."""
+    """Return the log-message from the rest of the chain to each position but the first, up to a constant."""
     # From the last step on, each matrix transposed: suffixes are prefixes.
     suffixes, _ = _scan(steps.flip(1).mT, torch.logsumexp)
     ahead = suffixes.logsumexp(-2).flip(1)[:, 1:]
@@ -71,9 +71,9 @@ def backward(
 def trace(
     last: Int[Tensor, " batch"], pointers: Int[Tensor, "batch steps states"]
 ) -> Int[Tensor, "batch length"]:
-    """The states on the way back from each last one, given the state before each state of every step."""
+    """Return the states on the way back from each last state, by pointers to the state before."""
     steps = pointers.shape[1]
-    # Of step t and all after it: from the last state to the one before step t.
+    # From the last state to the state before step t, through step t and all later steps.
     back, reach = pointers, 1
     while reach < steps:
         joined = back[:, :-reach].gather(-1, back[:, reach:])
@@ -84,7 +84,7 @@ def trace(
 
 
 def _scan(tables: Tensor, total: Semiring) -> tuple[Tensor, Tensor]:
-    """The product of each prefix of matrices, its largest entry 0, and what it was lowered by."""
+    """Return the product of each prefix of matrices, with largest entry 0, and the total lowering."""
     steps, reach = tables.shape[1], 1
     lowered = torch.zeros_like(tables[..., 0, 0]).detach()
     while reach < steps:

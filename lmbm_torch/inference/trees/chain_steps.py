@@ -1,4 +1,4 @@
-"""Steps along chains, one position after another for the whole batch, or on a device all of them together."""
+"""Steps along chains, one position after another for the whole batch, or on a GPU all positions together."""
 
 from __future__ import annotations
 
@@ -20,38 +20,18 @@ from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import is_traced, number, refuse_unless
 
-__all__ = [
-    "COARSE_DOUBLE",
-    "FORBIDDEN",
-    "Chains",
-    "backward",
-    "best_labels",
-    "best_paths",
-    "check_possible",
-    "draw",
-    "edges",
-    "forward",
-    "is_coarse",
-    "is_on_host",
-    "largest",
-    "steps_of",
-    "sums",
-    "sums_kernel",
-    "trace",
-]
-
-# Stands for −∞: far below any sum of log-potentials, yet sums of it stay finite, so that no −∞ − (−∞) arises
-# in a gradient.
+# Log-potential instead of −∞: far below any sum of log-potentials, with finite sums and gradients.
 FORBIDDEN = -1e30
-# Sums of larger log-potentials in float32 are rounded by 1e-5 and more: relative errors of probabilities.
+# Magnitude of log-potentials in float32 beyond which sums are rounded by 1e-5 and more, the relative error of
+# probabilities.
 COARSE = 100.0
-# The same of float64.
+# The same magnitude in float64.
 COARSE_DOUBLE = COARSE * 2.0**29
 _POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
 
 
 class _Step(NamedTuple):
-    """A step to a position: log-potentials of its state and of the pair of states, and whether it exists."""
+    """Step to a position: log-potentials of the state and the pair of states, and existence."""
 
     unary: Tensor
     transition: Tensor
@@ -60,15 +40,15 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Chains:
-    """An energy's log-potentials as the steps take them: at most 0, and finite, padding included.
+    """Log-potentials of an energy for the steps: at most 0, and finite, padding included.
 
     Args:
         unary: one (batch, states) tensor for each position.
         transition: (states, states), or (batch, steps, states, states).
-        least: sums of probabilities below this may have lost what matters to them; 0 where none can.
+        least: the sum of probabilities below which a sum may have lost terms; 0 where no sum can.
         inside: one (batch, 1) mask for each position.
-        is_full: nothing is padding.
-        shift: how much a chain's log-potentials were lowered, summed over its positions and steps.
+        is_full: whether there is no padding.
+        shift: the total by which a chain's log-potentials were lowered.
     """
 
     unary: tuple[Tensor, ...]
@@ -80,7 +60,7 @@ class Chains:
 
     @classmethod
     def of(cls, energy: ChainEnergy) -> Chains:
-        """Check what came."""
+        """Return the checked chains of an energy."""
         energy.check_values()
         inside, shared = energy.inside, energy.is_shared
         # A device would have to be waited for.
@@ -103,51 +83,51 @@ class Chains:
 
     @kept
     def tables(self) -> Tensor:
-        """The transitions as probabilities."""
+        """Return the transitions as probabilities."""
         return self.transition.exp()
 
     @kept
     def is_parallel(self) -> bool:
-        """Whether all positions are computed together."""
+        """Return whether all positions are computed together."""
         batch, states = self.unary[0].shape
         steps, dtype = len(self.unary) - 1, self.transition.dtype
         return not is_on_host(self.transition) and chain_scans.fits(batch, steps, states, dtype)
 
     @kept
     def all_steps(self) -> Float[Tensor, "batch steps states states"]:
-        """Each step's log-potentials, for all positions together."""
+        """Return each step's log-potentials, for all positions together."""
         inside = torch.cat(self.inside, 1)
         return chain_scans.steps_of(torch.stack(self.unary, 1), self.transition, inside, FORBIDDEN)
 
     def steps(self) -> list[_Step]:
-        """The potentials of each step, to every position but the first."""
+        """Return the potentials of each step, to every position but the first."""
         return list(map(_Step, self.unary[1:], self.by_step(self.transition), self.inside[1:]))
 
     def by_step(self, tables: Tensor) -> tuple[Tensor, ...]:
-        """One table for each step."""
+        """Return one table for each step."""
         # Not by index: the gradient of an index fills a tensor of all steps, for each.
         return tables.unbind(1) if tables.ndim == 4 else (tables,) * (len(self.unary) - 1)
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether values may decide what is computed: not a device's, nor those that code is compiled for."""
+    """Return whether Python may read values: on the CPU, and not in compiled code."""
     return tensor.device.type == "cpu" and not is_traced()
 
 
 def is_coarse(energy: ChainEnergy) -> bool:
-    """Whether the energy's own precision rounds sums of its log-potentials too much."""
+    """Return whether the energy's own precision rounds sums of log-potentials too much."""
     return energy.dtype == torch.float32 and largest(energy) > COARSE
 
 
 def largest(energy: ChainEnergy) -> float:
-    """The largest magnitude of a log-potential that does not forbid."""
+    """Return the largest magnitude of a log-potential, forbidden values excluded."""
     finite = (tensor.detach().nan_to_num(0.0, neginf=0.0) for tensor in (energy.unary, energy.transition))
     largest = [tensor.abs().amax() for tensor in finite if tensor.numel()]
     return number("largest log-potential", (energy.unary, energy.transition), torch.stack(largest).max)
 
 
 def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Log-potentials less their largest along some axes, which moves no probability, and the largest."""
+    """Return log-potentials less the largest along some axes, and the largest."""
     if potentials.numel() and not (is_on_host(potentials) and bool(potentials.detach().amin() >= FORBIDDEN)):
         potentials = potentials.clamp(min=FORBIDDEN)
     largest = potentials.detach().amax(axes, keepdim=True)
@@ -155,11 +135,11 @@ def _lowered(potentials: Tensor, axes: int | tuple[int, ...]) -> tuple[Tensor, T
 
 
 def _least(transition: Tensor) -> float:
-    """The least sum of probabilities, of a message that is at most 1, that cannot have lost what matters.
+    """Return the least sum of probabilities, of a message of at most 1, without a loss of terms.
 
-    What underflows is below ``tiny`` for each state, and should be so far below the sum that it rounds away.
-    The best state before a step, of probability 1, gives every sum at least e^−spread: where that is enough,
-    there is nothing to watch. On a device, which would have to be waited for, all sums are logsumexp.
+    An underflow loses less than ``tiny`` for each state, which should be far below the sum. The best state
+    before a step, of probability 1, gives every sum at least e^−spread: for a small spread every sum is safe.
+    On a GPU, where a check would wait for the device, all sums are logsumexp.
     """
     if not is_on_host(transition):
         return torch.inf
@@ -170,7 +150,7 @@ def _least(transition: Tensor) -> float:
 
 
 def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) -> Tensor:
-    """log Σ_r exp(message_r) table_rs."""
+    """Return log Σ_r exp(message_r) table_rs."""
     if least == torch.inf:
         return (message[..., None] + log_table).logsumexp(-2)
     sums = (message.exp()[:, None] @ table).squeeze(1)
@@ -184,20 +164,20 @@ def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) ->
 
 
 def edges(before: Tensor, chains: Chains, ahead: Tensor) -> Float[Tensor, "batch steps states states"]:
-    """exp(before_r + transition_rs + ahead_s), for log-messages from both sides, those ahead at most 0."""
+    """Return exp(before_r + transition_rs + ahead_s), for log-messages from both sides."""
     limits = torch.finfo(before.dtype)
     if before.numel() and (
         not is_on_host(before) or float(before.amax()) > math.log(limits.eps / limits.tiny)
     ):
-        # What underflows ahead might be seen after all.
+        # An underflow ahead might matter.
         return (before[..., None] + chains.transition).add_(ahead[..., None, :]).exp_()
     return (before.exp()[..., None] * ahead.exp()[..., None, :]).mul_(chains.tables)
 
 
 def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
-    """For each position the log-message that arrives, its state's unary included, at most 0; what is missing.
+    """Return the log-message to each position, with the state's unary, at most 0, and the total lowering.
 
-    The message of a chain's last position goes on unchanged to the end of the batch's.
+    The message at a chain's last position continues unchanged to the end of the batch.
     """
     if chains.is_parallel:
         return _all_forward(chains, torch.logsumexp)
@@ -215,10 +195,10 @@ def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
 
 
 def backward(chains: Chains) -> tuple[Tensor, Tensor]:
-    """For each step the log-message from what is ahead of it, at most 0, and what that says before it.
+    """Return each step's log-message from the rest of the chain, at most 0, and the message before the step.
 
     Returns:
-        ``(batch, steps, states)``, and ``(batch, length, states)`` that are 0 from a chain's end on.
+        ``(batch, steps, states)``, and ``(batch, length, states)``, 0 from a chain's end on.
     """
     if chains.is_parallel:
         return _all_backward(chains)
@@ -235,12 +215,12 @@ def backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def _best_scores(chains: Chains) -> list[Tensor]:
-    """For each position the score of the best path to each state there, at most 0, less the best of all."""
+    """Return the score of the best path to each state of each position, less the position's best."""
     if chains.is_parallel:
         return _all_forward(chains, torch.amax)[0]
     messages, scale = [chains.unary[0]], chains.shift
     for step in chains.steps():
-        # Examples lie together in memory, so that the sums do too, whose largest are then taken abreast.
+        # Examples are contiguous in memory, also in the sums, for a vectorised maximum.
         before = messages[-1].mT.contiguous().mT[..., None]
         after = (before + step.transition).amax(-2) + step.unary
         largest = after.amax(-1, keepdim=True)
@@ -251,7 +231,7 @@ def _best_scores(chains: Chains) -> list[Tensor]:
 
 
 def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tensor], Tensor]:
-    """:func:`forward`, or by ``torch.amax`` :func:`_best_scores`, of all positions together."""
+    """Compute :func:`forward`, or by ``torch.amax`` :func:`_best_scores`, for all positions together."""
     messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
     scale = chains.shift + lowered
     check_possible(scale)
@@ -259,7 +239,7 @@ def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tens
 
 
 def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
-    """:func:`backward` of all positions together."""
+    """Compute :func:`backward` for all positions together."""
     message = torch.stack(chains.unary[1:], 1) + chain_scans.backward(chains.all_steps)
     ahead = message - message.amax(-1, keepdim=True)
     before = (chains.transition + ahead[..., None, :]).logsumexp(-1)
@@ -268,9 +248,9 @@ def _all_backward(chains: Chains) -> tuple[Tensor, Tensor]:
 
 
 def best_labels(energy: ChainEnergy) -> Tensor:
-    """Each chain's labelling of largest score, (batch, length); what stands in padding has no meaning.
+    """Return each chain's labelling of largest score, (batch, length), with arbitrary values in the padding.
 
-    On the CPU by a kernel, which goes through each chain by itself.
+    On the CPU a kernel computes each chain alone.
     """
     kernel = compiled("search.chains", "Viterbi") if is_on_host(energy.unary) else None
     if kernel is None:
@@ -301,7 +281,7 @@ def sums_kernel(energy: ChainEnergy, chains: Chains) -> ModuleType | None:
 
 
 def sums(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor] | None:
-    """P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU, in double precision inside.
+    """Return P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU in double precision.
 
     None where :func:`sums_kernel` has none.
     """
@@ -319,13 +299,13 @@ def sums(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor] |
 
 
 def steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
-    """The tables of steps as kernels take them: flat, and how far those of chains and steps are apart."""
+    """Return the tables of steps for kernels: flat, and the strides of chains and steps."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
     return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
 
 
 def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
-    """The states on the way back from the best last one, (batch, length)."""
+    """Return the states on the way back from the best last state, (batch, length)."""
     if not chains.is_parallel:
         return trace(messages[-1][None], messages, chains, lambda scores: scores.argmax(-1))[0]
     pointers = (torch.stack(messages[:-1], 1)[..., None] + chains.transition).argmax(-2)
@@ -336,29 +316,29 @@ def _best_path(messages: list[Tensor], chains: Chains) -> Tensor:
 
 
 def trace(last: Tensor, messages: list[Tensor], chains: Chains, choose: Callable[[Tensor], Tensor]) -> Tensor:
-    """Labellings, (samples, batch, length), from last to first position.
+    """Return labellings, (samples, batch, length), from the last to the first position.
 
     Args:
-        last: (samples, batch, states), what the last position's states are chosen by.
-        messages: one for each position, of what is before each state.
+        last: (samples, batch, states), the scores for the choice at the last position.
+        messages: one for each position, to each state.
         choose: (samples, batch, states) → (samples, batch), states.
     """
     labels = choose(last)
     found = [labels]
     for message, step in zip(messages[-2::-1], reversed(chains.steps()), strict=True):
-        # Beyond a chain's end the last position's label goes on, so that it is chosen once.
+        # Beyond a chain's end the last position's label continues, chosen once.
         labels = choose(message + _into(step.transition, labels)).where(step.inside[:, 0], labels)
         found.append(labels)
     return torch.stack(found[::-1], -1)
 
 
 def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, int]]]:
-    """The best paths to each state of the last position, and for each step where those to a state came from.
+    """Return the best paths to each state of the last position, and the origin of each path at every step.
 
     Returns:
-        ``(batch, states, ranks)`` values, best first, the best of all being 0; for each step the places
-        ``state · ranks + rank`` among the paths before it, ``(batch, states, ranks)``, and the number of
-        ranks before it.
+        ``(batch, states, ranks)`` values, best first, 0 for the best path; for each step the places ``state ·
+        ranks + rank`` of the origins among the paths before, ``(batch, states, ranks)``, and the number of
+        ranks before.
     """
     best = chains.unary[0][..., None]
     pointers, scale = [], chains.shift
@@ -379,20 +359,20 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
 
 
 def _into(transition: Tensor, states: Tensor) -> Tensor:
-    """The columns of these states, (samples, batch, states), from what all chains share or from their own."""
+    """Return the columns of these states, (samples, batch, states), of shared or own transitions."""
     if transition.ndim == 2:
         return transition.mT[states]
     return transition.mT[torch.arange(states.shape[1], device=states.device), states]
 
 
 def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Places along the last axis, drawn in proportion to the weights: the first of exponential clocks."""
+    """Draw places along the last axis in proportion to the weights: the first of exponential clocks."""
     clocks = torch.empty_like(log_weights).exponential_(generator=generator)
     return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
 
 
 def check_possible(scale: Tensor) -> None:
-    """Refuse chains whose every labelling passes something forbidden."""
+    """Refuse chains whose every labelling is forbidden."""
     refuse_unless(
         _POSSIBLE,
         (scale,),

@@ -1,4 +1,4 @@
-"""Variables of few values, summed or maximised out one after another: messages on a junction tree."""
+"""Elimination of variables of few values, by sums or maxima: messages on a junction tree."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from torch import Tensor
 from lmbm_torch.inference.trees.triangulation import Cliques, Triangulation, by_index, min_fill
 from lmbm_torch.shapes import Float, Int
 
-__all__ = ["Layout", "Tables", "eliminate", "layout_of", "traced"]
-
-# Structures whose layouts are kept.
+# Structures whose layouts are cached.
 NUM_LAYOUTS = 32
 
 
 class _Incoming(NamedTuple):
-    """A table that a bucket takes in.
+    """Table that a bucket takes in.
 
     Args:
-        index: of the table, or of the bucket that the message is from.
-        shape: its axes among the bucket's, of size 1 where it says nothing, behind the batch.
+        index: of the table, or of the bucket that sends the message.
+        shape: the axes among the bucket's axes, of size 1 for other variables, after the batch.
     """
 
     index: int
@@ -35,14 +33,14 @@ class _Incoming(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The tables that meet as variables are eliminated.
+    """Tables of each bucket of an elimination.
 
     Args:
-        triangulation: the order.
-        sizes: how many values each variable has.
-        scopes: the variables of each table, as they come.
-        tables: for each bucket those whose first variable it eliminates.
-        messages: for each bucket the earlier buckets that report to it.
+        triangulation: the order of elimination.
+        sizes: the number of values of each variable.
+        scopes: the variables of each table.
+        tables: for each bucket the tables whose first variable the bucket eliminates.
+        messages: for each bucket the earlier buckets with a message to the bucket.
     """
 
     triangulation: Triangulation
@@ -57,17 +55,19 @@ class Layout:
 
     @cached_property
     def entries(self) -> tuple[int, ...]:
-        """The numbers in each bucket's table."""
+        """Return the number of entries of each bucket's table."""
         return tuple(prod(self.sizes[variable] for variable in bucket) for bucket in self.buckets)
 
     @cached_property
     def width(self) -> int:
-        """The least w with at most 2^(w + 1) entries in each table; of two values each the order's width."""
+        """Return the least w with at most 2^(w + 1) entries in each table; for binary variables the order's
+        width.
+        """
         return (max(self.entries) - 1).bit_length() - 1
 
     @cached_property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """The axes of each table in the order of elimination, the batch before them."""
+        """Return the axes of each table in the order of elimination, after the batch."""
         place = _places(self.triangulation)
         return tuple(
             (0, *(1 + axis for axis in sorted(range(len(scope)), key=lambda axis: place[scope[axis]])))
@@ -75,7 +75,7 @@ class Layout:
         )
 
     def in_order(self, tables: list[Tensor]) -> list[Tensor]:
-        """Tables (batch, entries) of the scopes, their variables in the order of elimination."""
+        """Return tables (batch, entries) of the scopes with the variables in the order of elimination."""
         return [
             table.view(-1, *(self.sizes[variable] for variable in scope)).permute(axes)
             for table, scope, axes in zip(tables, self.scopes, self.axes, strict=True)
@@ -84,7 +84,7 @@ class Layout:
 
 @lru_cache(NUM_LAYOUTS)
 def layout_of(sizes: tuple[int, ...], scopes: Cliques) -> Layout:
-    """The layout by minimum fill, or as variables are numbered where that is narrower."""
+    """Return the layout by minimum fill, or by the numbering of the variables if narrower."""
     orders = min_fill(len(sizes), scopes), by_index(len(sizes), scopes)
     return min((_layout(order, sizes, scopes) for order in orders), key=lambda layout: layout.width)
 
@@ -113,12 +113,12 @@ def _places(triangulation: Triangulation) -> dict[int, int]:
 
 
 class Tables(NamedTuple):
-    """What is eliminated.
+    """Input of an elimination.
 
     Args:
         layout: of the tables of several variables.
-        unary: log-potentials of the values of labels, which are the first variables and have two values.
-        tables: of the layout's scopes, in the order of elimination, the batch or 1 in front.
+        unary: log-potentials of the two values of labels; labels are the first variables.
+        tables: of the layout's scopes, in the order of elimination, after the batch or 1.
     """
 
     layout: Layout
@@ -127,9 +127,9 @@ class Tables(NamedTuple):
 
 
 def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
-    """Take each variable's tables together and ``combine`` their sum over its values; what is left.
+    """Combine the sum of each variable's tables over the values of the variable; return the total.
 
-    Messages are lowered so that their largest entry is 0: they would else grow with the labels behind them.
+    Messages are lowered to a largest entry of 0 and do not grow with the number of labels.
 
     Args:
         problem: the tables.
@@ -143,7 +143,7 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
         tables += [messages[sender].view(-1, *shape) for sender, shape in layout.messages[index]]
         if variable < len(unary):
             tables.append(unary[variable].view(-1, 2, *[1] * len(others)))
-        # Small tables first, so that few sums are as large as the bucket.
+        # Small tables first: few sums are as large as the bucket.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)
@@ -157,12 +157,13 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
 def traced(
     problem: Tables, combined: list[Tensor], num_samples: int, choose: Callable[[Tensor], Tensor]
 ) -> Int[Tensor, "num_samples batch variables"]:
-    """Values of all variables, the last eliminated chosen first, each given those that it is tabled with.
+    """Return values of all variables, the last eliminated variable first, each given its table's other
+    variables.
 
     Args:
-        problem: the tables that have been eliminated.
-        combined: what :func:`eliminate` has combined, in that order.
-        num_samples: how many labellings of each example.
+        problem: the eliminated tables.
+        combined: the inputs of ``combine`` in :func:`eliminate`, in order.
+        num_samples: labellings of each example.
         choose: (samples, batch, values) of log-potentials → (samples, batch) of values.
     """
     batch, sizes = len(problem.unary), problem.layout.sizes

@@ -1,14 +1,14 @@
-"""Exact inference in sparse models of any size whose graphs are close to trees, with rules or without.
+"""Exact inference in sparse models of any size with graphs close to trees, with or without rules.
 
 Labels are summed (or maximised) out one after another in an order of small width
-(:mod:`lmbm_torch.inference.trees.triangulation`), which passes messages along a junction tree towards its
-roots (max_margin_markov_networks_survey_2003, section 7.3, for why triangulation makes this exact). Tables
-have up to 2^(treewidth + 1) entries for each example, and a gradient keeps them all. The order and its layout
-are found once for a structure; labels follow one another, examples go together. The graph of a directed model
-couples each label with its parents, and these with each other.
+(:mod:`lmbm_torch.inference.trees.triangulation`), which passes messages along a junction tree towards the
+roots (max_margin_markov_networks_survey_2003, section 7.3, shows that triangulation makes the result exact).
+Tables have up to 2^(treewidth + 1) entries for each example, and a gradient keeps all tables. The order and
+the layout are computed once for a structure; examples are computed together. The graph of a directed model
+couples each label with the parents, and the parents with each other.
 
-Rules (:mod:`lmbm_torch.constraints`) are tables as well, and what is over many labels is counted by further
-variables (:mod:`lmbm_torch.inference.trees.rule_tables`): the width is then that of all of it.
+Rules (:mod:`lmbm_torch.constraints`) are tables as well; further variables count a rule over many labels
+(:mod:`lmbm_torch.inference.trees.rule_tables`). The width then includes rules and counters.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals, Status
-from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.trees.elimination import Layout, Tables, eliminate, layout_of, traced
 from lmbm_torch.inference.trees.log_tables import (
     EXCLUDED,
@@ -46,30 +46,28 @@ __all__ = [
     "decode",
     "decode_hinge",
     "is_narrow",
-    "is_narrow_for_hinge",
     "log_partition",
     "marginals",
     "sample",
     "treewidth",
 ]
 
-# How often the entries of each bucket are counted: marginals of a grid of 16 x 16 took 1.8 times all buckets'
-# entries, for automatic differentiation keeps them, and its decoding once.
+# Copies of each bucket's entries in memory: marginals of a grid of 16 × 16 took 1.8 times the entries of all
+# buckets, which automatic differentiation keeps, and decoding once the entries.
 COPIES = 2
 
 SparseEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy
 
 
 def treewidth(energy: SparseEnergy, *, constraints: Constraints | None = None) -> int:
-    """The width of the order in which labels are eliminated, at least the graph's treewidth.
+    """Return the width of the order of elimination, at least the graph's treewidth.
 
-    By minimum fill, or as they are numbered where that is narrower: to find the least width is NP-hard. What
-    counts the labels of a rule may have more than two values: tables have at most 2^(width + 1) entries.
+    The order is by minimum fill, or by the numbering of the labels if narrower: the least width is NP-hard.
+    Counters of rules may have more than two values: tables have at most 2^(width + 1) entries.
 
     Args:
-        energy: of a pairwise one, couplings are edges where they are not 0 for every example, and so are the
-            weights of a directed one's parents; of one by cliques, each clique is complete whatever its
-            weight.
+        energy: couplings that are not 0 for every example are edges, of a directed model the weights of
+            parents; each clique of a clique energy is complete whatever the weight.
         constraints: rules that the labellings obey.
 
     Raises:
@@ -79,30 +77,23 @@ def treewidth(energy: SparseEnergy, *, constraints: Constraints | None = None) -
 
 
 def is_narrow(
-    energy: SparseEnergy, max_treewidth: int = LIMITS.treewidth, *, constraints: Constraints | None = None
-) -> bool:
-    """Whether :func:`treewidth` is at most this; of a dense graph that is seen before an order is sought."""
-    if isinstance(energy, DirectedEnergy):
-        return is_narrow_for_hinge(energy, max_treewidth, constraints=constraints)
-    return _is_narrow(energy, scopes_of(energy), max_treewidth, constraints)
-
-
-def is_narrow_for_hinge(
     energy: SparseEnergy,
     max_treewidth: int = LIMITS.treewidth,
     *,
     constraints: Constraints | None = None,
+    of_margins: bool = False,
 ) -> bool:
-    """The same of the graph of :func:`decode_hinge`."""
+    """Return whether :func:`treewidth` is at most ``max_treewidth``; dense graphs need no elimination order.
+
+    Args:
+        energy, constraints: see :func:`treewidth`.
+        of_margins: for the graph of :func:`decode_hinge`, always that of a directed model.
+    """
+    of_margins = of_margins or isinstance(energy, DirectedEnergy)
     # To list the families of a thousand labels takes thirty times as long.
-    if most_others(energy) > max_treewidth:
+    if of_margins and most_others(energy) > max_treewidth:
         return False
-    return _is_narrow(energy, families(energy), max_treewidth, constraints)
-
-
-def _is_narrow(
-    energy: SparseEnergy, scopes: Cliques, max_treewidth: int, constraints: Constraints | None
-) -> bool:
+    scopes = families(energy) if of_margins else scopes_of(energy)
     if degeneracy(energy.num_labels, scopes) > max_treewidth:
         return False
     try:
@@ -120,27 +111,28 @@ def log_partition(
     max_treewidth: int | None = None,
     max_bytes: int | None = None,
 ) -> Float[Tensor, " batch"]:
-    """log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
+    """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
-    Its gradient is E[s_i] for unaries and E[Π_{i∈c} s_i] for cliques. Couplings of a pairwise energy that are
-    0 for every example are no part of the graph and get no gradient; a :class:`CliqueEnergy` names its pairs
-    whatever their weights.
+    The gradient is E[s_i] for unaries and E[Π_{i∈c} s_i] for cliques. Couplings of a pairwise energy that are
+    0 for every example are no edges of the graph and get no gradient; a :class:`CliqueEnergy` names pairs of
+    any weight.
 
     Args:
-        energy: a sparse Boltzmann machine or a directed model with few parents, on any device. Of a directed
-            one the result is log P(known), under rules the probability of what is known and allowed.
+        energy: a sparse Boltzmann machine or a directed model with few parents, on any device. For a directed
+            model the result is log P(known), under rules the log-probability of the known labels and the
+            rules.
         known: {0, 1, NaN}, NaN for a free label.
         constraints: rules that the labellings obey.
-        max_treewidth: refuse what would take larger tables than 2^(max_treewidth + 1) entries; None for
-            whatever fits into ``max_bytes``, an example at least.
-        max_bytes: memory for the tables: as many examples at a time as it has room for. None: the
+        max_treewidth: the largest width w, for tables of at most 2^(w + 1) entries; None for any width that
+            fits into ``max_bytes``.
+        max_bytes: memory for the tables, which sets the number of examples at a time. None: the
             :func:`lmbm_torch.memory_budget`, or 4 GiB.
 
     Raises:
-        TypeError: anything but constraints for such.
+        TypeError: ``constraints`` of another class.
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
             shape or with other values; a treewidth beyond the limits; constraints of another number of
-            labels, that contradict what is known, or over many labels whose sums take too many values.
+            labels, that contradict the known labels, or over many labels whose sums take too many values.
     """
     found = []
     for part in _parts(energy, known, constraints, max_treewidth, max_bytes):
@@ -160,7 +152,7 @@ def marginals(
     max_treewidth: int | None = None,
     max_bytes: int | None = None,
 ) -> Marginals:
-    """P(y_i = 1) for every label, given the ``known`` ones, and the log partition.
+    """Return P(y_i = 1) for every label, given the ``known`` labels, and the log partition.
 
     Args:
         energy: see :func:`log_partition`, also for the limits.
@@ -194,7 +186,7 @@ def decode(
     max_treewidth: int | None = None,
     max_bytes: int | None = None,
 ) -> Decoding:
-    """The labelling with the largest score (MAP); of several such, any.
+    """Return the labelling with the largest score (MAP); ties are broken arbitrarily.
 
     Args:
         energy: see :func:`log_partition`, also for the limits.
@@ -221,15 +213,15 @@ def decode_hinge(
     max_treewidth: int | None = None,
     max_bytes: int | None = None,
 ) -> Decoding:
-    """The labelling of least hinge loss Σ_i [margin − m_i]_+; of several such, any.
+    """Return the labelling of least hinge loss Σ_i [margin − m_i]_+; ties are broken arbitrarily.
 
-    A label's margin depends on its parents or, of a Boltzmann machine, on all its neighbours: these are
-    coupled with each other in the graph, which is wider than that of the score.
+    A label's margin depends on the parents or, in a Boltzmann machine, on all neighbours. The graph couples
+    these labels with each other, and is wider than the graph of the score.
 
     Args:
         energy: a directed model with few parents, or a Boltzmann machine with few neighbours for each label.
         margin: γ > 0, in units of the local fields.
-        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
         constraints, max_treewidth, max_bytes: see :func:`log_partition`.
 
     Raises:
@@ -257,7 +249,7 @@ def sample(
     max_treewidth: int | None = None,
     max_bytes: int | None = None,
 ) -> Int[Tensor, "num_samples batch labels"]:
-    """Independent draws from P(y), given the ``known`` labels: the last label eliminated is drawn first.
+    """Draw independent labellings from P(y), given the ``known`` labels, the last eliminated label first.
 
     Args:
         energy: see :func:`log_partition`, also for the limits.
@@ -287,7 +279,7 @@ def sample(
 
 
 def _best(parts: Iterable[_Part], constraints: Constraints | None) -> Int[Tensor, "batch variables"]:
-    """The values of all labels, and of what counts them, whose tables have the largest sum."""
+    """Return the values of all labels and counters with the largest sum of tables."""
     found = []
     for part in parts:
         combined: list[Tensor] = []
@@ -298,7 +290,7 @@ def _best(parts: Iterable[_Part], constraints: Constraints | None) -> Int[Tensor
 
 
 def _log_sum(table: Tensor) -> Tensor:
-    # Not by logaddexp, whose second derivative is NaN for values that differ by as much as what is excluded.
+    # Not by logaddexp, whose second derivative is NaN for values as far apart as excluded values.
     return table.logsumexp(1)
 
 
@@ -307,19 +299,19 @@ def _largest(table: Tensor) -> Tensor:
 
 
 def _kept(tables: list[Tensor], combine: Callable[[Tensor], Tensor], table: Tensor) -> Tensor:
-    """What ``combine`` makes of a table, which is kept."""
+    """Keep a table, and return the table combined."""
     tables.append(table)
     return combine(table)
 
 
 class _Part(NamedTuple):
-    """Some examples, as many as memory has room for.
+    """Examples that fit into memory together.
 
     Args:
-        problem: their tables.
-        constant: what is added to their log partitions.
-        known: what is known of them.
-        start: the first one of them.
+        problem: the tables.
+        constant: a term of the log partitions.
+        known: the known labels of the examples.
+        start: the first example.
     """
 
     problem: Tables
@@ -328,7 +320,7 @@ class _Part(NamedTuple):
     start: int
 
     def refuse_impossible(self, log_sum: Tensor, constraints: Constraints | None) -> None:
-        """Refuse known labels that no allowed labelling agrees with, by the rules that contradict them."""
+        """Refuse known labels without an allowed labelling, and name the rules."""
         if constraints is None or self.known is None:
             return
         for row in (log_sum.detach() < EXCLUDED / 2).nonzero()[:, 0].tolist():
@@ -344,10 +336,10 @@ def _parts(
     scopes_of: Callable[[Any], Cliques] = scopes_of,
     tables_of: Callable[[Any, Cliques], Potentials] = log_tables,
 ) -> Iterator[_Part]:
-    """Check what came, and take the examples apart.
+    """Check the input, and yield the examples in parts.
 
     Args:
-        scopes_of, tables_of: what is to be summed, or maximised.
+        scopes_of, tables_of: the terms of the sum or maximum.
     """
     energy.check_values()
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
@@ -356,7 +348,7 @@ def _parts(
     scopes = scopes_of(energy)
     max_bytes = limit_bytes(LIMITS.table_bytes) if max_bytes is None else max_bytes
     entry = COPIES * energy.dtype.itemsize
-    # A bucket of w labels and one more has 2^(w + 1) entries.
+    # A bucket of w + 1 labels has 2^(w + 1) entries.
     fitting = max(max_bytes // entry, 1).bit_length() - 2
     width = fitting if max_treewidth is None else min(max_treewidth, fitting)
     layout, rules = _narrow_layout(energy.num_labels, scopes, constraints, width)
@@ -377,7 +369,7 @@ def _parts(
 def _tables(
     potentials: Potentials, known: Tensor | None, layout: Layout, rules: RuleTables
 ) -> tuple[Tables, Float[Tensor, " batch"]]:
-    """The tables, and what is added to the log partition."""
+    """Return the tables, and a term of the log partition."""
     unary, tables, constant = potentials
     for allowed in rules.tables:
         is_out = torch.from_numpy(~allowed).to(unary.device).view(1, -1)
@@ -390,7 +382,7 @@ def _tables(
 def _narrow_layout(
     num_labels: int, scopes: Cliques, constraints: Constraints | None, max_treewidth: int
 ) -> tuple[Layout, RuleTables]:
-    """The layout, unless it is too wide; of dense graphs that is seen before an order is sought."""
+    """Return the layout, or raise ValueError for a layout that is too wide."""
     at_least = degeneracy(num_labels, scopes)
     if at_least > max_treewidth:
         raise ValueError(f"energy: expected a treewidth of at most {max_treewidth}, got at least {at_least}")
@@ -404,6 +396,5 @@ def _narrow_layout(
 
 
 def _layout(num_labels: int, scopes: Cliques, constraints: Constraints | None) -> tuple[Layout, RuleTables]:
-    """How the tables of an energy and of rules meet, and those of the rules."""
     rules = RuleTables((), (), ()) if constraints is None else rule_tables(constraints, scopes)
     return layout_of((2,) * num_labels + rules.sizes, scopes + rules.scopes), rules

@@ -1,4 +1,4 @@
-"""Sparse models as tables over few labels, which an elimination starts from: log-potentials, or losses."""
+"""Sparse models as tables over few labels for an elimination: log-potentials or losses."""
 
 from __future__ import annotations
 
@@ -13,29 +13,14 @@ from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to
 from lmbm_torch.inference.trees.triangulation import Cliques
 from lmbm_torch.shapes import Bool, Float
 
-__all__ = [
-    "EXCLUDED",
-    "Machine",
-    "Potentials",
-    "cliques_of",
-    "families",
-    "log_potentials",
-    "log_tables",
-    "margin_tables",
-    "most_others",
-    "parity",
-    "scopes_of",
-]
-
 Machine = PairwiseEnergy | CliqueEnergy
 
-# Log-potential of a value that is known not to be: far below any score, and no −∞ that a gradient would trip
-# over.
+# Log-potential of an excluded value: far below any score, and finite for gradients.
 EXCLUDED = -1e30
 
 
 def cliques_of(energy: Machine) -> Cliques:
-    """The cliques of two or more labels; couplings are some where they are not 0 for every example."""
+    """Return the cliques of two or more labels; pairs are coupled if coupled for some example."""
     if isinstance(energy, CliqueEnergy):
         return tuple(clique for clique in energy.cliques if len(clique) > 1)
     coupled = energy.pairwise.detach() != 0
@@ -45,10 +30,10 @@ def cliques_of(energy: Machine) -> Cliques:
 
 
 def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
-    """The log-potentials of each label's spin, and of the product of each clique's spins."""
+    """Return the log-potentials of each label's spin, and of the product of each clique's spins."""
     if isinstance(energy, PairwiseEnergy):
         first, second = torch.tensor(cliques, dtype=torch.int64, device=energy.device).view(-1, 2).unbind(1)
-        # Either direction is half of what the score takes.
+        # Each direction is half of the coupling in the score.
         both = energy.pairwise[..., first, second] + energy.pairwise[..., second, first]
         return energy.unary, both / 2
     single = [index for index, clique in enumerate(energy.cliques) if len(clique) == 1]
@@ -60,7 +45,7 @@ def log_potentials(energy: Machine, cliques: Cliques) -> tuple[Tensor, Tensor]:
 
 
 def parity(order: int, like: Tensor) -> Float[Tensor, " labellings"]:
-    """Π_i s_i of every labelling of a clique, its first label the most significant bit of its number."""
+    """Return Π_i s_i of every labelling of a clique, the first label as the most significant bit."""
     spins = like.new_tensor([-1, 1])
     return reduce(lambda table, _: torch.outer(table, spins).flatten(), range(order - 1), spins)
 
@@ -69,12 +54,14 @@ Potentials = tuple[Float[Tensor, "_batch labels values"], list[Tensor], Float[Te
 
 
 def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
-    """The labels of each table: a Boltzmann machine's cliques, a network's labels with their parents."""
+    """Return the labels of each table: a Boltzmann machine's cliques, a belief network's labels with the
+    parents.
+    """
     return families(energy) if isinstance(energy, DirectedEnergy) else cliques_of(energy)
 
 
 def families(energy: Machine | DirectedEnergy) -> Cliques:
-    """Each label, then those that its margin depends on: parents or, of a Boltzmann machine, neighbours."""
+    """Return each label and the labels in the label's margin: parents, or neighbours in the graph."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()
@@ -85,15 +72,15 @@ def families(energy: Machine | DirectedEnergy) -> Cliques:
 
 
 def most_others(energy: Machine | DirectedEnergy) -> int:
-    """How many labels the margin of any label depends on, those of a directed model's cliques apart.
+    """Return the largest number of labels in any label's margin, cliques of a directed model excluded.
 
-    The graph is no narrower.
+    The graph is at least as wide.
     """
     return int(_seen(energy).sum(-1).max())
 
 
 def _seen(energy: Machine | DirectedEnergy) -> Bool[Tensor, "labels labels"]:
-    """Row i marks the labels that the margin of label i depends on."""
+    """Return a matrix whose row i marks the labels in the margin of label i."""
     if isinstance(energy, CliqueEnergy):
         return (energy.membership @ energy.membership.mT).fill_diagonal_(0) > 0
     seen = _weights(energy).detach() != 0
@@ -101,13 +88,13 @@ def _seen(energy: Machine | DirectedEnergy) -> Bool[Tensor, "labels labels"]:
 
 
 def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
-    """Log-potentials of each label's two values, of each scope's labellings, and a constant.
+    """Return log-potentials of each label's two values, of each scope's labellings, and a constant.
 
-    Tables are (batch or 1, labellings), a scope's first label the most significant bit of a number.
+    Tables are (batch or 1, labellings), a scope's first label as the most significant bit.
 
     Args:
         energy: the model.
-        scopes: those of :func:`scopes_of`.
+        scopes: from :func:`scopes_of`.
     """
     if isinstance(energy, DirectedEnergy):
         return margin_tables(energy, scopes, lambda margins: logsigmoid(2 * margins))
@@ -122,23 +109,23 @@ def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
 def margin_tables(
     energy: Machine | DirectedEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
 ) -> Potentials:
-    """The sum of a function of each label's margin m_i, in the form of :func:`log_tables`.
+    """Return the sum of a function of each label's margin m_i, in the form of :func:`log_tables`.
 
     Args:
-        scopes: those of :func:`families`.
-        value: of margins, number by number.
+        scopes: from :func:`families`.
+        value: a function of margins, elementwise.
     """
     unary = torch.zeros(energy.batch_size, energy.num_labels, 2, dtype=energy.dtype, device=energy.device)
     return unary, [value(_margins(energy, family)) for family in scopes], unary[:, 0, 0]
 
 
 def _weights(energy: DirectedEnergy | PairwiseEnergy) -> Tensor:
-    """Row i holds those of the labels that the margin of label i depends on."""
+    """Return a matrix whose row i holds the weights in the margin of label i."""
     return energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
 
 
 def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float[Tensor, "_batch labellings"]:
-    """s z of the first label of a family, of every labelling of the family."""
+    """Return s z of the first label of a family, for every labelling of the family."""
     child, *parents = family
     shift = torch.arange(len(family) - 1, -1, -1, device=energy.device)
     numbers = torch.arange(2 ** len(family), device=energy.device)
@@ -153,7 +140,7 @@ def _margins(energy: Machine | DirectedEnergy, family: tuple[int, ...]) -> Float
     if isinstance(energy, DirectedEnergy) and energy.clique_weight is not None:
         place = {label: index for index, label in enumerate(family)}
         for index, clique in enumerate(energy.cliques):
-            # All others of the family come before the child, which is the clique's own child then.
+            # All others of the family come before the child, the last label of the clique.
             if child in clique and {*clique} <= {*family}:
                 others = [place[label] for label in clique if label != child]
                 field = field + energy.clique_weight[..., index, None] * spins[:, others].prod(1)

@@ -1,10 +1,10 @@
-"""Linear rules as tables over few variables each, which an elimination takes beside those of an energy.
+"""Linear rules as tables over few variables each, for an elimination together with an energy's tables.
 
-A rule over many labels is counted. Variables of their own, the counters, stand for its sums over growing sets
-of labels, which are joined two at a time as the labels meet in an elimination tree: counts of the leaves of a
-hierarchy grow up the hierarchy. A counter is a function of the labels, so that each labelling has one
-completion and nothing is counted twice. Sums that no further label can tell apart are one value: of an
-at_least(2, …) there are 0, 1 and enough.
+A rule over many labels is counted: further variables, the counters, hold the rule's sums over growing sets of
+labels. Counters are joined two at a time as the labels meet in an elimination tree: counts of the leaves of a
+hierarchy grow up the hierarchy. A counter is a function of the labels: each labelling has one completion and
+is counted once. Sums that no further label can distinguish are one value: an at_least(2, …) has the values 0,
+1 and "enough".
 """
 
 from __future__ import annotations
@@ -19,30 +19,28 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 
-__all__ = ["ManySumsError", "RuleTables", "rule_tables"]
-
-# A table that joins two counters has three variables as well.
+# Labels of a rule in one table; a table that joins two counters has three variables, too.
 FEW_LABELS = 3
-# Tabled as they are where an elimination brings all of them together anyway.
+# Labels of a rule in one table if a bucket of the elimination holds all the labels.
 MOST_LABELS = 10
-# Entries of a table that joins two counters: 100 sums of one, 100 of the other, and theirs together.
+# Entries of a table that joins two counters: 100 sums of one, 100 of the other, and the joint sums.
 MOST_ENTRIES = 2**20
-# Sums of scaled weights are told apart by so many digits, fewer than a rule's own allowance for rounding.
+# Decimal digits that distinguish sums of scaled weights, fewer than a rule's own tolerance of rounding.
 DIGITS = 12
-# Rules whose tables are kept.
+# Rules whose tables are cached.
 NUM_KEPT = 32
 
 
 class ManySumsError(ValueError):
-    """A rule over many labels whose sums take too many values to be counted."""
+    """Error for a rule over many labels whose sums take too many values for counters."""
 
 
 class RuleTables(NamedTuple):
-    """What rules allow.
+    """Allowed values of labels and counters.
 
     Args:
-        sizes: how many values each counter has; counters are numbered behind the labels.
-        scopes: of each table its variables.
+        sizes: the number of values of each counter; counters are numbered after the labels.
+        scopes: the variables of each table.
         tables: of bool, an axis for each variable of the scope.
     """
 
@@ -53,11 +51,11 @@ class RuleTables(NamedTuple):
 
 @lru_cache(NUM_KEPT)
 def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
-    """The tables of all rules.
+    """Return the tables of all rules.
 
     Args:
         constraints: over the labels.
-        cliques: sets of labels that depend on each other anyway.
+        cliques: sets of labels that depend on each other in the energy.
 
     Raises:
         ManySumsError: a rule over many labels whose sums take too many values.
@@ -75,12 +73,12 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
 
 
 def _are_together(labels: tuple[int, ...], buckets: Cliques) -> bool:
-    """Whether some labels, not too many, are in a bucket of an elimination."""
+    """Return whether some bucket of an elimination holds all the labels, which are not too many."""
     return len(labels) <= MOST_LABELS and any({*labels} <= {*bucket} for bucket in buckets)
 
 
 def _by_labels(matrix: np.ndarray) -> dict[tuple[int, ...], list[int]]:
-    """The rows over the same labels, such as both halves of an exactly_one."""
+    """Return the rows over the same labels, such as both halves of an exactly_one."""
     groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row, weights in enumerate(matrix):
         groups[tuple(weights.nonzero()[0].tolist())].append(row)
@@ -88,13 +86,13 @@ def _by_labels(matrix: np.ndarray) -> dict[tuple[int, ...], list[int]]:
 
 
 class _Together(NamedTuple):
-    """Rules over the same labels, Σ_i weights_ri y_i ≤ bounds_r, scaled so that the largest weight is ±1.
+    """Rules over the same labels, Σ_i weights_ri y_i ≤ bounds_r, scaled to a largest weight of ±1.
 
     Args:
-        labels: some, in ascending order.
+        labels: in ascending order.
         weights: (labels, rules).
         bounds: (rules,).
-        texts: as their reader knows them.
+        texts: the rules in words.
     """
 
     labels: tuple[int, ...]
@@ -111,27 +109,27 @@ class _Together(NamedTuple):
 
     @property
     def least(self) -> np.ndarray:
-        """The least sums, (rules,)."""
+        """Return the least sums, (rules,)."""
         return np.minimum(self.weights, 0).sum(0)
 
     @property
     def most(self) -> np.ndarray:
-        """The largest sums, (rules,)."""
+        """Return the largest sums, (rules,)."""
         return np.maximum(self.weights, 0).sum(0)
 
     def table(self) -> np.ndarray:
-        """Whether each labelling is allowed."""
+        """Return whether each labelling is allowed."""
         labellings = np.array(list(product((0, 1), repeat=len(self.labels))))
         is_obeyed = np.all(labellings @ self.weights <= self.bounds, axis=1)
         return is_obeyed.reshape([2] * len(self.labels))
 
 
 class _Counter(NamedTuple):
-    """A variable whose values stand for sums over a set of labels.
+    """Variable whose values stand for sums over a set of labels.
 
     Args:
-        variable: its number; a label's own until it is joined with others.
-        sums: (values, rules), −∞ where a rule is obeyed whatever the other labels are.
+        variable: the number; of a single label the label's own number.
+        sums: (values, rules), −∞ where the other labels cannot break a rule.
         least, most: (rules,), of the set's sums.
     """
 
@@ -142,10 +140,10 @@ class _Counter(NamedTuple):
 
 
 class _Tables:
-    """Tables, and the counters that they need, as they are made.
+    """Tables and the counters of these tables, under construction.
 
     Args:
-        num_labels: counters are numbered from here on.
+        num_labels: the number of the first counter.
     """
 
     def __init__(self, num_labels: int) -> None:
@@ -159,7 +157,7 @@ class _Tables:
         self.tables.append(table)
 
     def count(self, rules: _Together, buckets: Cliques) -> None:
-        """Join labels of ``rules`` where an elimination, given by its ``buckets``, brings them together."""
+        """Join labels of ``rules`` in the ``buckets`` of an elimination that hold them."""
         singles = dict(zip(rules.labels, rules.weights, strict=True))
         join = partial(self._joined, rules)
         waiting: dict[int, list[_Counter]] = defaultdict(list)
@@ -174,12 +172,12 @@ class _Tables:
         reduce(join, waiting[roots])
 
     def _joined(self, rules: _Together, one: _Counter, other: _Counter) -> _Counter:
-        """The counter of both sets of labels, and the table of what it is where no rule is broken already."""
+        """Return the counter of both sets of labels, and add the counter's table."""
         least, most = one.least + other.least, one.most + other.most
         sums = one.sums[:, None] + other.sums
         allowed = np.all(sums + (rules.least - least) <= rules.bounds, axis=-1)
         is_sure = sums + (rules.most - most) <= rules.bounds
-        # Without a sign of 0, which would be a value of its own.
+        # Without a negative zero, which would be a further value.
         sums = np.where(is_sure, -np.inf, sums.round(DIGITS) + 0.0)
         values, place = np.unique(sums[allowed], axis=0, return_inverse=True)
         if allowed.size * len(values) > MOST_ENTRIES:

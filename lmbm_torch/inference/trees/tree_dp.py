@@ -1,9 +1,9 @@
 """Exact inference in trees by dynamic programming: messages from the leaves to the roots, and back.
 
-With up_t(s) the log-sum (or largest) over everything below node t given its state s, a node reports
-m_t(r) = log Σ_s exp(transition_t(r, s) + up_t(s)) to its parent (max_margin_markov_networks_survey_2003,
-section 4.2). One step takes one node of every example; parents stand before their children, so that the
-nodes' own order serves both ways.
+With up_t(s) the log-sum (or maximum) over all nodes below node t given state s of t, a node sends m_t(r) =
+log Σ_s exp(transition_t(r, s) + up_t(s)) to the parent (max_margin_markov_networks_survey_2003, section 4.2).
+One step computes one node of every example; parents stand before children, so that the order of the nodes
+serves both directions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.tree import TreeEnergy
-from lmbm_torch.inference.results import Decoding, Status, TreeMarginals
+from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
 
@@ -26,7 +26,7 @@ Combine = Callable[[int, Tensor], Tensor]
 
 @one_door
 def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
-    """log Σ_y exp(score(y)), differentiable; its gradient is the marginals.
+    """Return log Σ_y exp(score(y)), differentiable; the gradient is the marginals.
 
     Args:
         energy: trees in float32 or float64, on any device.
@@ -40,8 +40,8 @@ def log_partition(energy: TreeEnergy) -> Float[Tensor, " batch"]:
 
 @one_door
 @torch.no_grad()
-def marginals(energy: TreeEnergy) -> TreeMarginals:
-    """P(y_t) and P(y_{parent of t}, y_t), and the log partition.
+def marginals(energy: TreeEnergy) -> StateMarginals:
+    """Return P(y_t) and P(y_{parent of t}, y_t), and the log partition.
 
     Args:
         energy: see :func:`log_partition`.
@@ -61,13 +61,13 @@ def marginals(energy: TreeEnergy) -> TreeMarginals:
         edges[:, node] = log_edge.exp()
         log_nodes.append(log_edge.logsumexp(-2))
     nodes, status = torch.stack(log_nodes, 1).exp(), Status.certain(energy, energy.num_nodes)
-    return TreeMarginals(nodes, edges, _total(energy, below), status)
+    return StateMarginals(nodes, status, _total(energy, below), edges)
 
 
 @one_door
 @torch.no_grad()
 def decode(energy: TreeEnergy) -> Decoding:
-    """The labelling with the largest score (MAP); of several such, any.
+    """Return the labelling with the largest score (MAP); ties are broken arbitrarily.
 
     Args:
         energy: see :func:`log_partition`.
@@ -94,12 +94,14 @@ def decode(energy: TreeEnergy) -> Decoding:
 
 
 def _nodes(energy: TreeEnergy) -> list[tuple[int, Tensor]]:
-    """Each node's parent, and the transitions from it."""
+    """Return each node's parent, and the transitions from the parent."""
     return list(zip(energy.parents.tolist(), energy.tables.unbind(1), strict=True))
 
 
 def _upward(energy: TreeEnergy, combine: Combine) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """Log-potentials of each node and all below it, (batch, states), and the messages of all but roots."""
+    """Return log-potentials of each node and all nodes below, (batch, states), and the messages of all but
+    roots.
+    """
     energy.check_values()
     below = list(energy.unary.unbind(1))
     messages: dict[int, Tensor] = {}
@@ -115,6 +117,6 @@ def _sum(node: int, table: Tensor) -> Tensor:
 
 
 def _total(energy: TreeEnergy, below: list[Tensor]) -> Float[Tensor, " batch"]:
-    """The log partition, by what is below each root."""
+    """Return the log partition, by the log-potentials below each root."""
     roots = (energy.parents < 0).nonzero()[:, 0].tolist()
     return torch.stack([below[root] for root in roots]).logsumexp(-1).sum(0)

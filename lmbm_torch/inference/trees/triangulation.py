@@ -1,4 +1,4 @@
-"""Orders in which the labels of a sparse graph can be summed out, at the price of tables of 2^(width + 1)."""
+"""Orders for the elimination of the labels of a sparse graph, with tables of 2^(width + 1) entries."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 
-__all__ = ["Cliques", "Triangulation", "axes_among", "by_index", "degeneracy", "min_fill", "narrowest"]
-
 Cliques = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Triangulation:
-    """An order of elimination, and what each label's elimination joins.
+    """Order of elimination, and the labels that each elimination joins.
 
     Args:
         ordering: every label, the first to be eliminated first.
-        buckets: for each place in ``ordering`` its label, then the labels that it is coupled with when its
-            turn comes, in the order of their own.
+        buckets: for each place in ``ordering`` the label, then the labels coupled with the label at that
+            time, in the order of elimination.
     """
 
     ordering: tuple[int, ...]
@@ -27,15 +25,17 @@ class Triangulation:
 
     @property
     def treewidth(self) -> int:
-        """The width of this order, at least the graph's treewidth: finding the least is NP-hard."""
+        """Return the width of this order, at least the graph's treewidth, whose computation is NP-hard."""
         return max(map(len, self.buckets)) - 1
 
 
 def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Eliminate the label next that couples the fewest of its neighbours anew; optimal on trees and cycles.
+    """Return the order that next eliminates the label with the fewest new couplings; optimal on trees and
+    cycles.
 
-    Of equals goes the one with the fewest neighbours, then the first. Every clique ends up inside the bucket
-    of its first label in the order.
+    Ties go to the label with the fewest neighbours, then to the first label. Every clique ends up inside the
+    bucket of
+    the clique's first label in the order.
 
     Args:
         num_labels: K.
@@ -47,7 +47,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
     while remaining:
         label = min(remaining, key=lambda one: (fill[one], neighbours[one].bit_count(), one))
         if neighbours[label].bit_count() == len(remaining) - 1 and not fill[label]:
-            # All that remain are coupled with each other: no order of them is better than another.
+            # All remaining labels are coupled with each other: all orders are equal.
             rest = sorted(remaining)
             eliminated += [(label, _mask(rest[index + 1 :])) for index, label in enumerate(rest)]
             break
@@ -60,7 +60,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
-    """Eliminate labels as they are numbered: hard to beat where that follows a grid's columns or a sequence.
+    """Return the order of the labels' numbers, good for columns of a grid or a sequence.
 
     Args:
         num_labels: K.
@@ -74,7 +74,7 @@ def by_index(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
-    """That of :func:`min_fill` or of :func:`by_index`, whichever is narrower.
+    """Return the narrower order of :func:`min_fill` and :func:`by_index`.
 
     Args:
         num_labels: K.
@@ -85,14 +85,14 @@ def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
 
 
 def axes_among(labels: Iterable[int], table: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes of a table's axes for one of these labels alone: 2 for each of them, 1 for all others."""
+    """Return the sizes of a table's axes for these labels alone: 2 for the labels, else 1."""
     own = {*labels}
     return tuple(2 if label in own else 1 for label in table)
 
 
 @lru_cache
 def degeneracy(num_labels: int, cliques: Cliques) -> int:
-    """The largest number of neighbours that the least coupled label of a subgraph has: no treewidth is less.
+    """Return the largest least degree of any subgraph, a lower bound of the treewidth.
 
     Args:
         num_labels: K.
@@ -110,7 +110,7 @@ def degeneracy(num_labels: int, cliques: Cliques) -> int:
 
 
 def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
-    """For each label the labels that it shares a clique with, as the bits of a number."""
+    """Return for each label the labels of a common clique, as the bits of a number."""
     neighbours = [0] * num_labels
     for clique in cliques:
         together = _mask(clique)
@@ -120,7 +120,7 @@ def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
 
 
 def _eliminate(neighbours: list[int], label: int) -> list[int]:
-    """Couple a label's neighbours with each other and forget it, in place; the neighbours."""
+    """Couple a label's neighbours with each other and remove the label, in place; return the neighbours."""
     around = _members(neighbours[label])
     for other in around:
         neighbours[other] = (neighbours[other] | neighbours[label]) & ~(1 << other | 1 << label)
@@ -128,7 +128,7 @@ def _eliminate(neighbours: list[int], label: int) -> list[int]:
 
 
 def _triangulation(eliminated: list[tuple[int, int]]) -> Triangulation:
-    """Labels as they went, each with the neighbours that it had then."""
+    """Return the order of elimination, each label with the neighbours at that time."""
     ordering = tuple(label for label, _ in eliminated)
     place = {label: index for index, label in enumerate(ordering)}
     buckets = tuple((label, *sorted(_members(around), key=place.__getitem__)) for label, around in eliminated)
@@ -136,7 +136,7 @@ def _triangulation(eliminated: list[tuple[int, int]]) -> Triangulation:
 
 
 def _fill(neighbours: list[int], label: int) -> int:
-    """Twice the pairs of a label's neighbours that are not coupled."""
+    """Return twice the number of uncoupled pairs of a label's neighbours."""
     around = neighbours[label]
     return sum((around & ~neighbours[other]).bit_count() - 1 for other in _members(around))
 

@@ -1,1 +1,1 @@
-"""The best labellings that obey rules."""
+"""Best labellings under rules."""

@@ -1,6 +1,6 @@
-"""The best labellings that rules allow: enumerated, or by searches with the rules inside.
+"""Best labellings under rules: by enumeration, or by searches with the rules inside.
 
-These propagate the rules at every node, and have them in its bound:
+The searches propagate the rules at every node, and use the rules in the bound:
 :mod:`lmbm_torch.kernels.search.compiled.under_rules`.
 """
 
@@ -27,25 +27,23 @@ from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Known
 
-__all__ = ["best_scores", "climbed", "enumerated", "least_hinges", "suits"]
-
-# Improvements below this share of the largest loss that a label can have do not count.
+# Improvements below this share of a label's largest loss are rounding.
 ROUND_OFF = 1e-12
-# A search holds two tables of labels × labels.
+# Labels of a search, which holds two tables of labels × labels.
 MOST_LABELS = 2000
-# Constraints whose rows are kept.
+# Constraints whose rows are cached.
 NUM_KEPT = 16
 
 
 def suits(energy: Any) -> bool:
-    """Whether the energy can be searched here: pairs of labels at most, and the kernel usable."""
+    """Return whether the energy can be searched: pairs of labels at most, and a usable kernel."""
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
     is_able = (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
     return is_able and _kernel() is not None
 
 
 def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
-    """The allowed labellings of largest score, of an energy that :func:`pairwise_enumeration.suits`.
+    """Return the allowed labellings of largest score, by the compiled enumeration.
 
     Raises:
         ValueError: NaN or infinity in the energy, or rules of another size.
@@ -66,7 +64,7 @@ def least_hinges(
     known: Known | None,
     top_k: int,
 ) -> Decoding:
-    """The allowed labellings of least hinge loss, of an energy that :func:`suits`, on the CPU.
+    """Return the allowed labellings of least hinge loss, for an energy on the CPU that :func:`suits`.
 
     Raises:
         ValueError: see :func:`best_scores`.
@@ -87,19 +85,19 @@ def best_scores(
     known: Known | None,
     top_k: int,
 ) -> Decoding:
-    """The allowed labellings of largest score, of an energy that :func:`suits`, on the CPU.
+    """Return the allowed labellings of largest score, for an energy on the CPU that :func:`suits`.
 
     Raises:
-        ValueError: NaN or infinity in the energy; ``known`` or rules of another size, that contradict each
-            other, or values that are none; a limit or ``top_k`` that is no count; more labellings asked for
-            than are allowed, or found within the limit.
+        ValueError: NaN or infinity in the energy; ``known`` or rules of another size, or in contradiction, or
+            other known values than 0, 1 and NaN; a limit or ``top_k`` that is no count; more labellings
+            requested than allowed, or than found within the limit.
     """
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
         effects, kind = precise.parents.mT, kernel.LOGISTIC
         constant = torch.zeros(energy.batch_size, dtype=torch.float64, device="cpu")
     else:
-        # A pair's term is shared by the fields of both of its labels.
+        # Both labels' fields share a pair's term.
         effects, kind, constant = precise.pairwise / 2, kernel.LINEAR, precise.constant
     found = _search(energy, effects, kind, 0.0, constraints, known, node_limit, top_k)
     found = found._replace(bound=found.bound - constant)
@@ -107,7 +105,7 @@ def best_scores(
 
 
 class _Found(NamedTuple):
-    """What was found, labels (top_k, batch, labels), and how each example's search ended."""
+    """Labellings (top_k, batch, labels), and the end of each example's search."""
 
     samples: Tensor
     bound: Tensor
@@ -130,7 +128,6 @@ def _search(
     node_limit: int | None,
     top_k: int,
 ) -> _Found:
-    """Check what came, and search."""
     energy.check_values()
     check_rules(energy, constraints, known)
     check_count("top_k", top_k)
@@ -165,7 +162,7 @@ def climbed(
     constraints: Constraints,
     known: Tensor | None,
 ) -> Decoding:
-    """One labelling of each example, made better by flips where it is not proven the best.
+    """Return one labelling of each example, improved by flips where not proven optimal.
 
     Args:
         margin: of hinge losses; None for scores.
@@ -193,7 +190,7 @@ def climbed(
 
 
 def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray) -> np.ndarray:
-    """An allowed labelling in place of those that a search has not found; refuses where there are too few."""
+    """Return an allowed labelling instead of missing labellings; refuse too few labellings."""
     count, top_k = int(np.isfinite(found.losses[row]).sum()), found.losses.shape[1]
     if not count:
         constraints.check(known, f"known[{row}]")
@@ -208,7 +205,7 @@ def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray)
 
 
 def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
-    """Parents first; of a Boltzmann machine the labels first whose couplings weigh most."""
+    """Return parents first; of a Boltzmann machine labels with the largest couplings first."""
     if isinstance(energy, DirectedEnergy):
         return energy.ordering.numpy()
     pairwise = energy.pairwise.detach().abs()
@@ -218,10 +215,10 @@ def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
 
 @lru_cache(NUM_KEPT)
 def _rows(constraints: Constraints) -> Any:
-    """The rules as the kernel reads them, and behind them the pairs that they imply."""
+    """Return the rules for the kernel, followed by the implied pairs."""
     matrix, bounds = constraints.matrix, constraints.bounds
     pairs = implied_pairs(matrix, bounds)
-    # "Not both" of labels by their values: weights of 1 or −1 whose sum may reach 1 less than its largest.
+    # "Not both" of two labels' values: weights of 1 or −1 with a sum of at most the largest sum less 1.
     signs = np.array([[2.0 * value - 1 for _, value in pair] for pair in pairs]).reshape(-1, 2)
     own_rows, own_columns = matrix.nonzero()
     columns = np.concatenate([own_columns, np.array([[a, b] for (a, _), (b, _) in pairs], int).ravel()])
@@ -243,7 +240,7 @@ def _rows(constraints: Constraints) -> Any:
 
 
 def _decoding(energy: Any, found: _Found, losses: Tensor, sign: float) -> Decoding:
-    """The answer: losses (batch, top_k) in float64, and objectives of the other ``sign`` or of theirs."""
+    """Return the answer: losses (batch, top_k) in float64 times ``sign`` as objectives."""
     bound = torch.where(found.proven, losses[:, -1], found.bound.minimum(losses[:, -1]))
     exact = losses[:, -1] <= bound
     labels, objective = found.samples.transpose(0, 1).contiguous(), (sign * losses).to(energy.dtype)

@@ -1,14 +1,16 @@
-"""Exact decoding under hard constraints, by whatever routine decodes without them.
+"""Exact decoding under hard constraints, by any routine that decodes without constraints.
 
-What follows from the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) is filled in, and an
-example decoded given that; if its best labelling obeys the rules, it is done. Else a label of a broken rule
-is held at either value, and both parts are decoded in the same way; the part with the best bound goes on. The
-first part whose best labelling obeys all rules has the best one that is allowed. Several labellings are found
-by splitting off each (Lawler 1972). Rules are looked at on the CPU, energies stay where they are.
+The consequences of the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) are filled in, and an
+example is decoded given the consequences. If the best labelling obeys the rules, the example is done. Else a
+label of a broken rule is held at either value, and both parts are decoded in the same way; the part with the
+best bound is next. The first part whose best labelling obeys all rules has the best allowed labelling.
+Several labellings are found by splitting off each labelling (Lawler 1972). Rules are checked on the CPU;
+energies stay on their device.
 
-Rules that are broken in many places at once take many parts, each a decoding of its own. Networks and
-Boltzmann machines have searches that look at the rules at every node:
-:func:`lmbm_torch.inference.search.branch_and_bound.decode` and its undirected peer, with ``constraints``.
+Rules that are broken in many places at once take many parts, each a decoding. Belief networks and Boltzmann
+machines have searches with the rules at every node:
+:func:`lmbm_torch.inference.search.branch_and_bound.decode` and
+:func:`lmbm_torch.inference.search.undirected_branch_and_bound.decode`, with ``constraints``.
 """
 
 from __future__ import annotations
@@ -27,12 +29,11 @@ from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_loss", "restricted", "where_broken"]
-
-PART_LIMIT = 1000
 
 Routine = Callable[..., Decoding]
 """``routine(energy, known=...)``: the best labelling of each example with its objective and bound."""
@@ -45,28 +46,28 @@ def decode(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    part_limit: int | None = PART_LIMIT,
+    part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
-    """The best labelling that obeys all rules, for an objective of which more is better.
+    """Return the best labelling that obeys all rules, for an objective to maximise.
 
     Args:
         energy: of a kind that ``routine`` takes.
         constraints: over the energy's labels.
-        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`: one
-            labelling for each example, its objective and bound.
+        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`: one labelling
+            for each example, with objective and bound.
         known: {0, 1, NaN}, NaN for a free label.
-        top_k: how many labellings, best first.
-        part_limit: of each example, how many parts are decoded. One that meets the limit gets the best of
-            the allowed labellings seen, or one that is reached by the better half each time.
+        top_k: the number of labellings, best first.
+        part_limit: the number of parts that are decoded for an example. An example at the limit gets the best
+            allowed labelling so far, or an allowed labelling by the better half each time.
 
     Returns:
-        No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact`` where the best
-        bound was met, ``status.converged`` where no limit was.
+        No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact``: the best bound was
+        met; ``status.converged``: no limit was met.
 
     Raises:
-        ValueError: constraints of another number of labels, or that contradict what is known; a limit or
-            ``top_k`` that is no count; more labellings asked for than are allowed, or found within the limit;
-            what the routine refuses.
+        ValueError: constraints of another number of labels, or that contradict the known labels; a limit or
+            ``top_k`` that is no count; more labellings requested than allowed, or than found within the
+            limit; an energy that the routine refuses.
     """
     search = partial(_decode, constraints, routine, 1.0, part_limit)
     alone = partial(_as_one_part, routine)
@@ -80,9 +81,9 @@ def decode_loss(
     *,
     known: Known | None = None,
     top_k: int = 1,
-    part_limit: int | None = PART_LIMIT,
+    part_limit: int | None = LIMITS.parts,
 ) -> Decoding:
-    """The labelling of least loss that obeys all rules; see :func:`decode`."""
+    """Return the labelling of least loss that obeys all rules; see :func:`decode`."""
     search = partial(_decode, constraints, routine, -1.0, part_limit)
     alone = partial(_as_one_part, routine)
     return where_broken(energy, constraints, alone, search, known=known, top_k=top_k)
@@ -98,14 +99,14 @@ def where_broken(
     known: Known | None = None,
     top_k: int = 1,
 ) -> Decoding:
-    """The routine's own answers where they obey all rules, and those of ``search`` elsewhere.
+    """Return the routine's answers where all rules are obeyed, and the answers of ``search`` elsewhere.
 
-    Both are given what follows from the rules and from what is known: labels fixed so make them fast.
+    Both routines get the consequences of the rules and of the known labels: fixed labels make searches fast.
 
     Args:
         energy, constraints, routine, known: see :func:`decode`.
         search: ``search(energy, known=..., top_k=...)``, the best labellings that obey all rules.
-        top_k: of several, all are those of ``search``.
+        top_k: several labellings all come from ``search``.
 
     Raises:
         TypeError: an energy over labels of several values.
@@ -134,13 +135,13 @@ def _as_one_part(routine: Routine, energy: Any, *, known: Tensor | None) -> Deco
 def _where_broken(
     energy: Any, constraints: Constraints, routine: Routine, search: Routine, known: np.ndarray, top_k: int
 ) -> Decoding:
-    """:func:`where_broken`, given all labels ``known`` by propagation."""
+    """Return the answers of :func:`where_broken`, given all labels ``known`` by propagation."""
     is_free = bool(np.isnan(known).all())
     given = None if is_free else torch.from_numpy(known).to(energy.device, energy.dtype)
     if top_k > 1:
         return search(energy, known=given, top_k=top_k)
     found = routine(energy, known=given)
-    # What else the routine tells, such as hidden units, is not told of the others.
+    # Optional fields of the routine, such as hidden units, are missing for other examples.
     found = Decoding(found.labels, found.objective, found.bound, found.status, found.nodes)
     broken = constraints.violated(found.labels.cpu().numpy())
     rows = torch.from_numpy(np.flatnonzero(broken.any(1))).to(energy.device)
@@ -157,12 +158,12 @@ def _refuse(constraints: Constraints, known: np.ndarray) -> None:
 
 
 def restricted(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> RestrictedEnergy:
-    """The energy of the allowed labellings, for enumeration: :mod:`lmbm_torch.inference.enumeration.exact`.
+    """Return the energy of the allowed labellings, for :mod:`lmbm_torch.inference.enumeration.exact`.
 
     Args:
         energy: over labels in {0, 1}.
-        constraints: over its labels.
-        known: {0, 1, NaN}, what is to be known.
+        constraints: over the labels.
+        known: {0, 1, NaN}, known labels of a later call.
 
     Raises:
         TypeError: an energy over labels of several values.
@@ -172,7 +173,7 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
         raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
     check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
-    # No rules are one that is always obeyed.
+    # No rules are replaced by a rule that always holds.
     matrix = constraints.matrix if len(constraints.bounds) else np.zeros((1, energy.num_labels))
     bounds = constraints.bounds if len(constraints.bounds) else np.zeros(1)
     return RestrictedEnergy(energy, torch.tensor(matrix, **to), torch.tensor(bounds, **to))
@@ -180,15 +181,15 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The labellings of an example that agree with what is fixed, decoded by the routine.
+    """Labellings of an example that agree with fixed labels, decoded by the routine.
 
     Args:
         row: the example.
         fixed: (labels,) of {0, 1, NaN}.
-        labels: (labels,), the best labelling of the part, whether allowed or not.
-        gain: its objective, or minus its loss.
+        labels: (labels,), the best labelling of the part, allowed or not.
+        gain: the objective, or minus the loss.
         bound: no labelling of the part has a larger gain.
-        broken: (inequalities,), what ``labels`` break.
+        broken: (inequalities,), whether ``labels`` break each inequality.
     """
 
     row: int
@@ -203,14 +204,14 @@ class Part:
         return not self.broken.any()
 
     def halves(self, constraints: Constraints) -> np.ndarray:
-        """Both values of the free label that most of the broken rules are about, as further fixed labels."""
+        """Return both values of the free label in most broken rules, as further fixed labels."""
         counts = constraints.involved(self.broken) * np.isnan(self.fixed)
         halves = np.stack([self.fixed, self.fixed])
         halves[:, counts.argmax()] = 0, 1
         return halves
 
     def without_best(self) -> np.ndarray:
-        """Parts that together hold all labellings of this one but ``labels``."""
+        """Return parts with all labellings of this part but ``labels``."""
         free = np.isnan(self.fixed).nonzero()[0]
         parts = np.repeat(self.fixed[None], len(free), 0)
         for part, label in zip(range(len(free)), free, strict=True):
@@ -221,14 +222,14 @@ class Part:
 
 @dataclass(eq=False)
 class Search:
-    """The state of one example's search.
+    """State of one example's search.
 
     Attributes:
-        open: parts by their bounds, the largest first; the order in which they came breaks ties.
-        found: allowed labellings, best first, each proven the best that was left.
-        best: the best allowed labelling seen.
+        open: parts by bound, the largest first; the order of creation breaks ties.
+        found: allowed labellings, best first, each proven the best remaining labelling.
+        best: the best allowed labelling so far.
         is_limited: whether a limit was met, or a part's decoding left a gap.
-        has_gap: whether it was the latter.
+        has_gap: whether a part's decoding left a gap.
         last_bound: of the part that was split last.
     """
 
@@ -243,14 +244,14 @@ class Search:
     last_bound: float = np.inf
 
     def add(self, part: Part) -> None:
-        """Note a part that has been decoded."""
+        """Add a decoded part."""
         self.num_parts += 1
         heappush(self.open, (-part.bound, self.num_parts, part))
         if part.is_allowed and (self.best is None or part.gain > self.best.gain):
             self.best = part
 
     def next_parts(self, constraints: Constraints, limit: int) -> np.ndarray:
-        """The parts to decode next, as fixed labels (parts, labels): none at the end."""
+        """Return the parts to decode next, as fixed labels (parts, labels); none at the end."""
         while self.open and len(self.found) < self.top_k:
             entry = heappop(self.open)
             part = entry[2]
@@ -274,7 +275,7 @@ class Search:
 
     @property
     def answers(self) -> list[Part]:
-        """The labellings found, or the best one seen where a limit was met."""
+        """Return the labellings found, or the best labelling so far at a limit."""
         if len(self.found) == self.top_k:
             return self.found
         assert self.best is not None
@@ -282,7 +283,7 @@ class Search:
 
     @property
     def bound(self) -> float:
-        """No labelling but those found has a larger gain; for one labelling no other one at all."""
+        """Return an upper bound of the gain of further labellings; for one labelling of any labelling."""
         if len(self.found) == self.top_k:
             return self.found[-1].gain
         assert self.best is not None
@@ -299,7 +300,7 @@ def _decode(
     known: Tensor | None,
     top_k: int,
 ) -> Decoding:
-    """Decode parts of all examples, one round after another, until each has what was asked for."""
+    """Decode parts of all examples, one round after another, until each example is done."""
     limit = count_limit("part_limit", part_limit)
     given = np.full((energy.batch_size, energy.num_labels), np.nan)
     if known is not None:
@@ -332,7 +333,6 @@ def _parts(
     fixed: np.ndarray,
     bounds: np.ndarray,
 ) -> list[Part]:
-    """Parts of any examples, decoded as one batch; ``bounds`` are those of the parts that they come from."""
     known = torch.from_numpy(fixed).to(energy.device, energy.dtype)
     decoding = routine(energy.select(torch.from_numpy(rows).to(energy.device)), known=known)
     labels = decoding.labels.cpu().numpy()
@@ -351,7 +351,7 @@ def _complete(
     routine: Routine,
     sign: float,
 ) -> None:
-    """Refuse to answer with fewer labellings than asked for; find an allowed one where there is none yet."""
+    """Refuse fewer labellings than requested; find an allowed labelling for an example without."""
     found = len(search.found)
     if not found and not search.is_limited:
         constraints.check(known, f"known[{search.row}]")
@@ -371,7 +371,7 @@ def _complete(
 def _dive(
     part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> Part:
-    """An allowed labelling by the better half of a half, and so on; the nearest one at a dead end."""
+    """Return an allowed labelling by the better half each time; at a dead end the nearest allowed one."""
 
     def decoded(fixed: np.ndarray) -> list[Part]:
         rows = np.full(len(fixed), part.row)
@@ -388,7 +388,6 @@ def _dive(
 
 
 def _decoding(energy: Any, searches: list[Search], sign: float) -> Decoding:
-    """The searches' answers as tensors of the energy's dtype and device."""
     chosen = [search.answers for search in searches]
     to = {"device": energy.device, "dtype": energy.dtype}
     labels = torch.tensor(

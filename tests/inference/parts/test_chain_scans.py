@@ -51,7 +51,7 @@ def test_all_positions_together_are_one_after_another(form, as_on_a_device):
 def test_gradients_are_the_marginals(form, as_on_a_device):
     energy = random_chain_energy(1, **FORMS[form])
     unary = energy.unary.clone().requires_grad_()
-    nodes = chain_dp.marginals(energy).nodes
+    nodes = chain_dp.marginals(energy).states
     as_on_a_device()
     found = chain_dp.log_partition(type(energy)(unary, energy.transition, energy.lengths))
     (gradient,) = torch.autograd.grad(found.sum(), unary)

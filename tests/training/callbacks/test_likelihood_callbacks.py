@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lmbm_torch.data.images import BinaryImages, alone
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.routes import LIMITS
+from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.sampling import log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.likelihood import LogLikelihood, SampledImages

@@ -1,13 +1,13 @@
-"""Answers put together from those of other queries: of parts, without rules, or after a search that gave up.
+"""Answers put together from other answers: of independent parts, under rules, or of searches without a proof.
 
-Each function takes a :class:`~lmbm_torch.inference.routes.Query` and asks others by
-:func:`~lmbm_torch.inference.routes.answer`. What parts an energy has tells
-:mod:`~lmbm_torch.inference.composed.independent`.
+Each function takes a :class:`~lmbm_torch.inference.routes.table.Query` and asks further queries by
+:func:`~lmbm_torch.inference.routes.table.answer`. :mod:`~lmbm_torch.inference.routes.parts` finds the
+independent parts of an energy.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,36 +15,21 @@ from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import DirectedEnergy, RestrictedEnergy
-from lmbm_torch.inference import routes
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.composed.independent import Problem, Split, is_divisible, splits
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced
-from lmbm_torch.inference.routes import Query, answer
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced, rows_of
+from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
+from lmbm_torch.inference.routes.table import BEST, Query, answer
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
 from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.trees import junction_tree
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.shapes import Float
 
-__all__ = [
-    "around_rules",
-    "as_pairs",
-    "best_by_parts",
-    "best_few",
-    "by_matched",
-    "enumerated_under_rules",
-    "normalised",
-    "programmed",
-    "searched_then_semidefinite",
-    "searched_then_tree",
-    "sums_by_parts",
-    "under_own_rules",
-]
-
 
 def under_own_rules(query: Query) -> Any:
-    """Return the answer for the energy within a restricted one, under its rules and those of the query."""
+    """Return the answer for the energy within a restricted energy, under the rules of both."""
     energy: RestrictedEnergy = query.energy
     others = query.constraints
     if others is not None:
@@ -64,9 +49,9 @@ def as_pairs(query: Query) -> Any:
 
 
 def normalised(query: Query) -> Float[Tensor, " batch"]:
-    """Return the log partition of a directed model of which nothing is known: 0."""
+    """Return the log partition 0 of a directed model without known labels."""
     query.energy.check_values()
-    # A sum of nothing, so that a gradient flows, of zero.
+    # A sum of no terms lets a gradient of zero flow.
     return query.energy.unary[:, :0].sum(-1)
 
 
@@ -77,7 +62,7 @@ def by_matched(query: Query) -> Any:
 
 
 def around_rules(query: Query) -> Decoding:
-    """Return the best labellings that obey the rules, by those of parts of the space without rules."""
+    """Return the best labellings that obey the rules, by decoding parts of the label space without rules."""
     search = constrained.decode_loss if query.quantity == "decode_hinge" else constrained.decode
     assert query.constraints is not None
 
@@ -88,7 +73,7 @@ def around_rules(query: Query) -> Decoding:
 
 
 def enumerated_under_rules(query: Query) -> Any:
-    """Return sums over the allowed labellings; refuse known labels by the rules that contradict them."""
+    """Return sums over the allowed labellings; name the rules that contradict the known labels."""
     energy, constraints, known = query.energy, query.constraints, query.known
     assert constraints is not None
     possible = constrained.restricted(energy, constraints, known=known)
@@ -103,6 +88,12 @@ def enumerated_under_rules(query: Query) -> Any:
         raise
 
 
+def best_of_one(query: Query) -> Decoding:
+    """Return the most probable labelling of the only member of a mixture."""
+    one: dict[str, Any] = {"quantity": "decode", "energy": query.first, "measure": "", "node_limit": "auto"}
+    return answer(replace(query, **one))
+
+
 def best_few(query: Query) -> Decoding:
     """Return the best few of many labellings of a Boltzmann machine, by the semidefinite search."""
     nodes = _fewer_nodes(query)
@@ -110,7 +101,7 @@ def best_few(query: Query) -> Decoding:
 
 
 def programmed(query: Query) -> Decoding:
-    """Return the best labelling of a Boltzmann machine of large cliques and many labels, by HiGHS.
+    """Return the best labelling of a Boltzmann machine with large cliques and many labels, by HiGHS.
 
     Raises:
         ImportError: HiGHS is not installed.
@@ -125,12 +116,12 @@ def programmed(query: Query) -> Decoding:
 
 
 def _fewer_nodes(query: Query) -> int | None:
-    """Return the limit of a search whose nodes take far longer."""
-    return query.nodes and max(1, query.nodes // routes.LIMITS.nodes_to_one)
+    """Return the node limit of a search whose nodes take far longer."""
+    return query.nodes and max(1, query.nodes // LIMITS.nodes_to_one)
 
 
 def searched_then_tree(query: Query) -> Decoding:
-    """Return a search's answers for a belief network, and those that it did not prove by a junction tree."""
+    """Return a search's answers for a belief network, and a junction tree's for examples without a proof."""
     found = _searched(query, query.nodes)
     rows = _open_rows(found)
     if not len(rows) or not query.is_narrow:
@@ -141,18 +132,18 @@ def searched_then_tree(query: Query) -> Decoding:
 
 
 def searched_then_semidefinite(query: Query) -> Decoding:
-    """Return the proven best labelling of so many labels that only easy ones are for branch and bound."""
-    found = _searched(query, routes.LIMITS.machine_nodes)
+    """Return the answers of branch and bound, and of the semidefinite search for examples without a proof."""
+    found = _searched(query, LIMITS.machine_nodes)
     rows = _open_rows(found)
     return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
 
 
 def best_by_parts(query: Query) -> Decoding:
-    """Return the best labelling, of examples with independent parts by these.
+    """Return the best labelling; examples with independent parts are decoded part by part.
 
     Returns:
-        ``status`` is that of all parts together: exact where each of them is, and as far from its bound as
-        they are; ``nodes`` are the sum of theirs.
+        ``status`` combines the parts: exact where each part is exact, with the sum of the residuals;
+        ``nodes`` is the sum over the parts.
     """
     energy, whole = query.energy, replace(query, connected=True)
     if not is_divisible(energy):
@@ -160,9 +151,9 @@ def best_by_parts(query: Query) -> Decoding:
     found, left = None, torch.arange(energy.batch_size, device=energy.device)
     is_directed = isinstance(energy, DirectedEnergy)
     if is_directed or query.constraints is None:
-        # What a search of the whole proves soon is not taken apart. Under rules one of a Boltzmann machine
-        # that ends soon is none: what is around it goes on.
-        most = routes.LIMITS.soon_nodes
+        # A quick proof for all labels needs no parts. Under rules a quick end of a Boltzmann machine's search
+        # is no proof: the search around goes on.
+        most = LIMITS.soon_nodes
         found = _searched(query, most if query.nodes is None else min(most, query.nodes))
         left = _open_rows(found)
         if not len(left):
@@ -187,7 +178,7 @@ def best_by_parts(query: Query) -> Decoding:
 
 
 def sums_by_parts(query: Query) -> Any:
-    """Return marginals, log partitions or samples, of examples with independent parts by these."""
+    """Return marginals, log partitions or samples; examples with independent parts are summed by part."""
     energy, whole = query.energy, replace(query, connected=True)
     if not is_divisible(energy):
         return answer(whole)
@@ -211,7 +202,6 @@ def sums_by_parts(query: Query) -> Any:
 
 
 def _searched(query: Query, node_limit: int | None) -> Decoding:
-    """The answers of branch and bound that ends after so many nodes."""
     is_directed = isinstance(query.energy, DirectedEnergy)
     search = getattr(branch_and_bound if is_directed else undirected_branch_and_bound, query.quantity)
     return search(
@@ -224,7 +214,7 @@ def _searched(query: Query, node_limit: int | None) -> Decoding:
 
 
 def _taken_of(module: Any, query: Query, rows: Tensor) -> Decoding:
-    """What the module's routine for the quantity says of some of the examples."""
+    """Return a module's answer for some of the examples."""
     return getattr(module, query.quantity)(
         query.energy.select(rows),
         **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
@@ -234,12 +224,11 @@ def _taken_of(module: Any, query: Query, rows: Tensor) -> Decoding:
 
 
 def _open_rows(found: Decoding) -> Tensor:
-    """The examples whose labelling is not proven."""
     return (~found.status.exact).nonzero(as_tuple=True)[0]
 
 
 def _problems(split: Split) -> list[Problem]:
-    """The parts; refuses what is known where it is that which leaves rules no labelling."""
+    """Return the parts; name the rules that contradict the known labels."""
     try:
         return list(split.problems())
     except ValueError:
@@ -249,29 +238,27 @@ def _problems(split: Split) -> list[Problem]:
 
 
 def _asked(query: Query, problem: Problem) -> Any:
-    """The answer for parts, which have no parts of their own."""
+    """Return the answer for parts, which have no further parts."""
     constraints = problem.constraints
-    if constraints is None and query.constraints is not None and query.quantity not in routes.BEST:
-        # Where rules hold of other parts, sums of this one are exact, too, or refused.
+    if constraints is None and query.constraints is not None and query.quantity not in BEST:
+        # If rules hold for other parts, sums of this part are exact, too, or refused.
         constraints = Constraints((), tuple(map(str, range(problem.energy.num_labels))))
     given: dict[str, Any] = {"energy": problem.energy, "known": problem.known, "constraints": constraints}
     return answer(replace(query, connected=True, **given))
 
 
 def _by_part(problem: Problem, values: Tensor) -> Tensor:
-    """(parts, rows, …) of what was said of parts one behind the other."""
+    """Return values of stacked parts as (parts, rows, …)."""
     return values.unflatten(0, (len(problem.labels), -1))
 
 
 def _given(split: Split) -> Tensor:
-    """The known labels, and 0 for the others."""
     if split.known is None:
         return torch.zeros_like(split.energy.unary)
     return split.known.nan_to_num()
 
 
 def _decoded(query: Query, split: Split) -> Decoding:
-    """The best labelling of examples with parts."""
     labels, status, gap = _given(split).long(), None, torch.zeros_like(split.energy.unary[:, 0])
     nodes = torch.zeros(len(gap), dtype=torch.int64, device=gap.device)
     for problem in _problems(split):
@@ -293,7 +280,6 @@ def _decoded(query: Query, split: Split) -> Decoding:
 
 
 def _marginals(query: Query, split: Split) -> Marginals:
-    """The marginals of examples with parts."""
     labels, log_partition, status = _given(split), split.constant(), None
     error, methods = torch.zeros_like(labels), {}
     for problem in _problems(split):
@@ -312,7 +298,6 @@ def _marginals(query: Query, split: Split) -> Marginals:
 
 
 def _log_partition(query: Query, split: Split) -> Float[Tensor, " rows"]:
-    """The log partition of examples with parts."""
     total = split.constant()
     for problem in _problems(split):
         total = total + _by_part(problem, _asked(query, problem)).sum(0)
@@ -320,7 +305,7 @@ def _log_partition(query: Query, split: Split) -> Float[Tensor, " rows"]:
 
 
 def _drawn(query: Query, split: Split) -> Tensor:
-    """Draws of examples with parts, each an independent one of each part, (rows, samples, labels)."""
+    """Return draws of examples with parts, (rows, samples, labels): an independent draw for each part."""
     columns: dict[int, Tensor] = {}
     for problem in _problems(split):
         values = _asked(query, problem).transpose(0, 1)
@@ -336,13 +321,13 @@ def _drawn(query: Query, split: Split) -> Tensor:
 
 
 def _with_error(found: Marginals) -> Marginals:
-    """The same with a standard error, of 0 where nothing was sampled."""
+    """Return the marginals with a standard error, 0 where nothing was sampled."""
     exact = torch.zeros_like(found.labels)
     return found if found.standard_error is not None else replace(found, standard_error=exact)
 
 
 def _joined(status: Status | None, problem: Problem, other: Status) -> Status:
-    """The status of some parts and of others, all of the same examples."""
+    """Return the joint status of some parts and further parts of the same examples."""
     own = Status(
         _by_part(problem, other.exact).all(0),
         _by_part(problem, other.converged).all(0),
@@ -364,22 +349,13 @@ def _nodes(found: Decoding) -> Tensor:
 
 
 def _with_nodes(found: Decoding) -> Decoding:
-    """The same of the fields that all answers here have."""
+    """Return the decoding without optional fields but ``nodes``."""
     return Decoding(found.labels, found.objective, found.bound, found.status, _nodes(found))
 
 
 def _in_place(parts: list[tuple[Tensor, Any]], size: int) -> Any:
-    """Results of some rows each, which are all of them, in the order of the batch."""
+    """Return the results of all rows in the order of the batch."""
     if len(parts) == 1 and len(parts[0][0]) == size:
         return parts[0][1]
     order = torch.cat([rows for rows, _ in parts]).argsort()
-    return _reordered(joined([part for _, part in parts]), order)
-
-
-def _reordered(whole: Any, order: Tensor) -> Any:
-    if isinstance(whole, Tensor):
-        return whole[order]
-    if not is_dataclass(whole):
-        return whole
-    values = {field.name: _reordered(getattr(whole, field.name), order) for field in fields(whole)}
-    return type(whole)(**values)
+    return rows_of(joined([part for _, part in parts]), order)

@@ -1,10 +1,9 @@
-"""Independent parts of a model: sets of free labels that nothing couples, given what is known and the rules.
+"""Independent parts of a model: sets of free labels without any coupling, given known labels and rules.
 
-Known labels couple nothing of a Boltzmann machine's score, and so cut its graph apart; what they add to the
-fields of their neighbours is added to these. Of sums of margins, hinge losses and the log-probabilities of a
-directed model, each label has a term of its own whether it is known or not: it couples all free labels that
-the term depends on, and goes with them as a known one. A rule couples the free labels that it may still
-decide.
+Known labels of a Boltzmann machine's score couple nothing and cut the graph apart; their couplings are added
+to the fields of their neighbours. In sums of margins, hinge losses and log-probabilities of a directed model
+each label has a term, known or not: the term couples all free labels in the term, and a known label joins the
+part of these labels. A rule couples the free labels that the rule may still decide.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from lmbm_torch.inference.common.given import check_rules, clamp
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced
 
-__all__ = ["Problem", "Split", "is_divisible", "splits"]
-
 # Parts of as many labels, up to so many, are solved as one batch of so many couplings at most.
 MOST_STACKED = 16
 MOST_COUPLINGS = 2**22
@@ -38,13 +35,13 @@ SplitEnergy = PairwiseEnergy | DirectedEnergy
 
 
 class Problem(NamedTuple):
-    """A part of some examples, or several parts of as many labels, one behind the other in the batch.
+    """Part of some examples, or several parts of equal size, stacked along the batch.
 
     Args:
         energy: of the parts' labels.
-        known: of them, where any is.
-        constraints: over them, of a single part.
-        labels: (parts, labels), which of the whole energy's labels these are.
+        known: of these labels; None if all are free.
+        constraints: over the labels of a single part.
+        labels: (parts, labels), the places of the labels in the whole energy.
     """
 
     energy: Any
@@ -55,15 +52,15 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Some examples, in whom the same labels are free, and their parts.
+    """Examples with the same free labels, and the parts of these examples.
 
     Args:
-        energy: theirs.
-        rows: which of the batch's examples they are.
-        known: of them, with what follows from the rules filled in.
-        pieces: the free labels of each part, then known ones whose terms go with them.
-        sizes: how many labels of each part are free.
-        of_margins: whether known labels have terms of their own.
+        energy: of these examples.
+        rows: the places of the examples in the batch.
+        known: of these examples, completed by the consequences of the rules.
+        pieces: the free labels of each part, then the known labels whose terms belong to the part.
+        sizes: the number of free labels of each part.
+        of_margins: whether known labels have terms.
         constraints: over all labels.
     """
 
@@ -76,7 +73,7 @@ class Split:
     constraints: Constraints | None
 
     def problems(self) -> Iterator[Problem]:
-        """The parts, each a problem of its own or with others of its size."""
+        """Yield the parts, each alone or together with other parts of equal size."""
         spins = known_spins(self.energy, self.known).to(self.energy.dtype)
         alone: dict[int, list[Tensor]] = {}
         for labels in self.pieces:
@@ -92,10 +89,10 @@ class Split:
                 yield self._problem(several[start : start + step], spins, None)
 
     def constant(self) -> Float[Tensor, " rows"]:
-        """What the score has beside the scores of the parts."""
+        """Return the score less the scores of the parts."""
         half = clamp(torch.full_like(self.energy.unary, 0.5), self.known)
         if isinstance(self.energy, PairwiseEnergy):
-            # A label of ½ is a spin of 0, which says nothing.
+            # A label of ½ is a spin of 0, which is neutral.
             return self.energy.score(half)
         inside = torch.zeros(self.energy.num_labels, dtype=torch.bool, device=self.energy.device)
         inside[torch.cat(self.pieces)] = True
@@ -111,7 +108,7 @@ class Split:
 
 
 def is_divisible(energy: Any) -> bool:
-    """Whether an energy is of a kind whose parts can be told, by pairs of labels alone."""
+    """Return whether independent parts of the energy can be found: pairs of labels at most."""
     if is_traced():
         return False
     return isinstance(energy, PairwiseEnergy) or (isinstance(energy, DirectedEnergy) and not energy.cliques)
@@ -125,18 +122,19 @@ def splits(
     of_margins: bool = False,
     least: int = 1,
 ) -> tuple[list[Split], Int[Tensor, " rows"]]:
-    """The examples that have independent parts, by what is known of them, and the rows that have none.
+    """Return the examples with independent parts, and the rows of the examples without.
 
     Args:
-        energy: one that :func:`is_divisible`.
+        energy: an energy for which :func:`is_divisible` is true.
         known: {0, 1, NaN}, NaN for a free label.
-        constraints: rules over its labels.
-        of_margins: whether a sum over margins is asked for, as that of a directed model always is.
-        least: the fewest labels that the second largest part must have for it to be worth the trouble.
+        constraints: rules over the labels.
+        of_margins: whether the quantity is a sum over margins, as always for a directed model.
+        least: the fewest labels of the second largest part for a split to pay.
 
     Raises:
-        TypeError: anything but constraints for such.
-        ValueError: an energy that is not finite; rules of another size, or that contradict what is known.
+        TypeError: ``constraints`` of another class.
+        ValueError: an energy that is not finite; rules of another size, or rules that contradict the known
+            labels.
     """
     energy.check_values()
     if constraints is not None:
@@ -165,7 +163,7 @@ def splits(
 
 
 def _touches(energy: SplitEnergy) -> Bool[np.ndarray, "labels labels"]:
-    """Row i marks the labels that the term of label i depends on, itself among them."""
+    """Return a matrix whose row i marks the labels in the term of label i, and label i."""
     weights = energy.parents if isinstance(energy, DirectedEnergy) else energy.pairwise
     seen = weights.detach() != 0
     touches = (seen.any(0) if seen.ndim == 3 else seen).cpu().numpy().copy()
@@ -176,7 +174,7 @@ def _touches(energy: SplitEnergy) -> Bool[np.ndarray, "labels labels"]:
 def _alike(
     energy: SplitEnergy, known: Tensor | None, constraints: Constraints | None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Rows of which the same labels are known, with rules to the same values, and what is known of them."""
+    """Yield rows with the same known labels (under rules with the same values), and these labels."""
     every = torch.arange(energy.batch_size, device=energy.device)
     if constraints is not None:
         known = _with_consequences(energy, known, constraints)
@@ -204,7 +202,7 @@ def _with_consequences(energy: SplitEnergy, known: Tensor | None, constraints: C
 def _open_rules(
     constraints: Constraints | None, free: np.ndarray, known: Tensor | None
 ) -> Bool[np.ndarray, "rules free"]:
-    """Which free labels each rule is about that not every labelling of them obeys."""
+    """Return the free labels in each rule that some labelling breaks."""
     if constraints is None:
         return np.zeros((0, int(free.sum())), bool)
     matrix = constraints.matrix
@@ -214,7 +212,7 @@ def _open_rules(
 
 
 def _components(touches: Bool[np.ndarray, "terms labels"]) -> list[Int[np.ndarray, " members"]]:
-    """The labels of each connected part, the first of which come first."""
+    """Return the labels of each connected part, the part of the first label first."""
     remaining, found = np.ones(touches.shape[1], bool), []
     by_label = np.ascontiguousarray(touches.T)
     while remaining.any():
@@ -230,7 +228,6 @@ def _components(touches: Bool[np.ndarray, "terms labels"]) -> list[Int[np.ndarra
 
 
 def _in_order(energy: SplitEnergy, piece: np.ndarray) -> Int[Tensor, " labels"]:
-    """A part's labels, parents first."""
     labels = torch.from_numpy(np.sort(piece)).to(energy.device)
     if isinstance(energy, DirectedEnergy):
         return labels[energy.positions[labels].argsort()]
@@ -238,7 +235,7 @@ def _in_order(energy: SplitEnergy, piece: np.ndarray) -> Int[Tensor, " labels"]:
 
 
 def _energy_of(energy: SplitEnergy, labels: Tensor, spins: Tensor) -> SplitEnergy:
-    """The energy of some labels, the spins of all others known, or 0 where they say nothing."""
+    """Return the energy of some labels, given the spins of all other labels, 0 for neutral."""
     is_directed = isinstance(energy, DirectedEnergy)
     weights = energy.parents if is_directed else energy.pairwise
     own = weights[..., labels, :]
@@ -253,7 +250,6 @@ def _energy_of(energy: SplitEnergy, labels: Tensor, spins: Tensor) -> SplitEnerg
 
 
 def _stacked(energies: Sequence[SplitEnergy]) -> SplitEnergy:
-    """Energies of as many labels as one batch."""
     if len(energies) == 1:
         return energies[0]
     batch, first = energies[0].batch_size, energies[0]
@@ -266,7 +262,7 @@ def _stacked(energies: Sequence[SplitEnergy]) -> SplitEnergy:
 
 
 def _rules_of(constraints: Constraints, labels: Tensor, known: Tensor | None) -> Constraints | None:
-    """The rules over a part's labels that it may still break; all rows of ``known`` are the same."""
+    """Return the rules over a part's labels that are still open; all rows of ``known`` are equal."""
     values = np.full(constraints.num_labels, np.nan) if known is None else known[0].double().cpu().numpy()
     return _kept_rules(constraints, tuple(labels.tolist()), values.tobytes())
 

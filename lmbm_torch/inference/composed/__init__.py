@@ -1,1 +1,0 @@
-"""Answers that are put together from those of other routines."""

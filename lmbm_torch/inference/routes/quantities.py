@@ -1,0 +1,287 @@
+"""Public functions of inference, one a quantity: each asks the table of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.energies.chain import ChainEnergy
+from lmbm_torch.energies.clique import CliqueEnergy
+from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies.sequential import SequentialEnergy
+from lmbm_torch.energies.tree import TreeEnergy
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.routes.table import Matched, NodeLimit, Query, answer
+from lmbm_torch.shapes import Float, Int, Known
+
+AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
+MEASURES = ("exact_match", "hamming", "f1", "jaccard")
+
+
+def decode(
+    energy: AnyEnergy | SequentialEnergy,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    node_limit: NodeLimit = "auto",
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """Return argmax_y P(y), the MAP labelling, with an optimality certificate; hidden units are summed out.
+
+    The answer is exact for chains, trees, and all models that are enumerated or have a junction tree of small
+    width. Searches prove their answers within ``node_limit``. For a restricted Boltzmann machine with many
+    labels the bound may stay above the objective. ``status`` says which case holds.
+
+    Args:
+        energy: an energy of any kind in :mod:`lmbm_torch.energies`. Boltzmann machines with cliques of three
+            or more labels need at most 22 labels, a graph close to a tree, or HiGHS. A subclass of
+            ``BaseEnergy`` from elsewhere has at most 22 free labels. A restricted energy is decoded under its
+            own rules.
+        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete. None for chains and
+            trees.
+        top_k: the number of labellings to return, best first: of directed models, chains, and Boltzmann
+            machines (with cliques of three or more labels, of at most 22 labels).
+        node_limit: the number of nodes after which an example's search ends; "auto" for the limit of the kind
+            of energy (:data:`~lmbm_torch.inference.limits.LIMITS`), None for no limit: dense Boltzmann
+            machines of many labels then take the semidefinite search. Other routines have no nodes.
+        constraints: rules that the labellings must obey; see
+            :mod:`lmbm_torch.inference.under_rules.constrained`.
+
+    Raises:
+        TypeError: an energy of another kind.
+        ValueError: the energy is not finite, or no routine takes the energy; ``known`` has another shape or
+            other values, or is not supported; ``top_k`` is below 1, above the number of an example's
+            labellings, or not supported; the node limit is no count.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> pairwise = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+        >>> decode(PairwiseEnergy(torch.tensor([[0.5, -0.2]]), pairwise)).labels
+        tensor([[1, 1]])
+    """
+    _check_limits(top_k, node_limit)
+    limits: dict[str, Any] = {"known": known, "top_k": top_k, "node_limit": node_limit}
+    return answer(Query(quantity="decode", energy=energy, constraints=constraints, **limits))
+
+
+def decode_hinge(
+    energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy,
+    margin: float = 1.0,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    node_limit: NodeLimit = "auto",
+    constraints: Constraints | None = None,
+) -> Decoding:
+    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
+
+    Args:
+        energy: a directed model or a Boltzmann machine; with cliques of three or more labels at most 22.
+        margin: γ > 0, in units of the local fields.
+        known: {0, 1, NaN}, NaN for a free label; known labels still pay their own hinge loss.
+        top_k: the number of labellings to return, best first; of a Boltzmann machine with at most 22 labels.
+        node_limit, constraints: see :func:`decode`.
+
+    Raises:
+        TypeError: an energy of another kind.
+        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import DirectedEnergy
+        >>> parents = torch.tensor([[0.0, 0.0], [1.5, 0.0]])
+        >>> energy = DirectedEnergy(torch.tensor([[0.5, -0.2]]), parents, torch.arange(2))
+        >>> decode_hinge(energy).objective
+        tensor([0.5000])
+    """
+    _check_limits(top_k, node_limit)
+    limits: dict[str, Any] = {"known": known, "top_k": top_k, "node_limit": node_limit, "margin": margin}
+    return answer(Query(quantity="decode_hinge", energy=energy, constraints=constraints, **limits))
+
+
+def decode_expected(
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
+    measure: str,
+    *,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+    top_k: int = 1,
+    tolerance: float = 0.01,
+    max_labellings: int | None = None,
+    max_candidates: int = LIMITS.candidates,
+    node_limit: NodeLimit = None,
+    num_samples: int = LIMITS.samples,
+    generator: torch.Generator | None = None,
+) -> Decoding:
+    """Return the labelling of largest expected measure under an equal mixture of directed models.
+
+    Args:
+        energies: the members of the mixture, of one shape; a single model is a mixture of one member.
+        measure: ``"exact_match"`` (the most probable labelling), ``"hamming"``, ``"f1"`` or ``"jaccard"``; F1
+            and Jaccard take labels of two values.
+        known: {0, 1, NaN}, NaN for a free label.
+        constraints: rules that the labelling must obey; the distribution is then conditional on the rules.
+        top_k: the number of labellings to return, best first; of the exact match without rules.
+        tolerance: the regret, and under rules the probability of labellings left out, at which the
+            enumeration of likely labellings ends.
+        max_labellings: the number of likely labellings of each member and instance; None for 10,000, fewer of
+            more than 100 labels.
+        max_candidates, node_limit: limits of the search for the exact match, see
+            :func:`lmbm_torch.inference.search.mixture.decode`.
+        num_samples: draws for each instance whose likely labellings leave much of the probability.
+        generator: the source of randomness, on the energies' device; by default torch's own.
+
+    Returns:
+        The expected measure as objective, of the exact match its logarithm; see :class:`Decoding`.
+
+    Raises:
+        TypeError: members of another kind.
+        ValueError: no members, or members of different shape, dtype or device; another measure; ``known`` of
+            another shape or with other values; a negative tolerance; a limit that is no count; rules of
+            another number of labels, or rules that contradict the known labels.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import DirectedEnergy
+        >>> parents = torch.tensor([[0.0, 0.0], [1.5, 0.0]])
+        >>> energy = DirectedEnergy(torch.tensor([[0.1, -0.2]]), parents, torch.arange(2))
+        >>> decode_expected([energy], "f1").labels
+        tensor([[1, 1]])
+    """
+    from lmbm_torch.inference.search.mixture import check_members
+    from lmbm_torch.inference.search.most_probable import affordable_labellings
+
+    if measure not in MEASURES:
+        raise ValueError(f"measure: expected one of {', '.join(MEASURES)}, got {measure!r}")
+    check_members(energies)
+    _check_limits(top_k, node_limit)
+    check_not_negative("tolerance", tolerance)
+    check_count("num_samples", num_samples)
+    if max_labellings is None:
+        max_labellings = affordable_labellings(energies[0].num_labels)
+    check_count("max_labellings", max_labellings)
+    given: dict[str, Any] = {"known": known, "constraints": constraints, "top_k": top_k, "measure": measure}
+    given |= {"tolerance": tolerance, "max_labellings": max_labellings, "max_candidates": max_candidates}
+    given |= {"node_limit": node_limit, "num_samples": num_samples, "generator": generator}
+    return answer(Query(quantity="decode_expected", energy=energies, **given))
+
+
+def marginals(
+    energy: AnyEnergy | SequentialEnergy,
+    *,
+    known: Known | None = None,
+    matched: Matched | None = None,
+    generator: torch.Generator | None = None,
+    constraints: Constraints | None = None,
+) -> Any:
+    """Return P(y_i = 1), or P(y_t = s) of labels of several states: exact where affordable, else approximate.
+
+    ``method`` names the routine in words; ``status.exact`` says for which examples the answer is exact, and
+    then ``log_partition`` is exact, too. Else ``log_partition`` is the routine's own bound or approximation,
+    or 0 for a directed model.
+
+    Args:
+        energy: see :func:`decode`, also for ``known``. A directed model with too many labels for enumeration,
+            and with a graph that is not close to a tree, takes no known labels.
+        matched: the inference that a restricted Boltzmann machine was trained with, for machines too large
+            for enumeration; by default belief propagation.
+        generator: the source of samples for a directed model of many labels.
+        constraints: rules that the labellings obey, of at most 22 free labels or a sparse model; see
+            :func:`log_partition`.
+
+    Returns:
+        ``Marginals``, of a restricted Boltzmann machine ``BipartiteMarginals``, of chains, trees and
+        sequential energies ``StateMarginals``.
+
+    Raises:
+        TypeError: an energy of another kind.
+        ValueError: see :func:`decode`.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> pairwise = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+        >>> marginals(PairwiseEnergy(torch.tensor([[0.5, -0.2]]), pairwise)).labels
+        tensor([[0.6511, 0.5864]])
+    """
+    given: dict[str, Any] = {"known": known, "matched": matched, "generator": generator}
+    return answer(Query(quantity="marginals", energy=energy, constraints=constraints, **given))
+
+
+def log_partition(
+    energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None
+) -> Float[Tensor, " batch"]:
+    """Return log Σ_y exp(score(y)), exactly, over the labellings that agree with ``known``; differentiable.
+
+    Args:
+        energy: a chain, a tree, an energy of at most 22 free labels (of a restricted Boltzmann machine, units
+            of the smaller side), a Boltzmann machine or directed model with a graph close to a tree, or a
+            directed model without known labels, whose log partition is 0.
+        known: see :func:`decode`. For a directed model the result is log P(known).
+        constraints: rules that the labellings obey, of at most 22 free labels, or of a sparse Boltzmann
+            machine or directed model of any size. For a directed model the result is then log P(allowed),
+            together with the known labels: log P(y | allowed) = log P(y) − log P(allowed).
+
+    Raises:
+        TypeError: an energy of another kind; under rules an energy over labels of several values.
+        ValueError: see :func:`decode`; an energy without an exact routine: for a Boltzmann machine
+            :func:`lmbm_torch.inference.messages.mini_buckets.bounds` returns lower and upper bounds.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> pairwise = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+        >>> log_partition(PairwiseEnergy(torch.tensor([[0.5, -0.2]]), pairwise))
+        tensor([1.8808])
+    """
+    return answer(Query(quantity="log_partition", energy=energy, known=known, constraints=constraints))
+
+
+def sample(
+    energy: PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | SequentialEnergy,
+    num_samples: int,
+    *,
+    known: Known | None = None,
+    generator: torch.Generator | None = None,
+    constraints: Constraints | None = None,
+) -> Int[Tensor, "num_samples batch labels"]:
+    """Draw independent labellings from P(y), given the ``known`` labels and the rules.
+
+    Args:
+        energy: see :func:`log_partition`.
+        num_samples: draws for each example.
+        known: see :func:`decode`; None for a sequential energy.
+        generator: the source of randomness, on the energy's device; by default torch's own.
+        constraints: see :func:`log_partition`.
+
+    Raises:
+        TypeError: an energy of another kind; under rules an energy over labels of several values.
+        ValueError: see :func:`log_partition`; fewer than 1 sample. Larger models have dependent draws by
+            :mod:`lmbm_torch.inference.sampling.gibbs`.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import DirectedEnergy
+        >>> parents = torch.tensor([[0.0, 0.0], [1.5, 0.0]])
+        >>> energy = DirectedEnergy(torch.tensor([[9.0, -0.2]]), parents, torch.arange(2))
+        >>> sample(energy, 3, generator=torch.Generator().manual_seed(0))[..., 0].mT
+        tensor([[1, 1, 1]])
+    """
+    check_count("num_samples", num_samples)
+    given: dict[str, Any] = {"known": known, "num_samples": num_samples, "generator": generator}
+    return answer(Query(quantity="sample", energy=energy, constraints=constraints, **given))
+
+
+def _check_limits(top_k: int, node_limit: NodeLimit) -> None:
+    check_count("top_k", top_k)
+    if node_limit is not None and node_limit != "auto":
+        check_count("node_limit", node_limit)
