@@ -77,7 +77,7 @@ class Measure(NamedTuple):
 
 
 def expected(labels: Tensor, probability: Tensor, values: Tensor) -> Tensor:
-    """Return Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch or 1, labellings, columns)."""
+    """Return Σ_y P(y) y_i values_y, (batch, labels, columns), for values (batch, labellings, columns)."""
     if len(labels) < len(probability):
         products = labels[0, :, :, None] * values[0, :, None, :]
         return (probability @ products.flatten(1)).unflatten(1, products.shape[1:])
