@@ -96,7 +96,6 @@ def _replaced(node: Any, old: str, new: str) -> Any:
 
 
 def _print_left_out(config: DictConfig, data: MultilabelDataModule) -> None:
-    """Print the callbacks without anything to watch."""
     if unserved := left_out(config.callbacks, data):
         watched = " and ".join(dict.fromkeys(unserved.values()))
         print_line(

@@ -222,7 +222,6 @@ def test_file(options: argparse.Namespace) -> str | None:
 
 
 def _limit(text: str) -> dict[str, int | None]:
-    """Return a number of nodes, or none, as a keyword argument."""
     if text == "none":
         return {"node_limit": None}
     if not text.isdecimal() or int(text) == 0:

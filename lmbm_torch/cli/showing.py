@@ -108,7 +108,6 @@ def _sizes(data: MultilabelData) -> str:
 
 
 def _print_columns(data: MultilabelData) -> None:
-    """Print the kinds of columns of a table."""
     if data.schema is None:
         return
     kinds = Counter(map(_kind, data.schema.columns))
@@ -144,7 +143,6 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
 
 
 def _kind(column: Any) -> str:
-    """Return numbers, categories or texts."""
     if hasattr(column, "terms"):
         return "texts"
     return "numbers" if column.categories is None else "categories"

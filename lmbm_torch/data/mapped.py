@@ -294,7 +294,6 @@ def write_mapped(
 def _stored(
     features: Features, labels: np.ndarray, writers: dict[str, _ArrayWriter]
 ) -> dict[str, np.ndarray]:
-    """Return the rows that a part adds to each file."""
     stored = {"labels": np.nan_to_num(labels, nan=-1).astype(np.int8)}
     if not isinstance(features, csr_array):
         return {**stored, "features": features}
@@ -341,7 +340,6 @@ class _ArrayWriter:
 
 
 def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
-    """Return the numbers, from 0, of some of ``count`` rows."""
     if isinstance(rows, slice):
         return np.arange(*rows.indices(count))
     numbers = np.asarray(rows, np.int64)

@@ -86,7 +86,6 @@ def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[s
 
 
 def _made(parts: Mapping[Any, Any] | None) -> list[Any]:
-    """Make every part that is not turned off."""
     return [instantiate(part) for part in (parts or {}).values() if part is not None]
 
 

@@ -113,7 +113,6 @@ class ParallelChainsModule(PersistentModule):
 
     @torch.no_grad()
     def _gibbs(self, energy: BipartiteEnergy, of_chains: Tensor) -> Tensor:
-        """Return the chains after the steps, given P(h = 1) at the present states."""
         chains = draw(energy.visible_given_hidden(draw(of_chains)))
         for _ in range(self.num_steps - 1):
             hidden = draw(energy.hidden_given_visible(chains))
@@ -122,7 +121,6 @@ class ParallelChainsModule(PersistentModule):
 
     @torch.no_grad()
     def _tempered(self, energy: BipartiteEnergy, chains: Tensor) -> Tensor:
-        """Return all replicas after the steps."""
         path = path_from_base(energy, self.num_replicas - 1, self.base)
         ladder = Ladder.of([*path, energy], self.num_chains)
         visible = chains.unflatten(0, (self.num_replicas, self.num_chains))

@@ -60,7 +60,6 @@ def read_arff(
 
 
 def _names_of_mulan(path: str | PathLike) -> list[str]:
-    """Return the names in Mulan's XML file of labels."""
     with reading(path, ElementTree.ParseError, LookupError, argument="labels") as file:
         elements = ElementTree.parse(file).getroot().iter()
         names = [element.get("name", "") for element in elements if element.tag.rpartition("}")[2] == "label"]

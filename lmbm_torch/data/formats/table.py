@@ -320,13 +320,11 @@ def new_rows(
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:
-    """Return the table with 0 for every missing label."""
     labels = np.nan_to_num(label_matrix(table, label_names))
     return replace(table, columns={**table.columns, **dict(zip(label_names, labels.T, strict=True))})
 
 
 def _as_described(table: Table, schema: Schema) -> MultilabelData:
-    """Return all rows as training part."""
     features, labels = schema.features(table), schema.labels(table)
     return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
 
@@ -353,7 +351,6 @@ def _held_out(
     splitter: Splitter,
     groups: np.ndarray | None,
 ) -> np.ndarray:
-    """Return a mask of the rows for testing."""
     rows = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)

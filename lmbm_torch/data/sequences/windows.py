@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -97,25 +96,6 @@ class Windows:
         present = every >= 0
         offsets = np.concatenate([[0], present.sum(1).cumsum()])
         return csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(every), width))
-
-    def state(self) -> dict[str, Any]:
-        """Return the fields in plain values, for :meth:`from_state`."""
-        return {
-            "columns": list(self.columns),
-            "values": [list(each) for each in self.values],
-            "templates": [[list(template) for template in each] for each in self.templates],
-            "seen": list(self.seen),
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Windows:
-        """Return the windows of a :meth:`state`."""
-        return cls(
-            tuple(state["columns"]),
-            tuple(tuple(each) for each in state["values"]),
-            tuple(tuple(tuple(template) for template in each) for each in state["templates"]),
-            tuple(state["seen"]),
-        )
 
     def _each(self) -> Iterator[tuple[int, Template]]:
         """Yield the number of the column and the template of each group of features."""

@@ -125,7 +125,6 @@ class Schema:
 
 
 def _column(state: dict[str, Any]) -> Column | TextColumn:
-    """Return the column of a state; a state with terms is a column of texts."""
     if "terms" in state:
         return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
     categories = state["categories"]
