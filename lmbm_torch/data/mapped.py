@@ -205,6 +205,10 @@ def open_mapped(path: str | PathLike) -> MappedData:
     Raises:
         FileNotFoundError: a missing folder or missing files.
         ValueError: damaged files, or files contradicting each other. The message names the file.
+
+    Examples:
+        >>> from lmbm_torch.data import open_mapped
+        >>> data = open_mapped("folder/of/write_mapped")  # doctest: +SKIP
     """
     folder = Path(path)
     with reading(folder / DESCRIPTION, KeyError, TypeError, RecursionError) as file:
@@ -259,6 +263,15 @@ def write_mapped(
         FileExistsError: the folder exists.
         OSError: a file cannot be written, such as on a full disk; the message names the file.
         ValueError: no training part, or parts that are no features and labels or differ in the columns.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from lmbm_torch.data import open_mapped, write_mapped
+        >>> folder, labels = pathlib.Path(tempfile.mkdtemp(), "toy"), np.array([[1.0, 0.0], [0.0, np.nan]])
+        >>> write_mapped(folder, [(np.eye(2), labels)], label_names=["sun", "sea"])
+        >>> open_mapped(folder).labels[[1]].tolist()
+        [[0.0, nan]]
     """
     folder = Path(path)
     folder.mkdir(parents=True)

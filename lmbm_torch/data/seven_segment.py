@@ -36,6 +36,12 @@ class SevenSegment(MultilabelData):
 
     Attributes:
         digits: ``(instances,)``, the digit in each image.
+
+    Examples:
+        >>> from lmbm_torch.data import SevenSegment
+        >>> data = SevenSegment()
+        >>> len(data.train), data.label_names
+        (898, ('a', 'b', 'c', 'd', 'e', 'f', 'g'))
     """
 
     digits: Int[np.ndarray, " instances"]

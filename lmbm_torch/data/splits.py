@@ -131,6 +131,13 @@ class IterativeStratifiedKFold:
     Args:
         n_splits: number of folds, 2 or more.
         random_state: seed of the order among equals; every call returns the same folds.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.data import IterativeStratifiedKFold
+        >>> Y = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 0], [0, 0]])
+        >>> [Y[test].sum(0).tolist() for _, test in IterativeStratifiedKFold(2).split(None, Y)]
+        [[1, 1], [1, 1]]
     """
 
     def __init__(self, n_splits: int = 5, *, random_state: int = 0) -> None:

@@ -42,6 +42,15 @@ def read_arff(
         ValueError: no valid ARFF or XML; a label other than 0, 1 or missing; ``labels`` not in the
             file or leave no feature; a relation without MEKA's option; attributes of strings, dates or
             categories. The message names the file.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_arff
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.arff")
+        >>> text = "@relation toy\\n@attribute a numeric\\n@attribute sun {0,1}\\n@data\\n0.5,1\\n2,0\\n"
+        >>> count = path.write_text(text)
+        >>> read_arff(path, ["sun"]).labels.tolist()
+        [[1.0], [0.0]]
     """
     names = _names_of_mulan(labels) if isinstance(labels, str | PathLike) else labels
     with reading(path, csv.Error) as file:
@@ -253,6 +262,10 @@ def fetch_openml(
         ConnectionError: OpenML could not be reached.
         ValueError: an unknown data set; a wrong checksum, the publisher's or ``sha256``; labels
             missing or not binary; an attribute of strings or categories.
+
+    Examples:
+        >>> from lmbm_torch.data import fetch_openml
+        >>> data = fetch_openml(40597)  # doctest: +SKIP
     """
     with naming_extras():
         import sklearn.datasets

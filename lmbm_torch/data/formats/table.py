@@ -271,6 +271,14 @@ def read_table(
         TypeError: neither a path nor a data frame.
         ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
             ``missing_labels``.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from lmbm_torch.data import read_table
+        >>> frame = pd.DataFrame({"age": [3, 5, 8], "tag_sun": [1, 0, 1], "tag_sea": ["no", "yes", None]})
+        >>> data = read_table(frame, "tag_*")
+        >>> data.labels.tolist()
+        [[1.0, 0.0], [0.0, 1.0], [1.0, nan]]
     """
     if missing_labels not in ("unknown", "negative"):
         raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")

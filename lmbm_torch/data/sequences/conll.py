@@ -223,6 +223,14 @@ def read_conll(
         ValueError: errors of :func:`read_columns`; a single column; an unknown column of tags; other columns
             in the test file; names or templates for another number of columns; a share outside [0, 1), or a
             share that leaves nothing to train on.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_conll
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.conll")
+        >>> count = path.write_text("Ann NOUN\\nruns VERB\\n\\nBob NOUN\\n")
+        >>> read_conll(path).label_names
+        ('NOUN', 'VERB')
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction: expected 0 or more and less than 1, got {test_fraction}")
