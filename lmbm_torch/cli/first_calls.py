@@ -192,4 +192,4 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
 }
-"""By name. Compiled code is kept for all processes, so that the order does not matter."""
+"""Calls by name, in any order: compiled code is kept for all processes."""

@@ -13,7 +13,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
 
 SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")
-"""Top, top right, bottom right, bottom, bottom left, top left, middle."""
+"""Names of the segments top, top right, bottom right, bottom, bottom left, top left, middle."""
 
 _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abcdefg", "abcdfg")
 

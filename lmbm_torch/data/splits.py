@@ -21,7 +21,7 @@ from lmbm_torch.shapes import Float, Int
 
 Labels = Float[np.ndarray, "instances labels"]
 Rows = tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]
-"""Those to keep and those to hold out, both ascending."""
+"""Rows to keep and rows to hold out, both ascending."""
 Splitter = Callable[[np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
 
 

@@ -36,7 +36,7 @@ OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient)
 
 
 CALIBRATIONS = "scale", "labels", "joint"
-"""Those of probabilities that can be asked for by name."""
+"""Names of calibrations of probabilities."""
 
 
 class DualModule(StructuredModule):

@@ -27,10 +27,8 @@ from lmbm_torch.prediction.saved import MODEL, check_whole, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
-    from lightning.pytorch import Trainer
-
-with naming_extras():
     from lightning.fabric.plugins import TorchCheckpointIO
+    from lightning.pytorch import Trainer
 
 
 def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:

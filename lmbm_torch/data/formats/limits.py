@@ -15,7 +15,7 @@ from typing import IO, Any, AnyStr, Generic
 import numpy as np
 
 LONGEST_LINE = 2**25
-"""Characters of a line at most."""
+"""Most characters of a line."""
 
 
 class LimitedLines(Generic[AnyStr]):

@@ -28,7 +28,7 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
-"""Of the files that are tables."""
+"""Endings of files of tables."""
 
 
 def is_table(path: str | PathLike) -> bool:

@@ -20,7 +20,7 @@ from lmbm_torch.files import Mode, reading, replacing_text
 from lmbm_torch.shapes import Int
 
 DOCUMENT = "-DOCSTART-"
-"""Begins a line that stands for no token."""
+"""The beginning of a line without a token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ def _lines(stream: IO[str]) -> Iterator[tuple[int, str]]:
 
 
 TRAIN, TEST = 0, 1
-"""The folds of a set that is read."""
+"""Folds of the training part and of the test part."""
 
 
 @dataclass(frozen=True, eq=False)

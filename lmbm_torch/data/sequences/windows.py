@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from lmbm_torch.shapes import Float, Int
 
 Template = tuple[int, ...]
-"""The neighbours, by their distance, that a feature looks at together."""
+"""The neighbours in a feature, by distance from the position."""
 
 WORD_TEMPLATES: tuple[Template, ...] = ((-2,), (-1,), (0,), (1,), (2,), (-1, 0), (0, 1))
 TAG_TEMPLATES: tuple[Template, ...] = (
@@ -19,7 +19,7 @@ TAG_TEMPLATES: tuple[Template, ...] = (
     *((-2, -1), (-1, 0), (0, 1), (1, 2)),
     *((-2, -1, 0), (-1, 0, 1), (0, 1, 2)),
 )
-"""As is usual for text chunking."""
+"""Templates usual for text chunking."""
 
 
 @dataclass(frozen=True, eq=False)
