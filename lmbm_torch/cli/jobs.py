@@ -119,7 +119,7 @@ def _complete(
     try:
         metrics = runs.fit_and_measure(directory, trainer, module, data)
     except SIGTERMException:
-        # Lightning lets the batch end, and would leave as if all were done.
+        # Lightning finishes the batch and would then exit with status 0.
         Console(stderr=True).print(
             f"ended by SIGTERM: resume={directory} goes on from the last checkpoint", soft_wrap=True
         )

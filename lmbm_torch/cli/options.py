@@ -183,7 +183,7 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
         return read(options.file, saved, options.delimiter)
     configured = SavedConfiguration.read(options.model, options.trust)
     if options.file is None:
-        # Lightning is needed for these alone.
+        # At use: only the run's own data need Lightning.
         from lmbm_torch.data.datamodule import MultilabelDataModule
 
         served = configured.make("data")

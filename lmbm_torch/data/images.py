@@ -228,7 +228,7 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
     with open_archive(path, "folder") as archive:
         parts = [archive[f"x_{name}"] for name in ("train", "val", "test")]
     rows = _consecutive(*map(len, parts))
-    # Stored column by column.
+    # Pixels are stored column by column.
     pixels = np.concatenate(parts).reshape(-1, 28, 28).transpose(0, 2, 1).astype(np.uint8)
     return BinaryImages("Caltech 101 Silhouettes", pixels, *rows)
 

@@ -23,7 +23,7 @@ def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 17
     with naming_extras():
         from sklearn.datasets import load_digits
 
-    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
+    # Arrays; type checkers misread scikit-learn's ``as_frame``.
     bundled: Any = load_digits(return_X_y=True)
     return bundled
 

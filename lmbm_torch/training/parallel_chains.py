@@ -76,7 +76,7 @@ class ParallelChainsModule(PersistentModule):
     def on_fit_start(self) -> None:
         """Start the chains and the visible biases, or resume from a checkpoint."""
         starts_anew = self.chains is None
-        # Once, since a check of every batch takes a tenth of its step.
+        # Checked once: a check of every batch takes a tenth of the step.
         check_labels("labels", self._training_labels())
         super().on_fit_start()
         labels = self._training_labels()
@@ -100,7 +100,7 @@ class ParallelChainsModule(PersistentModule):
         energy = self.model(batch.features[:1])
         energy.check_values()
         chains = self.chains.to(energy.dtype)
-        # One product serves both sides of the loss, the chains' next step and the centring.
+        # A single product serves both terms of the loss, the next step of the chains, and the centring.
         states = torch.cat([batch.labels, chains[-self.num_chains :]])
         fields = energy.hidden_fields(states)
         free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)

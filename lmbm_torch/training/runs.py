@@ -57,7 +57,7 @@ def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
     try:
         yield
     finally:
-        # The file of the model does not hold them.
+        # The file of the model does not hold the rules.
         module.decoder = decoder
 
 
@@ -84,7 +84,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ValueError(refusal) from error
-    # All that a run leaves if it is killed before it begins.
+    # Unfinished files are all that a run killed at the start leaves.
     if any(not each.name.endswith(UNFINISHED) for each in directory.iterdir()):
         raise ValueError(refusal)
     try:
@@ -96,7 +96,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     except BaseException:
         for name in (CONFIG, RULES):
             (directory / name).unlink(missing_ok=True)
-        # Not if something is in them.
+        # Directories with other files stay.
         with suppress(OSError):
             for each in made:
                 each.rmdir()

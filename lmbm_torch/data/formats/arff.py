@@ -121,7 +121,7 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
                 _as_liac_expects(LimitedLines(stream)), encode_nominal=encode_nominal, return_type=kind
             )
         except arff.ArffException as error:
-            # The exception's own text cannot be printed where the row holds a percent sign.
+            # The exception's own text cannot be printed for a row with a percent sign.
             raise ValueError(f"no valid ARFF: {type(error).__name__} in line {error.line}") from error
 
 
@@ -155,7 +155,7 @@ def _sparse_codes(rows: Sequence[dict[int, int | float | None]], num_attributes:
         ),
         shape=(len(rows), num_attributes),
     )
-    # liac-arff does not look at the column of a missing value.
+    # liac-arff does not check the column of a missing value.
     codes.check_format(full_check=True)
     return codes
 
@@ -289,6 +289,6 @@ def fetch_openml(
 def _dataset(bunch: Any, labels: Sequence[str] | None) -> MultilabelData:
     names = list(bunch.feature_names)
     chosen = bunch.details.get("default_target_attribute", "").split(",") if labels is None else list(labels)
-    # scikit-learn, too, gives a nominal value as its position among the declared ones.
+    # scikit-learn encodes a nominal value by the position among the declared values.
     codes = csr_array(bunch.data) if issparse(bunch.data) else bunch.data
     return labels_apart(bunch.details["name"], codes, names, bunch.categories or {}, places(chosen, names))

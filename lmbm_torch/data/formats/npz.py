@@ -19,7 +19,7 @@ from lmbm_torch.data.formats.limits import check_archive, read_header
 from lmbm_torch.files import reading
 
 _DAMAGE = (
-    # RuntimeError also of a compression that zipfile does not know.
+    # RuntimeError also for a compression unknown to zipfile.
     *(OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error),
     # Arrays of another shape or type than expected.
     *(IndexError, OverflowError, TypeError),

@@ -105,7 +105,7 @@ def _sniffed(file: Path, expected: str | None, usual: str) -> str:
             rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
         except csv.Error:
             continue
-        # The last line read may be the first part of a row.
+        # The last line may be an incomplete row.
         widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
         if len(widths) == 1 and widths != {1}:
             return delimiter
@@ -202,7 +202,7 @@ def _from_array(values: np.ndarray) -> np.ndarray:
 
 
 def _is_missing(value: Any) -> bool:
-    # pandas' own marks of a missing value refuse to be compared, and may not be imported here.
+    # pandas' own missing values refuse comparison, and pandas may not be imported here.
     return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 

@@ -22,9 +22,9 @@ from lmbm_torch.shapes import Float, Known
 
 __all__ = ["read_evidence", "read_uai", "write_evidence", "write_uai"]
 
-# The exponential of any log-potential within is a normal float64.
+# The exponential of a log-potential up to this size is a normal float64.
 LARGEST = 700.0
-# Entries of all tables of a file, some 25 bytes each.
+# Entries of all tables of a file, about 25 bytes each.
 MAX_ENTRIES = 10**7
 
 Tables = dict[tuple[int, ...], float]
@@ -228,7 +228,7 @@ class _Tokens:
 
     def count(self, what: str) -> int:
         word = self.next(what)
-        # Not int() alone: it takes underscores and signs.
+        # Not int() alone, which accepts underscores and signs.
         if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise ValueError(f"expected {what}, got {word[:20]!r}")
         return int(word)

@@ -66,7 +66,7 @@ class Hyperparameters(Callback):
         self.measures = measures
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Only the names of the measures matter: the run itself logs their values under these tags.
+        # Only the names of the measures matter: the run logs the values under these tags.
         for writer in writers(trainer):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None
