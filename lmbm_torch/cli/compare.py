@@ -82,7 +82,7 @@ def _data(config: DictConfig) -> MultilabelData:
 
     from lmbm_torch.data import SequenceData
 
-    # Asked before anything is read: no method has a use for it.
+    # Refused before anything is read: no method can use sequences.
     made = getattr(get_object(config._target_), "__annotations__", {}).get("return")
     if made in (SequenceData, SequenceData.__name__):
         raise ValueError(

@@ -22,7 +22,7 @@ _FOLDER = _PACKAGE / "conf"
 CONFIGURATION = str(_FOLDER if _FOLDER.is_dir() else _PACKAGE.parent / "conf")
 
 REFUSED = ValueError, TypeError, OSError, ArithmeticError, ModuleNotFoundError
-# Files of callbacks that others are added to, and a part of each other.
+# Files of callbacks that are complete by themselves, each with the files that the file includes.
 WHOLE = {"default": ("default",), "images": ("default", "images"), "samples": ("default", "samples")}
 
 
@@ -57,7 +57,7 @@ def in_a_sentence(command: str) -> Iterator[None]:
     if is_whole:
         traceback.print_exception(raised)
     print(f"lmbm {command}, job {hydra.job.num}: {raised}", file=sys.stderr)
-    # Hydra makes it before the job begins.
+    # Hydra makes the folder before the job begins.
     with suppress(OSError):
         Path(hydra.runtime.output_dir).rmdir()
 
@@ -74,7 +74,7 @@ def check_callbacks(config: DictConfig) -> None:
     """Raise ValueError for settings of callbacks missing from the chosen files of callbacks."""
     hydra = HydraConfig.get()
     asked = [each.partition("=")[2] for each in hydra.overrides.task if each.startswith("callbacks=")]
-    # Hydra keeps no choice of several.
+    # Hydra does not record a choice of several files.
     chosen = asked[-1] if asked else hydra.runtime.choices.get("callbacks")
     nodes = dict(config.get("callbacks") or {})
     absent = [name for name, node in nodes.items() if isinstance(node, DictConfig) and "_target_" not in node]

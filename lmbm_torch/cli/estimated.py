@@ -87,7 +87,6 @@ def _check_overrides(overrides: Sequence[str], estimator: str) -> None:
 
 
 def _fit(directory: Path, config: DictConfig) -> dict[str, float]:
-    """Fit, save and measure."""
     data = instantiate(config.data, _convert_="all")
     estimator = instantiate(config.estimator, _convert_="all")
     if isinstance(data, SequenceData):

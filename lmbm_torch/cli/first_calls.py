@@ -27,13 +27,13 @@ from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 
-# Enough that searches are not spared by enumeration.
+# Enough labels for a search in place of an enumeration.
 LABELS = 6
 
 
 def call(name: str) -> int:
     """Make a call of ``FIRST_CALLS``; return the number of functions compiled for the call."""
-    # That a call takes long is no news here.
+    # Silence notices of long calls.
     logging.getLogger("lmbm_torch").setLevel(logging.ERROR)
     before = num_compiled()
     with warnings.catch_warnings():
@@ -148,7 +148,7 @@ def propagate(dtype: torch.dtype) -> None:
             routine(energy, num_iters=2)
     few = energy.select(slice(0, 2))
     exact.log_partition(BipartiteEnergy(few.visible[:, :6], few.hidden[:, :4], few.coupling[:6, :4]))
-    # Units that fill vectors.
+    # Numbers of units that fill vector registers.
     exact.marginals(BipartiteEnergy(few.hidden[:, :6], few.visible, few.coupling.mT[:6]))
 
 
@@ -183,7 +183,7 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
         for name, (estimator, forms) in ESTIMATORS.items()
         for form in forms
     },
-    # Enough for sweeps over all labels at once.
+    # Enough instances for sweeps over all labels at once.
     **{
         f"networks of many instances, {form}": partial(
             fit, estimators.LMSBNClassifier(random_state=0), form, 30_000
@@ -197,4 +197,4 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
 }
-"""By name. Compiled code is kept for all processes, so that the order does not matter."""
+"""Calls by name, in any order: compiled code is kept for all processes."""

@@ -96,7 +96,6 @@ def _replaced(node: Any, old: str, new: str) -> Any:
 
 
 def _print_left_out(config: DictConfig, data: MultilabelDataModule) -> None:
-    """Print the callbacks without anything to watch."""
     if unserved := left_out(config.callbacks, data):
         watched = " and ".join(dict.fromkeys(unserved.values()))
         print_line(
@@ -120,7 +119,7 @@ def _complete(
     try:
         metrics = runs.fit_and_measure(directory, trainer, module, data)
     except SIGTERMException:
-        # Lightning lets the batch end, and would leave as if all were done.
+        # Lightning finishes the batch and would then exit with status 0.
         Console(stderr=True).print(
             f"ended by SIGTERM: resume={directory} goes on from the last checkpoint", soft_wrap=True
         )

@@ -183,7 +183,7 @@ def labelled_rows(options: argparse.Namespace, saved: Predictor) -> MultilabelDa
         return read(options.file, saved, options.delimiter)
     configured = SavedConfiguration.read(options.model, options.trust)
     if options.file is None:
-        # Lightning is needed for these alone.
+        # At use: only the run's own data need Lightning.
         from lmbm_torch.data.datamodule import MultilabelDataModule
 
         served = configured.make("data")
@@ -222,7 +222,6 @@ def test_file(options: argparse.Namespace) -> str | None:
 
 
 def _limit(text: str) -> dict[str, int | None]:
-    """Return a number of nodes, or none, as a keyword argument."""
     if text == "none":
         return {"node_limit": None}
     if not text.isdecimal() or int(text) == 0:

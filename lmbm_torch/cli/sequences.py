@@ -45,12 +45,8 @@ def predict(options: Namespace) -> None:
     if options.output is None:
         names = chain_tables.columns(saved, tokens, options.top_k)
         rows = list(islice(chain_tables.table_rows(saved, tokens, found), SHOWN + 1))
-        left_out = (
-            "objective",
-            "bound",
-            "bound_of_unlisted",
-            "exact",
-            *(["rank"] if options.top_k == 1 else []),
+        left_out = {"objective", "bound", "bound_of_unlisted", "exact"} | (
+            {"rank"} if options.top_k == 1 else set()
         )
         kept = [place for place, name in enumerate(names) if name not in left_out]
         shown = [[row[place] for place in kept] for row in rows[:SHOWN]]
@@ -63,7 +59,8 @@ def predict(options: Namespace) -> None:
     else:
         tags = [[tag] for tag in chain_tables.tags_of(saved, proven.counting(found))]
         write_columns(options.output, tokens, tags, mode)
-    _print_unknown(saved, tokens)
+    for sentence in _unknown_values(saved, tokens):
+        print_line(sentence)
     if options.output is not None:
         print_line(f"{proven.sequences} sequences, {proven.proven} proven optimal, by dynamic programming")
 
@@ -163,18 +160,10 @@ def _title(options: Namespace, data: SequenceData, chosen: np.ndarray) -> str:
     return f"{options.model} on the {count} {part} sequences of {data.name}"
 
 
-def _print_unknown(saved: FittedChain, tokens: Tokens) -> None:
-    for sentence in _unknown_values(saved, tokens):
-        print_line(sentence)
-
-
 def _unknown_values(saved: FittedChain, tokens: Tokens) -> list[str]:
     found = [f"{count} of {name}" for name, count in saved.schema.unknown(tokens).items() if count]
-    return (
-        [f"values that training has not seen, of {len(tokens.rows)} tokens: {', '.join(found)}"]
-        if found
-        else []
-    )
+    words = f"values that training has not seen, of {len(tokens.rows)} tokens: {', '.join(found)}"
+    return [words] if found else []
 
 
 def _unknown_tags(saved: FittedChain, tokens: Tokens) -> list[str]:

@@ -26,7 +26,7 @@ SHOWN_COLUMNS = ("row", "rank", "labels", "probability", "objective", "exact")
 
 def print_metrics(title: str, metrics: Mapping[str, float]) -> None:
     """Print a table, with a rule between groups of names such as ``test/exact_match``."""
-    # By itself, since a table breaks its title over lines.
+    # Outside the table, which would break the title over lines.
     Console().print(title, soft_wrap=True, highlight=False, markup=False)
     table = Table()
     table.add_column("metric")
@@ -108,7 +108,6 @@ def _sizes(data: MultilabelData) -> str:
 
 
 def _print_columns(data: MultilabelData) -> None:
-    """Print the kinds of columns of a table."""
     if data.schema is None:
         return
     kinds = Counter(map(_kind, data.schema.columns))
@@ -144,7 +143,6 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
 
 
 def _kind(column: Any) -> str:
-    """Return numbers, categories or texts."""
     if hasattr(column, "terms"):
         return "texts"
     return "numbers" if column.categories is None else "categories"
@@ -165,7 +163,7 @@ class Certificates:
             if prediction.decoding.nodes is not None:
                 self.ended += int((~prediction.decoding.status.converged).sum())
             if prediction.log_prob.ndim == 2:
-                # NaN where it is not known, which is above nothing.
+                # NaN, an unknown probability, compares as false.
                 self.reversed += int((prediction.log_prob.diff(dim=1) > LEAST_DIFFERENCE).any(1).sum())
             if prediction.probabilities is not None:
                 self.methods.add(prediction.probabilities.method)

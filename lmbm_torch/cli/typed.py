@@ -31,7 +31,7 @@ class Paths(TypedDict):
     run: str
 
 
-# What a node with a target makes.
+# The result of a node with a target.
 Made = Callable[..., Any]
 
 
@@ -129,7 +129,7 @@ def _check_targets(key: str, node: Any) -> None:
         is_partial = node.get("_partial_", False)
         if not isinstance(is_partial, bool):
             raise ValueError(f"{key}._partial_: expected true or false, got {is_partial!r}")
-        # Hydra's own words begin with an underscore.
+        # Hydra's own keys begin with an underscore.
         named = {name: value for name, value in node.items() if not str(name).startswith("_")}
         check_call(key, _located(key, node[TARGET]), named, is_partial=is_partial)
     for name, value in node.items():
@@ -175,7 +175,7 @@ def _check_fields(key: str, values: Mapping[Any, Any], expected: Mapping[str, An
 
 def _check(key: str, value: Any, kind: Any) -> None:
     if isinstance(value, Mapping) and TARGET not in value:
-        # To name the key inside that is wrong.
+        # The message names the wrong key inside.
         if is_typeddict(kind):
             return _check_fields(key, value, get_type_hints(kind))
         if get_origin(kind) is dict:
@@ -231,7 +231,7 @@ def _described(kind: Any) -> str:
     """Return words for a type, for authors of YAML."""
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        # typing gives whichever union of these was made first.
+        # typing returns the union of these types that was made first.
         return " or ".join(dict.fromkeys(map(_described, sorted(inner, key=_place))))
     if origin is Literal:
         return "one of " + ", ".join(map(repr, inner))

@@ -55,7 +55,7 @@ class InstanceDataset(Dataset[Batch]):
         return Batch(to_tensor(self.features[rows]), self.labels[index], index)
 
 
-class DeviceDataset(Dataset[Batch]):
+class DeviceDataset(InstanceDataset):
     """A part of a data set on a device, where batches are put together.
 
     Args:
@@ -70,13 +70,7 @@ class DeviceDataset(Dataset[Batch]):
         if issparse(part.features):
             raise ValueError("on_device: expected dense features, got CSR")
         whole = part.__getitems__(range(len(part)))
-        self.features, self.labels = whole.features.to(device), whole.labels.to(device)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, row: int) -> Batch:
-        return self.__getitems__([row])
+        super().__init__(whole.features.to(device), whole.labels.to(device))
 
     def __getitems__(self, rows: Sequence[int]) -> Batch:
         index = torch.tensor(rows, device=self.labels.device)

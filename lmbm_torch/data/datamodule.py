@@ -195,7 +195,6 @@ class MultilabelDataModule(LightningDataModule):
         return self._parts_on_device[id(part)]
 
     def _rows_to_fit(self) -> Features:
-        """Return the features to fit the scaling to."""
         return self.data.features[self.train_rows]
 
     def _part(self, rows: Int[np.ndarray, " rows"]) -> InstanceDataset:

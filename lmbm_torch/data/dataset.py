@@ -35,6 +35,13 @@ class MultilabelData:
 
     Raises:
         ValueError: a field not as described here; the message names the field.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.data import MultilabelData
+        >>> X, Y, rows = np.eye(3), np.array([[1.0, 0], [0, 1], [1, 1]]), np.arange(3)
+        >>> MultilabelData("toy", X, Y, ("sun", "sea"), ("a", "b", "c"), rows[:2], rows[2:])
+        <toy: 2 instances to train and 1 to test, 3 features, 2 labels>
     """
 
     name: str

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 else:
     Features = np.ndarray | csr_array
 
-# Some 3 GB of names; the widest public sets have 30 million features.
+# About 3 GB of names; the widest public data sets have 30 million features.
 MAX_NUMBERED = 2**25
-# Some 16 GB; a thousand labels of two million instances.
+# About 16 GB, such as a thousand labels of two million instances.
 MAX_DENSE = 2**31
 
 

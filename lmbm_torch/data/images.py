@@ -228,7 +228,7 @@ def silhouettes(folder: str | PathLike | None = None) -> BinaryImages:
     with open_archive(path, "folder") as archive:
         parts = [archive[f"x_{name}"] for name in ("train", "val", "test")]
     rows = _consecutive(*map(len, parts))
-    # Stored column by column.
+    # Pixels are stored column by column.
     pixels = np.concatenate(parts).reshape(-1, 28, 28).transpose(0, 2, 1).astype(np.uint8)
     return BinaryImages("Caltech 101 Silhouettes", pixels, *rows)
 
@@ -262,7 +262,6 @@ def _mnist_archive(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
 
 
 def _mnist_files(place: Path) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return images and labels of both parts, from the published files."""
     images, labels = (
         [_packed_or_not(place / f"{part}-{kind}-ubyte") for part in ("train", "t10k")]
         for kind in ("images-idx3", "labels-idx1")
@@ -276,12 +275,10 @@ def _packed_or_not(path: Path) -> Path:
 
 
 def _rows_in_parts(images: BinaryImages) -> Int[np.ndarray, " rows"]:
-    """Return rows in the order training, validation, testing."""
     return np.concatenate([images.train, images.validation, images.test])
 
 
 def _consecutive(*counts: int) -> list[Int[np.ndarray, " rows"]]:
-    """Return rows of each part, one part after another."""
     return np.split(np.arange(sum(counts)), np.cumsum(counts)[:-1])
 
 

@@ -80,7 +80,7 @@ class StoredArray:
         content = taken.reshape(-1).view(np.uint8).data
         width = len(content) // len(numbers)
         ends = [*(np.flatnonzero(np.diff(numbers) != 1) + 1).tolist(), len(numbers)]
-        # A raw file reads at most 2 GiB at once; one with hardly a buffer reads all, and nothing else.
+        # A raw file reads at most 2 GiB at once; a tiny buffer lifts this limit and reads nothing in excess.
         with reading(self.path, OSError) as file, BufferedReader(FileIO(file), 16) as stream:
             for first, last in zip([0, *ends], ends, strict=False):
                 stream.seek(self._offset + int(numbers[first]) * width)
@@ -142,7 +142,7 @@ class MappedSparseFeatures(MappedFeatures):
 
     def __getitem__(self, rows: Rows) -> Features:
         numbers = _numbers(rows, self.shape[0])
-        # Differences of unsigned places would be floats.
+        # Differences of unsigned integers would be floats.
         first, last = (self._indptr[each].astype(np.int64) for each in (numbers, numbers + 1))
         num_entries = self._data.shape[0]
         if not ((first >= 0) & (first <= last) & (last <= num_entries)).all():
@@ -150,7 +150,7 @@ class MappedSparseFeatures(MappedFeatures):
                 f"path: {self._indptr.path}: expected places from 0 to {num_entries}, in order, got others"
             )
         indptr = np.concatenate([[0], np.cumsum(last - first)])
-        # Of every entry: where its row begins in the file, and how far into it the entry is.
+        # For every entry: the start of the row in the file plus the offset within the row.
         places = np.repeat(first - indptr[:-1], last - first) + np.arange(indptr[-1])
         parts = self._data[places], self._indices[places], indptr
         with reading(self._description):
@@ -205,6 +205,10 @@ def open_mapped(path: str | PathLike) -> MappedData:
     Raises:
         FileNotFoundError: a missing folder or missing files.
         ValueError: damaged files, or files contradicting each other. The message names the file.
+
+    Examples:
+        >>> from lmbm_torch.data import open_mapped
+        >>> data = open_mapped("folder/of/write_mapped")  # doctest: +SKIP
     """
     folder = Path(path)
     with reading(folder / DESCRIPTION, KeyError, TypeError, RecursionError) as file:
@@ -218,7 +222,7 @@ def open_mapped(path: str | PathLike) -> MappedData:
             MappedSparseFeatures(folder, num_features) if said["sparse"] else MappedFeatures(folder)
         )
         labels: Any = MappedLabels(folder)
-        # Before there is anything of as many rows as a damaged file may claim.
+        # Checked before any array of the claimed number of rows is made.
         check_shape("labels", labels, num_train + said["test"], None)
         rows = np.arange(len(labels))
         return MappedData(said["name"], features, labels, *names, rows[:num_train], rows[num_train:])
@@ -259,6 +263,15 @@ def write_mapped(
         FileExistsError: the folder exists.
         OSError: a file cannot be written, such as on a full disk; the message names the file.
         ValueError: no training part, or parts that are no features and labels or differ in the columns.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from lmbm_torch.data import open_mapped, write_mapped
+        >>> folder, labels = pathlib.Path(tempfile.mkdtemp(), "toy"), np.array([[1.0, 0.0], [0.0, np.nan]])
+        >>> write_mapped(folder, [(np.eye(2), labels)], label_names=["sun", "sea"])
+        >>> open_mapped(folder).labels[[1]].tolist()
+        [[0.0, nan]]
     """
     folder = Path(path)
     folder.mkdir(parents=True)
@@ -294,13 +307,12 @@ def write_mapped(
 def _stored(
     features: Features, labels: np.ndarray, writers: dict[str, _ArrayWriter]
 ) -> dict[str, np.ndarray]:
-    """Return the rows that a part adds to each file."""
     stored = {"labels": np.nan_to_num(labels, nan=-1).astype(np.int8)}
     if not isinstance(features, csr_array):
         return {**stored, "features": features}
     before = writers["data"].num_rows if "data" in writers else 0
     ends = features.indptr.astype(np.int64) + before
-    # The first part alone says where its first row begins.
+    # Only the first part has the start of the first row.
     indptr = ends if "indptr" not in writers else ends[1:]
     return {**stored, "data": features.data, "indices": features.indices.astype(np.int32), "indptr": indptr}
 
@@ -341,7 +353,6 @@ class _ArrayWriter:
 
 
 def _numbers(rows: Rows, count: int) -> Int[np.ndarray, " rows"]:
-    """Return the numbers, from 0, of some of ``count`` rows."""
     if isinstance(rows, slice):
         return np.arange(*rows.indices(count))
     numbers = np.asarray(rows, np.int64)

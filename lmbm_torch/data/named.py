@@ -32,6 +32,10 @@ def load(name: str, folder: str | PathLike | None = None) -> MultilabelData:
     Raises:
         FileNotFoundError: a missing folder, or a folder without the data set.
         ValueError: an unknown name, no folder given, or an unreadable file.
+
+    Examples:
+        >>> from lmbm_torch.data import load
+        >>> data = load("scene", "folder/of/data_sets")  # doctest: +SKIP
     """
     if name not in NAMED_SETS:
         raise ValueError(f"name: expected one of {list(NAMED_SETS)}, got {name!r}")
@@ -84,6 +88,10 @@ def load_ocr_letters(folder: str | PathLike | None = None) -> SequenceData:
     Raises:
         FileNotFoundError: a missing folder, or a folder without the data set.
         ValueError: no folder given, or an unreadable file.
+
+    Examples:
+        >>> from lmbm_torch.data import load_ocr_letters
+        >>> data = load_ocr_letters("folder/of/data_sets")  # doctest: +SKIP
     """
     path = data_folder(folder) / "ocr_letters" / "ocr_letters.npz"
     with open_archive(path) as archive:
@@ -112,6 +120,10 @@ def load_conll2000(folder: str | PathLike | None = None) -> SequenceData:
     Raises:
         FileNotFoundError: a missing folder, or a folder without the data set.
         ValueError: no folder given, or an unreadable file.
+
+    Examples:
+        >>> from lmbm_torch.data import load_conll2000
+        >>> data = load_conll2000("folder/of/data_sets")  # doctest: +SKIP
     """
     path = data_folder(folder) / "conll2000" / "conll2000.npz"
     with open_archive(path) as archive:

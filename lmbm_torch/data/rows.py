@@ -31,7 +31,7 @@ def some_instances(X: Any, rows: Any) -> Any:
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows
     if hasattr(X, "iloc"):
         return X.iloc[rows]
-    # Tables of Arrow.
+    # Arrow tables.
     if hasattr(X, "take") and hasattr(X, "schema") and not hasattr(X, "lazy"):
         return X.take(rows)
     return X[rows] if hasattr(X, "shape") else [X[row] for row in rows]
@@ -46,7 +46,7 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
     Raises:
         ValueError: another shape, negative or infinite weights, all of them 0.
     """
-    # At use: splits of data sets, which need labels of two values alone, do without scikit-learn.
+    # At use: splits import this module and do not need scikit-learn.
     from sklearn.utils import check_array
 
     if isinstance(sample_weight, Number):
@@ -58,7 +58,7 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
     if (weights < 0).any():
         raise ValueError(f"sample_weight: expected no negative values, got {weights.min()}")
     if not weights.any():
-        # scikit-learn's checks of estimators look for the sentence.
+        # scikit-learn's estimator checks expect this sentence.
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return weights
 

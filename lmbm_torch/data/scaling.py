@@ -116,18 +116,13 @@ def standardise(features: Features) -> Scaling:
     return Scaling(mean, scale, unit_rows=False)
 
 
-def standardise_unit_norm(features: Features) -> Scaling:
-    """Fit :func:`standardise`, with every row then divided by its Euclidean norm."""
-    return replace(standardise(features), unit_rows=True)
-
-
 def usual(features: Features) -> Scaling:
-    """Fit :func:`standardise_unit_norm` to dense features.
+    """Fit :func:`standardise` to dense features, then divide every row by its Euclidean norm.
 
     CSR features are each divided by the largest magnitude, then every row by its norm: zeros stay zeros.
     """
     if not issparse(features):
-        return standardise_unit_norm(features)
+        return replace(standardise(features), unit_rows=True)
     largest = torch.from_numpy(abs(features).max(axis=0).toarray().ravel().astype("float64"))
     return Scaling(torch.zeros_like(largest), _or_one(largest), unit_rows=True)
 

@@ -13,7 +13,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Float, Int
 
 SEGMENTS = ("a", "b", "c", "d", "e", "f", "g")
-"""Top, top right, bottom right, bottom, bottom left, top left, middle."""
+"""Names of the segments top, top right, bottom right, bottom, bottom left, top left, middle."""
 
 _LIT = ("abcdef", "bc", "abdeg", "abcdg", "bcfg", "acdfg", "acdefg", "abc", "abcdefg", "abcdfg")
 
@@ -23,7 +23,7 @@ def bundled_digits() -> tuple[Float[np.ndarray, "1797 64"], Int[np.ndarray, " 17
     with naming_extras():
         from sklearn.datasets import load_digits
 
-    # Arrays, whatever a type checker makes of scikit-learn's ``as_frame``.
+    # Arrays; type checkers misread scikit-learn's ``as_frame``.
     bundled: Any = load_digits(return_X_y=True)
     return bundled
 
@@ -36,6 +36,12 @@ class SevenSegment(MultilabelData):
 
     Attributes:
         digits: ``(instances,)``, the digit in each image.
+
+    Examples:
+        >>> from lmbm_torch.data import SevenSegment
+        >>> data = SevenSegment()
+        >>> len(data.train), data.label_names
+        (898, ('a', 'b', 'c', 'd', 'e', 'f', 'g'))
     """
 
     digits: Int[np.ndarray, " instances"]

@@ -21,7 +21,7 @@ from lmbm_torch.shapes import Float, Int
 
 Labels = Float[np.ndarray, "instances labels"]
 Rows = tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held"]]
-"""Those to keep and those to hold out, both ascending."""
+"""Rows to keep and rows to hold out, both ascending."""
 Splitter = Callable[[np.ndarray, float, int], tuple[np.ndarray, np.ndarray]]
 
 
@@ -131,6 +131,13 @@ class IterativeStratifiedKFold:
     Args:
         n_splits: number of folds, 2 or more.
         random_state: seed of the order among equals; every call returns the same folds.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.data import IterativeStratifiedKFold
+        >>> Y = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 0], [0, 0]])
+        >>> [Y[test].sum(0).tolist() for _, test in IterativeStratifiedKFold(2).split(None, Y)]
+        [[1, 1], [1, 1]]
     """
 
     def __init__(self, n_splits: int = 5, *, random_state: int = 0) -> None:

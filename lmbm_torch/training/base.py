@@ -17,7 +17,7 @@ with naming_extras():
     from lightning.pytorch import LightningModule
     from torchmetrics import MetricCollection
 
-# Of whatever energy the model makes.
+# Losses take energies of any kind.
 Loss = Callable[[Any, Tensor], Tensor]
 Penalty = Callable[[Any], Tensor]
 
@@ -47,7 +47,7 @@ class TrainingModule(LightningModule, ABC):
         super().__init__()
         check_positive("C", C)
         self.model: Any = model
-        # Some subclasses call it with more than energy and labels.
+        # Some subclasses pass further arguments after energy and labels.
         self.loss: Callable[..., Any] = loss
         self.C = C
         self.penalty = penalty
@@ -68,7 +68,7 @@ class TrainingModule(LightningModule, ABC):
         """
         loader: Any = self.trainer.train_dataloader
         if self.trainer.world_size > 1:
-            # Its own share is padded: some instances would count twice.
+            # The process's own share is padded: some instances would count twice.
             rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
             options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
             loader = DataLoader(loader.dataset, sampler=rows, **options)

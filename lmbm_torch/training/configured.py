@@ -17,16 +17,12 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
-    from lightning.pytorch import Trainer
-
-with naming_extras():
     from hydra.utils import get_object, instantiate
     from lightning.pytorch import Trainer, seed_everything
     from omegaconf import DictConfig
 
-
 RANKS = ("RANK", "SLURM_PROCID", "NODE_RANK", "LOCAL_RANK")
-"""The variables by which starters number processes; the first one of a run has 0 in each that is set."""
+"""Environment variables with the number of a process; all are 0 or unset in the first process of a run."""
 
 
 def is_follower(trainer: Mapping[str, Any]) -> bool:
@@ -86,7 +82,6 @@ def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[s
 
 
 def _made(parts: Mapping[Any, Any] | None) -> list[Any]:
-    """Make every part that is not turned off."""
     return [instantiate(part) for part in (parts or {}).values() if part is not None]
 
 

@@ -30,13 +30,13 @@ from lmbm_torch.training.structured import StructuredModule
 with naming_extras():
     from scipy import sparse
 
-# Passes of each fold's training, at most.
+# Most passes in the training of a fold.
 MAX_ITER = 1000
 OTHER_ROUTE = "; lmbm_torch.training.gradient.GradientModule (training=gradient) can"
 
 
 CALIBRATIONS = "scale", "labels", "joint"
-"""Those of probabilities that can be asked for by name."""
+"""Names of calibrations of probabilities."""
 
 
 class DualModule(StructuredModule):
@@ -177,7 +177,7 @@ class DualModule(StructuredModule):
         """
         optimizer: Any = self.optimizers()
         state = optimizer.solver_state
-        # Of weights in the units that C counts in.
+        # For weights in the units of C.
         own = {"fit/objective": float(np.sum(state.primal)), "fit/gap": state.gap}
         return own if self._has_completed else {**super().report(), **own}
 
@@ -328,7 +328,7 @@ class DualAscent(torch.optim.Optimizer):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
-        # Computed afresh from the duals, so that a resumed run has the same weights to the last bit.
+        # Computed anew from the dual variables: a resumed run has the same weights to the last bit.
         stage = {"stage": self.solver_state.stage} if self._has_stages else {}
         self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters, **stage)
         self.problem.assign(self.solver_state.weights)

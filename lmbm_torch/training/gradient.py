@@ -121,7 +121,7 @@ class GradientModule(GradientSteps, StructuredModule):
         try:
             energy = self.energy(batch)
             refused = _refused(lambda: self.loss(energy, batch.labels))
-            # What it cannot do for want of a device, say, is not about these labels.
+            # Other refusals, such as a missing device, are not about these labels.
             if refused is None or _refused(lambda: self.loss(energy, batch.labels.nan_to_num())) is not None:
                 return
         finally:

@@ -67,7 +67,7 @@ class LatentModule(GradientModule):
         if isinstance(loss, partial) and "inference" in loss.keywords:
             raise ValueError("loss: expected one without an inference bound to it, which this module passes")
         if isinstance(decoder, MatchedInference):
-            # The training's own follows its number of iterations.
+            # The training's own inference follows the number of iterations.
             decoder = None if decoder.check_match(inference.record()) else decoder.decode
         decoder = decoder or inference.decode
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
@@ -149,7 +149,7 @@ class PersistentModule(LatentModule):
         if self.chains is None:
             self.chains = self.first_chains()
         elif self.chains.ndim == 3:
-            # Further processes than the checkpoint's share its chains, and then part from each other.
+            # More processes than in the checkpoint share the chains at first, which then diverge.
             self.chains = self.chains[self.global_rank % len(self.chains)]
         assert self.chains is not None
         self.chains = self.chains.to(self.device)

@@ -76,7 +76,7 @@ class ParallelChainsModule(PersistentModule):
     def on_fit_start(self) -> None:
         """Start the chains and the visible biases, or resume from a checkpoint."""
         starts_anew = self.chains is None
-        # Once, since a check of every batch takes a tenth of its step.
+        # Checked once: a check of every batch takes a tenth of the step.
         check_labels("labels", self._training_labels())
         super().on_fit_start()
         labels = self._training_labels()
@@ -102,7 +102,7 @@ class ParallelChainsModule(PersistentModule):
         energy = self.model(batch.features[:1])
         energy.check_values()
         chains = self.chains.to(energy.dtype)
-        # One product serves both sides of the loss, the chains' next step and the centring.
+        # A single product serves both terms of the loss, the next step of the chains, and the centring.
         states = torch.cat([batch.labels, chains[-self.num_chains :]])
         fields = energy.hidden_fields(states)
         free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)
@@ -115,7 +115,6 @@ class ParallelChainsModule(PersistentModule):
 
     @torch.no_grad()
     def _gibbs(self, energy: BipartiteEnergy, of_chains: Tensor) -> Tensor:
-        """Return the chains after the steps, given P(h = 1) at the present states."""
         chains = draw(energy.visible_given_hidden(draw(of_chains)))
         for _ in range(self.num_steps - 1):
             hidden = draw(energy.hidden_given_visible(chains))
@@ -124,7 +123,6 @@ class ParallelChainsModule(PersistentModule):
 
     @torch.no_grad()
     def _tempered(self, energy: BipartiteEnergy, chains: Tensor) -> Tensor:
-        """Return all replicas after the steps."""
         path = path_from_base(energy, self.num_replicas - 1, self.base)
         ladder = Ladder.of([*path, energy], self.num_chains)
         visible = chains.unflatten(0, (self.num_replicas, self.num_chains))

@@ -45,5 +45,5 @@ def frobenius(model: RestrictedBoltzmannMachine, strength: float) -> Float[Tenso
     matrices = [model.coupling]
     if isinstance(model, ConditionalRBM):
         matrices += [model.visible_weight, model.hidden_weight]
-    # Inner products take half the time of sums of squares, which are stored before they are summed.
+    # Inner products take half the time of sums of squares, which store the squares first.
     return 0.5 * strength * torch.stack([matrix.flatten() @ matrix.flatten() for matrix in matrices]).sum()

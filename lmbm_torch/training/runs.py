@@ -27,10 +27,8 @@ from lmbm_torch.prediction.saved import MODEL, check_whole, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
-    from lightning.pytorch import Trainer
-
-with naming_extras():
     from lightning.fabric.plugins import TorchCheckpointIO
+    from lightning.pytorch import Trainer
 
 
 def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:
@@ -59,7 +57,7 @@ def obeying(directory: Path, module: StructuredModule) -> Iterator[None]:
     try:
         yield
     finally:
-        # The file of the model does not hold them.
+        # The file of the model does not hold the rules.
         module.decoder = decoder
 
 
@@ -86,7 +84,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
         directory.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise ValueError(refusal) from error
-    # All that a run leaves if it is killed before it begins.
+    # Unfinished files are all that a run killed at the start leaves.
     if any(not each.name.endswith(UNFINISHED) for each in directory.iterdir()):
         raise ValueError(refusal)
     try:
@@ -98,7 +96,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
     except BaseException:
         for name in (CONFIG, RULES):
             (directory / name).unlink(missing_ok=True)
-        # Not if something is in them.
+        # Directories with other files stay.
         with suppress(OSError):
             for each in made:
                 each.rmdir()

@@ -81,7 +81,7 @@ class StructuredModule(TrainingModule):
         self.val_metrics = multilabel_metrics(model.num_labels, prefix="val/")
         self.test_metrics = multilabel_metrics(model.num_labels, prefix="test/")
         self._had_stopped = False
-        # Of probabilities, noted by a training that fits one.
+        # Calibration of probabilities, set by a training that fits scales.
         self.calibration: Calibration | None = None
         # Refuse now, not at the first checkpoint.
         record(self.trained())
@@ -105,7 +105,7 @@ class StructuredModule(TrainingModule):
             self.margin,
             None if data is None else data.scaling,
             self.decoder,
-            # Of a model with hidden units.
+            # Models with hidden units have an inference.
             getattr(self, "inference", None),
             None if data is None else data.data.schema,
             self.calibration,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.cli import compare, options, showing
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.data.scaling import standardise_unit_norm, usual
+from lmbm_torch.data.scaling import standardise, usual
 from lmbm_torch.prediction import reading, tables
 
 CONTENT = """id;size;town;body;sun;sea;dead
@@ -181,7 +182,9 @@ def test_sparse_features_keep_their_zeros_when_scaled():
     assert scaling.scale.tolist() == [4, 2]
     assert not scaling.mean.any()
     rows = torch.from_numpy(dense)
-    assert torch.equal(usual(dense).transform(rows), standardise_unit_norm(dense).transform(rows))
+    assert torch.equal(
+        usual(dense).transform(rows), replace(standardise(dense), unit_rows=True).transform(rows)
+    )
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused(options, message):
 
 
 def test_columns_that_say_nothing_or_name_the_rows_are_refused():
-    with pytest.raises(ValueError, match="column 'age': expected values, found none"):
+    with pytest.raises(ValueError, match="column 'age': expected values, got none"):
         read_table(people(age=[None] * 4), "tag_*", missing="impute")
     with pytest.raises(ValueError, match="column 'age': expected finite numbers, got 1 infinite"):
         read_table(people(age=[1, 2, 3, np.inf]), "tag_*")
@@ -177,7 +177,7 @@ def test_columns_that_say_nothing_or_name_the_rows_are_refused():
     [
         ("a,sun\n1,2\n", r"people: label 'sun': expected 0, 1"),
         ("a,moon\n1,1\n", r"people: labels: expected names of columns, got 'sun' without a match"),
-        ("a,sun\n,1\n", r"people: column 'a': expected values, found none"),
+        ("a,sun\n,1\n", r"people: column 'a': expected values, got none"),
         ("a,sun\n1,1\n,1\n", r"people: column 'a': expected no missing values"),
         ("a,sun\ninf,1\n", r"people: column 'a': expected finite numbers"),
     ],

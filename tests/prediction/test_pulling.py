@@ -8,7 +8,7 @@ import torch
 from problems.small import NUM_FEATURES, NUM_LABELS, machine, network, small_data
 from scipy.sparse import csr_array
 
-from lmbm_torch.data.scaling import standardise, standardise_unit_norm
+from lmbm_torch.data.scaling import standardise, usual
 from lmbm_torch.estimators import (
     IndependentLabelsClassifier,
     KernelLogisticRegression,
@@ -57,7 +57,7 @@ def test_of_an_estimator_they_are_weights_times_deviations(kind):
         assert moved[:, 1].numpy() == pytest.approx(pulls["c"])
 
 
-@pytest.mark.parametrize("scaling", [standardise, standardise_unit_norm])
+@pytest.mark.parametrize("scaling", [standardise, usual])
 @pytest.mark.parametrize("model", [network(), network(degree=3), machine()])
 def test_of_a_trained_model_they_are_those_of_scaled_features(model, scaling):
     generator = torch.Generator().manual_seed(0)

@@ -42,6 +42,15 @@ def read_arff(
         ValueError: no valid ARFF or XML; a label other than 0, 1 or missing; ``labels`` not in the
             file or leave no feature; a relation without MEKA's option; attributes of strings, dates or
             categories. The message names the file.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_arff
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.arff")
+        >>> text = "@relation toy\\n@attribute a numeric\\n@attribute sun {0,1}\\n@data\\n0.5,1\\n2,0\\n"
+        >>> count = path.write_text(text)
+        >>> read_arff(path, ["sun"]).labels.tolist()
+        [[1.0], [0.0]]
     """
     names = _names_of_mulan(labels) if isinstance(labels, str | PathLike) else labels
     with reading(path, csv.Error) as file:
@@ -60,7 +69,6 @@ def read_arff(
 
 
 def _names_of_mulan(path: str | PathLike) -> list[str]:
-    """Return the names in Mulan's XML file of labels."""
     with reading(path, ElementTree.ParseError, LookupError, argument="labels") as file:
         elements = ElementTree.parse(file).getroot().iter()
         names = [element.get("name", "") for element in elements if element.tag.rpartition("}")[2] == "label"]
@@ -113,7 +121,7 @@ def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
                 _as_liac_expects(LimitedLines(stream)), encode_nominal=encode_nominal, return_type=kind
             )
         except arff.ArffException as error:
-            # The exception's own text cannot be printed where the row holds a percent sign.
+            # The exception's own text cannot be printed for a row with a percent sign.
             raise ValueError(f"no valid ARFF: {type(error).__name__} in line {error.line}") from error
 
 
@@ -147,7 +155,7 @@ def _sparse_codes(rows: Sequence[dict[int, int | float | None]], num_attributes:
         ),
         shape=(len(rows), num_attributes),
     )
-    # liac-arff does not look at the column of a missing value.
+    # liac-arff does not check the column of a missing value.
     codes.check_format(full_check=True)
     return codes
 
@@ -254,6 +262,10 @@ def fetch_openml(
         ConnectionError: OpenML could not be reached.
         ValueError: an unknown data set; a wrong checksum, the publisher's or ``sha256``; labels
             missing or not binary; an attribute of strings or categories.
+
+    Examples:
+        >>> from lmbm_torch.data import fetch_openml
+        >>> data = fetch_openml(40597)  # doctest: +SKIP
     """
     with naming_extras():
         import sklearn.datasets
@@ -277,6 +289,6 @@ def fetch_openml(
 def _dataset(bunch: Any, labels: Sequence[str] | None) -> MultilabelData:
     names = list(bunch.feature_names)
     chosen = bunch.details.get("default_target_attribute", "").split(",") if labels is None else list(labels)
-    # scikit-learn, too, gives a nominal value as its position among the declared ones.
+    # scikit-learn encodes a nominal value by the position among the declared values.
     codes = csr_array(bunch.data) if issparse(bunch.data) else bunch.data
     return labels_apart(bunch.details["name"], codes, names, bunch.categories or {}, places(chosen, names))

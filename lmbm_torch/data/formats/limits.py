@@ -15,7 +15,7 @@ from typing import IO, Any, AnyStr, Generic
 import numpy as np
 
 LONGEST_LINE = 2**25
-"""Characters of a line at most."""
+"""Most characters of a line."""
 
 
 class LimitedLines(Generic[AnyStr]):
@@ -41,9 +41,9 @@ class LimitedLines(Generic[AnyStr]):
         return self._stream.read(size)
 
 
-# Of the compressed size; tables of texts shrink to a tenth, matrices of mostly zeros to a hundredth.
+# Multiple of the compressed size; tables of text shrink to 1/10, matrices of mostly zeros to 1/100.
 MOST_GROWTH = 200
-# Bytes that any file may grow to.
+# Bytes allowed for every file.
 ALWAYS_ALLOWED = 2**28
 
 
@@ -131,7 +131,7 @@ def read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np
     except _DAMAGE as error:
         raise ValueError(f"expected the header of an npy file: {type(error).__name__}") from error
     count = math.prod(shape)
-    # Objects are pickled, and take whatever room they take: no reader lets them in.
+    # Objects are pickled and have no fixed size; every reader refuses objects.
     if not dtype.hasobject and size != stream.tell() + count * dtype.itemsize:
         raise ValueError(f"expected {count} numbers as its header says, got {size} bytes in all")
     return shape, is_fortran, dtype

@@ -19,7 +19,7 @@ from lmbm_torch.data.formats.limits import check_archive, read_header
 from lmbm_torch.files import reading
 
 _DAMAGE = (
-    # RuntimeError also of a compression that zipfile does not know.
+    # RuntimeError also for a compression unknown to zipfile.
     *(OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error),
     # Arrays of another shape or type than expected.
     *(IndexError, OverflowError, TypeError),
@@ -42,6 +42,15 @@ def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelD
         FileNotFoundError: the file does not exist.
         ValueError: a truncated or corrupted archive; missing arrays; labels other than 0, 1 or NaN, such as
             class numbers. The message names the file.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from lmbm_torch.data import read_npz
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.npz")
+        >>> np.savez(path, x=np.eye(2), y=np.array([[1, 0], [0, 1]]), label_names=["sun", "sea"])
+        >>> read_npz(path)
+        <toy: 2 instances to train and 0 to test, 2 features, 2 labels>
     """
     stem = Path(path).stem
     with open_archive(path) as archive:

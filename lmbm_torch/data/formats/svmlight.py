@@ -34,6 +34,14 @@ def read_svmlight(
         FileNotFoundError: the file does not exist.
         ValueError: an unparsable line; a label outside ``labels``; an index of
             ``num_features`` or more. The message names the file.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_svmlight
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.svm")
+        >>> count = path.write_text("2,5 1:0.3 7:1\\n5 2:1\\n")
+        >>> read_svmlight(path).labels.tolist()
+        [[1.0, 1.0], [0.0, 1.0]]
     """
     with naming_extras():
         from sklearn.datasets import load_svmlight_file

@@ -28,7 +28,7 @@ MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
 DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
-"""Of the files that are tables."""
+"""Endings of files of tables."""
 
 
 def is_table(path: str | PathLike) -> bool:
@@ -105,7 +105,7 @@ def _sniffed(file: Path, expected: str | None, usual: str) -> str:
             rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
         except csv.Error:
             continue
-        # The last line read may be the first part of a row.
+        # The last line may be an incomplete row.
         widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
         if len(widths) == 1 and widths != {1}:
             return delimiter
@@ -202,7 +202,7 @@ def _from_array(values: np.ndarray) -> np.ndarray:
 
 
 def _is_missing(value: Any) -> bool:
-    # pandas' own marks of a missing value refuse to be compared, and may not be imported here.
+    # pandas' own missing values refuse comparison, and pandas may not be imported here.
     return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
@@ -271,6 +271,14 @@ def read_table(
         TypeError: neither a path nor a data frame.
         ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
             ``missing_labels``.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from lmbm_torch.data import read_table
+        >>> frame = pd.DataFrame({"age": [3, 5, 8], "tag_sun": [1, 0, 1], "tag_sea": ["no", "yes", None]})
+        >>> data = read_table(frame, "tag_*")
+        >>> data.labels.tolist()
+        [[1.0, 0.0], [0.0, 1.0], [1.0, nan]]
     """
     if missing_labels not in ("unknown", "negative"):
         raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")
@@ -320,13 +328,11 @@ def new_rows(
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:
-    """Return the table with 0 for every missing label."""
     labels = np.nan_to_num(label_matrix(table, label_names))
     return replace(table, columns={**table.columns, **dict(zip(label_names, labels.T, strict=True))})
 
 
 def _as_described(table: Table, schema: Schema) -> MultilabelData:
-    """Return all rows as training part."""
     features, labels = schema.features(table), schema.labels(table)
     return without_split(table.name, features, labels, schema.label_names, schema.feature_names, schema)
 
@@ -353,7 +359,6 @@ def _held_out(
     splitter: Splitter,
     groups: np.ndarray | None,
 ) -> np.ndarray:
-    """Return a mask of the rows for testing."""
     rows = np.zeros(table.num_rows, np.bool_)
     if fraction:
         labels = label_matrix(table, label_names)

@@ -22,9 +22,9 @@ from lmbm_torch.shapes import Float, Known
 
 __all__ = ["read_evidence", "read_uai", "write_evidence", "write_uai"]
 
-# The exponential of any log-potential within is a normal float64.
+# The exponential of a log-potential up to this size is a normal float64.
 LARGEST = 700.0
-# Entries of all tables of a file, some 25 bytes each.
+# Entries of all tables of a file, about 25 bytes each.
 MAX_ENTRIES = 10**7
 
 Tables = dict[tuple[int, ...], float]
@@ -41,6 +41,14 @@ def read_uai(path: str | PathLike) -> CliqueEnergy:
         ValueError: no valid file; another kind of network than MARKOV; variables of other than two values;
             zeros (forbidden labellings) or values without a finite logarithm. The message names the
             file.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_uai
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.uai")
+        >>> count = path.write_text("MARKOV 2 2 2 1 2 0 1 4 1 2 2 1")
+        >>> sorted(read_uai(path).cliques)
+        [(0,), (0, 1), (1,)]
     """
     with reading(path) as file:
         tokens = _Tokens(file.read_text(encoding="utf-8").split())
@@ -80,6 +88,17 @@ def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode:
         FileExistsError: the file exists, in mode ``"x"``.
         ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, with exponentials no
             float64 holds; cliques whose tables have more than ten million entries.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> import torch
+        >>> from lmbm_torch.data import write_uai
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.uai")
+        >>> pairwise = torch.tensor([[0.0, 2.0], [2.0, 0.0]])
+        >>> write_uai(path, PairwiseEnergy(torch.tensor([[0.5, -1.0]]), pairwise))
+        >>> path.read_text().split()[:2]
+        ['MARKOV', '2']
     """
     energy.check_values()
     if energy.batch_size != 1:
@@ -113,6 +132,14 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
         FileNotFoundError: the file does not exist.
         ValueError: no valid file; an unknown variable, or a variable observed twice; a value other than
             0 or 1. The message names the file.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_evidence
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.evid")
+        >>> count = path.write_text("1 2 0")
+        >>> read_evidence(path, 3).tolist()
+        [[nan, nan, 0.0]]
     """
     with reading(path) as file:
         words = file.read_text(encoding="utf-8").split()
@@ -137,11 +164,20 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
 
 
 def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None:
-    """Write the known labels of one example, {0, 1, NaN} of shape (1, labels), in the format of 2014.
+    """Write the known labels of one example, {0, 1, NaN} of shape (1, labels), in the form of 2014.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
         ValueError: another shape or other values.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> import torch
+        >>> from lmbm_torch.data import write_evidence
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.evid")
+        >>> write_evidence(path, torch.tensor([[torch.nan, 1.0]]))
+        >>> path.read_text()
+        '1 1 1\\n'
     """
     check_shape("known", known, 1, None)
     check_known(known, known.device, 1, known.shape[1])
@@ -192,7 +228,7 @@ class _Tokens:
 
     def count(self, what: str) -> int:
         word = self.next(what)
-        # Not int() alone: it takes underscores and signs.
+        # Not int() alone, which accepts underscores and signs.
         if not (word.isascii() and word.isdigit() and len(word) < 10):
             raise ValueError(f"expected {what}, got {word[:20]!r}")
         return int(word)

@@ -6,7 +6,7 @@ A file has one token a line and a blank line between sequences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,7 @@ from lmbm_torch.files import Mode, reading, replacing_text
 from lmbm_torch.shapes import Int
 
 DOCUMENT = "-DOCSTART-"
-"""Begins a line that stands for no token."""
+"""The beginning of a line without a token."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +105,7 @@ def _lines(stream: IO[str]) -> Iterator[tuple[int, str]]:
 
 
 TRAIN, TEST = 0, 1
-"""The folds of a set that is read."""
+"""Folds of the training part and of the test part."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,19 +181,12 @@ class ColumnSchema:
 
     def state(self) -> dict[str, Any]:
         """Return the fields in plain values, for :meth:`from_state`."""
-        names = list(self.label_names)
-        return {
-            "num_columns": self.num_columns,
-            "tag": self.tag,
-            "label_names": names,
-            "windows": self.windows.state(),
-        }
+        return asdict(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> ColumnSchema:
         """Return the schema of a :meth:`state`."""
-        windows = Windows.from_state(state["windows"])
-        return cls(state["num_columns"], state["tag"], tuple(state["label_names"]), windows)
+        return cls(**{**state, "windows": Windows(**state["windows"])})
 
 
 def read_conll(
@@ -230,6 +223,14 @@ def read_conll(
         ValueError: errors of :func:`read_columns`; a single column; an unknown column of tags; other columns
             in the test file; names or templates for another number of columns; a share outside [0, 1), or a
             share that leaves nothing to train on.
+
+    Examples:
+        >>> import tempfile, pathlib
+        >>> from lmbm_torch.data import read_conll
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.conll")
+        >>> count = path.write_text("Ann NOUN\\nruns VERB\\n\\nBob NOUN\\n")
+        >>> read_conll(path).label_names
+        ('NOUN', 'VERB')
     """
     if not 0 <= test_fraction < 1:
         raise ValueError(f"test_fraction: expected 0 or more and less than 1, got {test_fraction}")
@@ -256,7 +257,6 @@ def read_conll(
 
 
 def _learned(tokens: Tokens, tag: int, columns: Any, templates: Any) -> ColumnSchema:
-    """Return the schema of a training part."""
     others = [number for number in range(tokens.num_columns) if number != tag]
     names = [*("word", "tag")[: len(others)], *(f"column_{place + 1}" for place in range(2, len(others)))]
     usual = [WORD_TEMPLATES, *[TAG_TEMPLATES] * (len(others) - 1)]
@@ -279,7 +279,6 @@ def _joined(first: Tokens, second: Tokens) -> Tokens:
 
 
 def _chosen(tokens: Tokens, chosen: np.ndarray) -> Tokens:
-    """Return some of the sequences."""
     spans = [slice(*tokens.start[each : each + 2]) for each in np.flatnonzero(chosen)]
     rows = [row for span in spans for row in tokens.rows[span]]
     lines = [line for span in spans for line in tokens.lines[span]]

@@ -41,6 +41,14 @@ class SequenceData:
 
     Raises:
         ValueError: a field not as described here; the message names the field.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.data import SequenceData
+        >>> labels, start, fold = np.array([0, 1, 1]), np.array([0, 2, 3]), np.array([0, 1])
+        >>> data = SequenceData("toy", np.eye(3), labels, start, ("noun", "verb"), ("a", "b", "c"), fold)
+        >>> [sequence.tolist() for sequence in data.within(0).labels]
+        [[0, 1]]
     """
 
     name: str
@@ -107,6 +115,12 @@ def digit_numbers(num_sequences: int = 120, *, num_folds: int = 2, seed: int = 0
 
     Raises:
         ValueError: counts below one, or fewer sequences than folds.
+
+    Examples:
+        >>> from lmbm_torch.data import digit_numbers
+        >>> data = digit_numbers(4, seed=0)
+        >>> [len(labels) for labels in data.within(0).labels], data.features.shape[1]
+        ([8, 6], 64)
     """
     check_count("num_sequences", num_sequences)
     check_count("num_folds", num_folds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -12,7 +11,7 @@ from scipy.sparse import csr_array
 from lmbm_torch.shapes import Float, Int
 
 Template = tuple[int, ...]
-"""The neighbours, by their distance, that a feature looks at together."""
+"""The neighbours in a feature, by distance from the position."""
 
 WORD_TEMPLATES: tuple[Template, ...] = ((-2,), (-1,), (0,), (1,), (2,), (-1, 0), (0, 1))
 TAG_TEMPLATES: tuple[Template, ...] = (
@@ -20,7 +19,7 @@ TAG_TEMPLATES: tuple[Template, ...] = (
     *((-2, -1), (-1, 0), (0, 1), (1, 2)),
     *((-2, -1, 0), (-1, 0, 1), (0, 1, 2)),
 )
-"""As is usual for text chunking."""
+"""Templates usual for text chunking."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,25 +96,6 @@ class Windows:
         present = every >= 0
         offsets = np.concatenate([[0], present.sum(1).cumsum()])
         return csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(every), width))
-
-    def state(self) -> dict[str, Any]:
-        """Return the fields in plain values, for :meth:`from_state`."""
-        return {
-            "columns": list(self.columns),
-            "values": [list(each) for each in self.values],
-            "templates": [[list(template) for template in each] for each in self.templates],
-            "seen": list(self.seen),
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Windows:
-        """Return the windows of a :meth:`state`."""
-        return cls(
-            tuple(state["columns"]),
-            tuple(tuple(each) for each in state["values"]),
-            tuple(tuple(tuple(template) for template in each) for each in state["templates"]),
-            tuple(state["seen"]),
-        )
 
     def _each(self) -> Iterator[tuple[int, Template]]:
         """Yield the number of the column and the template of each group of features."""

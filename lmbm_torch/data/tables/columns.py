@@ -93,7 +93,7 @@ def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
 
 Missing = Literal["refuse", "impute"]
 Unknown = Literal["refuse", "zeros"]
-# A column with more different texts than this share of its rows is taken for names of the rows.
+# Texts are taken for names of rows if the distinct texts exceed this share of the rows.
 IDENTIFIER_SHARE = 0.5
 FEW_CATEGORIES = 20
 
@@ -161,7 +161,7 @@ class Column:
 
     def _numbers(self, values: np.ndarray) -> Float[np.ndarray, " rows"]:
         if values.dtype == object:
-            # A frame may hold numbers as texts; else the text to show is one that is no number.
+            # A frame may hold numbers as texts; a message shows the first text that is no number.
             values = as_numbers(values.tolist())
         if values.dtype == object:
             strange = next(text for text in values.tolist() if as_numbers([text]).dtype == object)

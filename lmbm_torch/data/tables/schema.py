@@ -57,6 +57,13 @@ class Schema:
 
     Raises:
         ValueError: no column, no label, a name more than once, or another value of ``unknown``.
+
+    Examples:
+        >>> import pandas as pd
+        >>> from lmbm_torch.data import read_table
+        >>> frame = pd.DataFrame({"town": ["Rome", "Oslo", "Rome"], "age": [3, 5, 8], "sunny": [1, 0, 1]})
+        >>> read_table(frame, ["sunny"]).schema.feature_names
+        ('town=Oslo', 'town=Rome', 'age')
     """
 
     columns: tuple[Column | TextColumn, ...]
@@ -125,7 +132,6 @@ class Schema:
 
 
 def _column(state: dict[str, Any]) -> Column | TextColumn:
-    """Return the column of a state; a state with terms is a column of texts."""
     if "terms" in state:
         return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
     categories = state["categories"]

@@ -15,7 +15,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.shapes import Bool
 
 MAX_TERMS = 50_000
-"""The most frequent words of a column are kept."""
+"""Number of the most frequent words of a column that are kept."""
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ class CentredGradients(Callback):
             assert self.label_mean is not None
             labels = torch.where(batch.labels.isnan(), self.label_mean, batch.labels)
             hidden = self._seen.hidden_given_visible(labels).mean(0)
-        # Every process has other examples, and all must take the same step.
+        # Processes have different examples, and all must take the same step.
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _centre(*trades: tuple[Tensor | None, Tensor | None, Tensor]) -> None:
     ]
     for by_bias, by_weight, mean in traded:
         by_weight.addr_(by_bias, mean, alpha=-1)
-    # Visible and hidden units share their coupling, so that biases come after all weights.
+    # Visible and hidden units share the coupling: biases come after all weights.
     for by_bias, by_weight, mean in traded:
         by_bias.addmv_(by_weight, mean, alpha=-1)
 

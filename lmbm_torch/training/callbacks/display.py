@@ -151,7 +151,6 @@ def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any],
 
 @torch.no_grad()
 def _dependencies(module: StructuredModule) -> Any:
-    """Return the figure, or None."""
     if module.model.num_features is None:
         return None
     # At zero features: couplings that depend on the input have another shape and no figure.

@@ -40,7 +40,7 @@ class LogLikelihood(Callback):
         ValueError: ``every`` below 1; when training, a model with input.
     """
 
-    # Also without a validation part.
+    # Logged also without a validation part.
     logged = "val/log_likelihood_upper", "val/log_likelihood_lower"
 
     def __init__(self, every: int = 10, seed: int = 0, **settings: Any) -> None:

@@ -12,11 +12,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.training.callbacks.display import writers
 
 with naming_extras():
-    from lightning.pytorch import Callback, LightningModule, Trainer
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-with naming_extras():
-    from lightning.pytorch import loggers
+    from lightning.pytorch import Callback, LightningModule, Trainer, loggers
 
 
 MEASURES = ("test/exact_match", "test/hamming_loss", "test/sample_f1", "test/macro_f1", "fit/objective")
@@ -37,7 +33,7 @@ CHARTS = {
 }
 
 
-class GroupedScalars(TensorBoardLogger):
+class GroupedScalars(loggers.TensorBoardLogger):
     """Lightning's TensorBoard logger without the chart of epoch numbers."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -70,7 +66,7 @@ class Hyperparameters(Callback):
         self.measures = measures
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # Only the names of the measures matter: the run itself logs their values under these tags.
+        # Only the names of the measures matter: the run logs the values under these tags.
         for writer in writers(trainer):
             for record in hparams(self.values, dict.fromkeys(self.measures, 0.0)):
                 assert writer.file_writer is not None

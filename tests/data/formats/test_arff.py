@@ -229,5 +229,5 @@ def test_missing_and_bad_label_files_are_named(tmp_path, dense, xml):
         with pytest.raises(ValueError, match=r"labels: .*labels\.xml"):
             read_arff(dense, xml)
     xml.write_text(XML.replace("is_big", "is_small"))
-    with pytest.raises(ValueError, match=r"dense\.arff: labels: .* none named \['is_small'\]"):
+    with pytest.raises(ValueError, match=r"dense\.arff: labels: .* unknown names \['is_small'\]"):
         read_arff(dense, xml)

@@ -148,7 +148,7 @@ def test_a_truncated_cache_is_fetched_again(publish, tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (DENSE, {"labels": ["forest"]}, r"labels: .* none named \['forest'\]"),
+        (DENSE, {"labels": ["forest"]}, r"labels: .* unknown names \['forest'\]"),
         (DENSE, {"labels": ["colour"]}, "labels: expected 0, 1 or NaN"),
         (DENSE.replace("{1,2,3}", "{1,2,3,red}"), {}, "attribute 'colour': expected numbers"),
         (SPARSE.replace("{0,2,3}", "{1,2,3}"), {}, r"expected 0 as the first value .* columns \[1\]"),
