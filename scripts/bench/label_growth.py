@@ -30,7 +30,7 @@ from scipy import sparse
 from lmbm_torch.compare.cells import Cell, compute
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.networks import orderings
-from lmbm_torch.estimators.networks.sigmoid_belief import MANY_LABELS
+from lmbm_torch.fitting.recipe import MANY_LABELS
 from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200

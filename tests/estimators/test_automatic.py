@@ -328,7 +328,9 @@ def test_a_bar_is_told_each_trial(monkeypatch):
 def test_one_that_refuses_the_data_is_left_out():
     trials, _ = searched(oracle("refuses", refuses=True), oracle("learns", wrong=0.5))
     assert [trial.candidate.family for trial in trials] == ["learns"]
-    with pytest.raises(ValueError, match=r"families: expected a family for these data.*y: expected something else"):
+    with pytest.raises(
+        ValueError, match=r"families: expected a family for these data.*y: expected something else"
+    ):
         searched(oracle("refuses", refuses=True))
 
 

@@ -147,7 +147,13 @@ class Stranger:
 @pytest.mark.parametrize(
     ("estimator", "rules", "labels", "error", "message"),
     [
-        (LogisticRegression(), RULES, frame(Y), TypeError, "estimator: expected a classifier of label matrices"),
+        (
+            LogisticRegression(),
+            RULES,
+            frame(Y),
+            TypeError,
+            "estimator: expected a classifier of label matrices",
+        ),
         (ChainCRF(), RULES, frame(Y), TypeError, "estimator: expected a classifier of label matrices"),
         (Stranger(), RULES, frame(Y), ValueError, "estimator: expected an estimator whose predict"),
         (

@@ -87,6 +87,13 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         ordering_: (labels,), of the first member.
         members_: the fitted chains.
         n_features_in_: number of features, if X has one.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ProbabilisticClassifierChain
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> ProbabilisticClassifierChain(LogisticRegression()).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

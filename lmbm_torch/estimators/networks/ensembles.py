@@ -64,6 +64,12 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
 
     Attributes:
         members_: the fitted belief networks.
+
+    Examples:
+        >>> from lmbm_torch.estimators import LMSBNEnsembleClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> LMSBNEnsembleClassifier(num_members=3, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {
