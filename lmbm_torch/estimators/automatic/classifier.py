@@ -63,7 +63,8 @@ class AutoLabelClassifier(StructuredClassifier):
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
         time_budget: seconds of :meth:`fit`, exceeded by at most a quarter if one training on all instances
             takes less and, for a process that first imports and compiles, half of the budget is left.
-        families: names of the tried families, in :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
+        families: names of the tried families, keys of
+            :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
         cv: number of folds, stratified by label sets.
         mixture: whether the best candidates may be mixed.
         clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
