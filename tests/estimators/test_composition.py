@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 import lmbm_torch
 from lmbm_torch import estimators
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.estimators.common import calls
+from lmbm_torch.estimators.common import calls, settings
 from lmbm_torch.estimators.common.base import TrainedEstimator
 
 ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
@@ -63,6 +65,20 @@ def test_every_answer_is_watched_and_checks_columns_of_labels(estimator):
 @pytest.mark.parametrize("estimator", PUBLIC)
 def test_few_classes_stand_above_an_estimator(estimator):
     assert len(own_classes(estimator)) <= 6
+
+
+@pytest.mark.parametrize("estimator", [each for each in PUBLIC if hasattr(each, "_accepted")])
+def test_every_default_of_a_parameter_is_allowed(estimator, monkeypatch):
+    """Defaults are not checked when an estimator is fitted."""
+    needed = [each for each in signature(estimator).parameters.values() if each.default is each.empty]
+    model = estimator(*[LogisticRegression() for _ in needed])
+    monkeypatch.setattr(settings, "_defaults", lambda kind: {})
+    settings.check_parameters(model)
+
+
+def test_values_that_equal_a_default_are_checked_all_the_same():
+    with pytest.raises(ValueError, match="The 'verbose' parameter of LMSBNClassifier must be"):
+        settings.check_parameters(LMSBNClassifier(verbose=0.0))
 
 
 def entered(estimator: Any, X: np.ndarray, Y: np.ndarray) -> set[CodeType]:
