@@ -1,8 +1,9 @@
 """Estimators in scikit-learn's style: multi-label classifiers, classifiers of classes and of sequences.
 
-The package lists the classes of this version. All modules are internal and may change, except:
+Apart from the listed classes, two groups of modules are public; other modules are internal and may change.
 
-* ``baselines``: the baselines of the papers, assembled from scikit-learn's estimators.
+* ``baselines``, ``chains.baselines``: baselines of the papers, assembled from scikit-learn's estimators;
+* ``networks.orderings``: orders of the labels of a belief network.
 """
 
 from lmbm_torch.extras import naming_extras

@@ -20,9 +20,10 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.estimators import AutoLabelClassifier
 from lmbm_torch.estimators.automatic import beliefs, blend, classifier, label_sets, search
 from lmbm_torch.estimators.automatic.blend import choose, chosen, mixture_weights, standard_error, worth
-from lmbm_torch.estimators.automatic.candidates import Candidate, UnitMeanSquare, candidates
+from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, UnitMeanSquare, candidates
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
 from lmbm_torch.estimators.common.measures import MEASURES, agreement, measure
+from lmbm_torch.fitting import recipe
 
 X, Y = random_inputs(0, 60, 4, 3)
 Y = Y.astype(np.int64)
@@ -469,3 +470,9 @@ def test_a_label_set_that_training_has_not_has_no_probability():
     values = model.log_prob(X[[30, 1]], np.array([[1, 1], [0, 1]]))
     assert values[0] == -np.inf
     assert values[1] == pytest.approx(np.log(model.label_set_proba(X[1:2])[0, 0]))
+
+
+def test_the_recipe_holds_searched_settings_of_every_family():
+    assert recipe.SEARCHED.keys() == FAMILIES.keys()
+    assert all(recipe.SEARCHED.values())
+    assert {*recipe.SEARCHED_UNITS["dense"]} >= {recipe.SEARCHED_UNITS["sparse"][0]}

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from inspect import signature
 from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
 from profiles import entered, files
+from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch import estimators
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.estimators.common import calls
+from lmbm_torch.estimators.common import calls, settings
 from lmbm_torch.estimators.common.base import TrainedEstimator
 
 ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
 PUBLIC = [getattr(estimators, name) for name in estimators.__all__]
 # What one warm fit of 300 rows, 12 columns and 6 labels enters; fewer are better.
-MOST_FILES, MOST_FUNCTIONS = 31, 154
+MOST_FILES, MOST_FUNCTIONS = 29, 138
 OF_FIT, OF_ANSWERS = {"fitting"}, {"answering"}
 
 
@@ -61,6 +63,20 @@ def test_every_answer_is_watched_and_checks_columns_of_labels(estimator):
 @pytest.mark.parametrize("estimator", PUBLIC)
 def test_few_classes_stand_above_an_estimator(estimator):
     assert len(own_classes(estimator)) <= 6
+
+
+@pytest.mark.parametrize("estimator", [each for each in PUBLIC if hasattr(each, "_accepted")])
+def test_every_default_of_a_parameter_is_allowed(estimator, monkeypatch):
+    """Defaults are not checked when an estimator is fitted."""
+    needed = [each for each in signature(estimator).parameters.values() if each.default is each.empty]
+    model = estimator(*[LogisticRegression() for _ in needed])
+    monkeypatch.setattr(settings, "_defaults", lambda kind: {})
+    settings.check_parameters(model)
+
+
+def test_values_that_equal_a_default_are_checked_all_the_same():
+    with pytest.raises(ValueError, match="The 'verbose' parameter of LMSBNClassifier must be"):
+        settings.check_parameters(LMSBNClassifier(verbose=0.0))
 
 
 def test_a_fit_of_a_network_enters_few_files_and_functions():

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.estimators.automatic.beliefs import beliefs
 from lmbm_torch.estimators.automatic.blend import choose, chosen, pooled, worth
-from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, candidates, fitted
+from lmbm_torch.estimators.automatic.candidates import Candidate, candidates, fitted
 from lmbm_torch.estimators.automatic.explaining import MemberFields, answering
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
@@ -63,7 +63,8 @@ class AutoLabelClassifier(StructuredClassifier):
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
         time_budget: seconds of :meth:`fit`, exceeded by at most a quarter if one training on all instances
             takes less and, for a process that first imports and compiles, half of the budget is left.
-        families: names of the tried families, in :data:`FAMILIES`; None for all.
+        families: names of the tried families, keys of
+            :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
         cv: number of folds, stratified by label sets.
         mixture: whether the best candidates may be mixed.
         clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
@@ -83,6 +84,14 @@ class AutoLabelClassifier(StructuredClassifier):
             last fold) and ``weight``.
         best_score_: the cross-validated metric of the choice.
         label_names_, classes_: see :class:`StructuredClassifier`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.estimators import AutoLabelClassifier
+        >>> X, y = [[i % 4.0] for i in range(40)], [[i % 4 > 1, i % 4 > 0] for i in range(40)]
+        >>> model = AutoLabelClassifier(families=["network"], time_budget=30, cv=2, random_state=0)
+        >>> model.fit(np.array(X), np.array(y, int)).predict([[2.0]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -307,6 +316,3 @@ def _row(trial: Trial) -> dict[str, Any]:
         "instances": trial.size,
         "seconds": trial.seconds,
     }
-
-
-__all__ = ["FAMILIES", "AutoLabelClassifier"]

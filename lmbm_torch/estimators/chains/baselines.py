@@ -85,6 +85,13 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
         coef_: (classes, features); intercept_: (classes,).
         transition_: (classes, classes), row to column, before each row of scores is normalised.
         objective_, relative_gradient_, duality_gap_, n_iter_: as in :class:`~.classifiers.ChainCRF`.
+
+    Examples:
+        >>> from lmbm_torch.estimators import MaximumEntropyMarkovClassifier
+        >>> import numpy as np
+        >>> X, y = [np.array([[0.0], [1.0]]), np.array([[2.0], [3.0]])], [[0, 0], [1, 1]]
+        >>> MaximumEntropyMarkovClassifier().fit(X, y).predict(X)
+        [array([0, 0]), array([1, 1])]
     """
 
     _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}

@@ -42,6 +42,13 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         objective_: the value of the training objective; relative_gradient_: its norm relative to the norm at
             zero; duality_gap_: an upper bound of the relative distance to the optimum, loose for a large C;
             n_iter_: of L-BFGS.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ChainCRF
+        >>> import numpy as np
+        >>> X, y = [np.array([[0.0], [1.0]]), np.array([[2.0], [3.0]])], [[0, 0], [1, 1]]
+        >>> ChainCRF().fit(X, y).predict(X)
+        [array([0, 0]), array([1, 1])]
     """
 
     _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
@@ -109,6 +116,13 @@ class ChainSVM(SequenceClassifier):
         dual_coef_: (classes, positions), X_fit_: (positions, features); of other kernels.
         objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes, or
             iterations of L-BFGS.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ChainSVM
+        >>> import numpy as np
+        >>> X, y = [np.array([[0.0], [1.0]]), np.array([[2.0], [3.0]])], [[0, 0], [1, 1]]
+        >>> ChainSVM(random_state=0).fit(X, y).predict(X)
+        [array([0, 0]), array([1, 1])]
     """
 
     _accepted: ClassVar[Constraints] = {

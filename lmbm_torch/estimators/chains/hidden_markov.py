@@ -34,6 +34,13 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
     Attributes:
         classes_: the classes; n_features_in_: of a position.
         model_: the :class:`~lmbm_torch.models.HiddenMarkov`, on ``device``.
+
+    Examples:
+        >>> from lmbm_torch.estimators import HiddenMarkovClassifier
+        >>> import numpy as np
+        >>> X, y = [np.array([[0.0], [1.0]]), np.array([[2.0], [3.0]])], [[0, 0], [1, 1]]
+        >>> HiddenMarkovClassifier().fit(X, y).predict(X)
+        [array([0, 0]), array([1, 1])]
     """
 
     _accepted: ClassVar[Constraints] = {

@@ -41,6 +41,12 @@ class KernelLogisticRegression(MultiClassClassifier):
         X_fit_: the training instances with a weight; None for ``precomputed``.
         C_, gamma_: resolved values.
         objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes.
+
+    Examples:
+        >>> from lmbm_torch.estimators import KernelLogisticRegression
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"]
+        >>> KernelLogisticRegression(random_state=0).fit(X, y).predict([[2.5]])
+        array(['high'], dtype='<U4')
     """
 
     _accepted: ClassVar[Constraints] = {

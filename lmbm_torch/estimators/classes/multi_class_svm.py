@@ -42,6 +42,12 @@ class MultiClassSVM(MultiClassClassifier):
         dual_coef_: (classes, instances), X_fit_: (instances, features), None for ``"precomputed"``; of other
             kernels.
         objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
+
+    Examples:
+        >>> from lmbm_torch.estimators import MultiClassSVM
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], ["low", "low", "high", "high"]
+        >>> MultiClassSVM(random_state=0).fit(X, y).predict([[2.5]])
+        array(['high'], dtype='<U4')
     """
 
     _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}

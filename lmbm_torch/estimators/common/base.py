@@ -375,7 +375,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return False
 
     def _encode(self, y: Any) -> Any:
-        if sparse.issparse(y) and targets.is_sparse_and_binary(y) and self._keeps_sparse(y):
+        is_binary = sparse.issparse(y) and y.shape[1] > 1 and bool(np.isin(y.data, (0, 1)).all())
+        if is_binary and self._keeps_sparse(y):
             self.classes_ = np.tile([0, 1], (y.shape[1], 1))
             self._note_labels(y.shape[1])
             return targets.sparse_label_matrix(y)

@@ -14,8 +14,6 @@ from typing import Any
 from lmbm_torch.estimators.common.targets import check_columns
 from lmbm_torch.extras import naming_extras
 
-__all__ = ["answer_call", "bar", "fit_call", "progress"]
-
 # Seconds that a call may take before a warning is logged.
 PATIENCE = 10.0
 # Least number of rows of a watched call; watching costs as much CPU time as predictions of some rows.

@@ -40,11 +40,6 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
     return labels.astype(np.float64)
 
 
-def is_sparse_and_binary(y: Any) -> bool:
-    """Return whether y is a sparse matrix of several labels in {0, 1}."""
-    return bool(sparse.issparse(y) and y.shape[1] > 1 and np.isin(y.data, (0, 1)).all())
-
-
 def predicted_sparse(
     predict: Callable[[Any, np.ndarray | None], Any], X: Any, known: Any, classes: np.ndarray
 ) -> sparse.csr_array:

@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike
 from lmbm_torch.estimators.explain.contributions import Contributions, checked, most_effective, with_value
 from lmbm_torch.estimators.explain.parts import Parts, array, like, made_names, parts_of, union
 
-__all__ = ["ChainFields"]
-
 
 class ChainFields:
     """The conditional distributions of chains of binary labels, of each label given the earlier labels.

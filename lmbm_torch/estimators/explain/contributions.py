@@ -15,17 +15,6 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 
-__all__ = [
-    "AnswerFields",
-    "Contributions",
-    "Fields",
-    "KernelFields",
-    "LinearFields",
-    "are_taken_apart",
-    "check_label_matrices",
-    "fields_of",
-]
-
 # Largest number of features left out, and largest number of entries of a batch of changed instances.
 MOST_FEATURES = 1000
 ENTRIES = 2**22

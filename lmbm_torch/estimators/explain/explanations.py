@@ -16,15 +16,6 @@ from lmbm_torch.data.rows import num_instances
 from lmbm_torch.estimators.explain.contributions import Fields, largest_first
 from lmbm_torch.inference.results import Decoding
 
-__all__ = [
-    "Answer",
-    "Explanation",
-    "LabelExplanation",
-    "check_one_instance",
-    "explanation",
-    "without_names",
-]
-
 
 class Answer(NamedTuple):
     """Labels (1, labels) in {0, 1} of an instance, and their objective (1,), NaN if unknown."""

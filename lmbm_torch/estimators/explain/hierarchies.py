@@ -16,8 +16,6 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators.explain.contributions import Contributions, checked, most_effective, with_value
 from lmbm_torch.estimators.explain.parts import Parts, array, like, parts_of_each, union
 
-__all__ = ["HierarchyFields", "means_of"]
-
 
 class _Share(NamedTuple):
     """A probability = ``rest`` + Σ ``of_sources``."""

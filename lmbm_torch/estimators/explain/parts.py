@@ -17,8 +17,6 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators.explain.contributions import dense
 from lmbm_torch.extras import naming_extras
 
-__all__ = ["Parts", "array", "like", "made_names", "parts_of", "parts_of_each", "union"]
-
 # Largest rounding error of a sum of contributions.
 ROUND_OFF = 1e-6
 

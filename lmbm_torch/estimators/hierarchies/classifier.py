@@ -54,6 +54,15 @@ class HierarchicalClassifier(ClassifierOfLabels):
         feature_means_: (features,), means of the training instances, the default reference of explanations;
             None for instances that are not numeric.
         n_features_in_: number of features, if X has one.
+
+    Examples:
+        >>> import numpy as np
+        >>> from sklearn.tree import DecisionTreeClassifier
+        >>> from lmbm_torch.estimators import HierarchicalClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> model = HierarchicalClassifier(DecisionTreeClassifier(random_state=0), {0: 1})
+        >>> model.fit(X, np.array(y)).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

@@ -46,7 +46,10 @@ from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
 
+# Samples of an expected measure, if label sets cannot be enumerated.
 NUM_SAMPLES = 1000
+# Decoders of the label set of largest expected measure.
+EXPECTED = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 
 
 class ProbabilisticClassifierChain(ClassifierOfLabels):
@@ -88,6 +91,13 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         ordering_: (labels,), of the first member.
         members_: the fitted chains.
         n_features_in_: number of features, if X has one.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ProbabilisticClassifierChain
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> ProbabilisticClassifierChain(LogisticRegression()).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -257,8 +267,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         """
         energies, rules = self.energies(X), self._rules()
         given = self._known(known, energies[0])
-        limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
-        return mixture.marginals(energies, known=given, constraints=rules, **limits)
+        return mixture.marginals(energies, known=given, constraints=rules, **self._limits)
 
     @answer_call
     def predict_proba(self, X):
@@ -312,8 +321,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         found = mixture.log_prob(energies, torch.from_numpy(codes)).numpy()
         if rules is None:
             return found
-        limits = {"mass_left": self.precision, "max_labellings": self.max_labellings}
-        of_allowed = mixture.labellings(energies, constraints=rules, **limits).log_known.numpy()
+        of_allowed = mixture.labellings(energies, constraints=rules, **self._limits).log_known.numpy()
         return np.where(rules.violated(codes).any(1), -np.inf, found - of_allowed)
 
     def sample(self, X, num_samples=1):
@@ -396,12 +404,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
     def _known(self, known: Any, energy: SequentialEnergy) -> torch.Tensor | None:
         if known is None:
             return None
-        codes = self.columns_.encode("known", known, energy.batch_size).astype(np.float64)
+        codes = self.columns_.encode("known", known, energy.batch_size)
         return torch.from_numpy(np.where(codes == MISSING, np.nan, codes))
 
     @property
     def rules(self) -> rules_of.Constraints | None:
-        """Return the rules over the labels, obeyed by all answers; None without rules."""
+        """Return the rules over the labels; None without rules."""
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
@@ -427,6 +435,10 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         if rules is not None and not self.columns_.are_binary:
             raise ValueError("constraints: expected None, for not all labels are 0 or 1")
         return rules
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"mass_left": self.precision, "max_labellings": self.max_labellings}
 
     def _generator(self) -> torch.Generator:
         seed = int(check_random_state(self.random_state).randint(2**31))

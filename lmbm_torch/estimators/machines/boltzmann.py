@@ -91,6 +91,12 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
             completed labels. 1 for the rounded relaxation and for constraints, where no bound is known.
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
+
+    Examples:
+        >>> from lmbm_torch.estimators import LMBMClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> LMBMClassifier(random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

@@ -160,6 +160,12 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         loss_curve_: the mean loss of the instances in each epoch, while training, or after each iteration.
         n_iter_: epochs or iterations.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ConditionalRBMClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> ConditionalRBMClassifier(num_hidden=2, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

@@ -154,6 +154,12 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS, of the nearest solution since its last start.
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
+
+    Examples:
+        >>> from lmbm_torch.estimators import StructuralSVMClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> StructuralSVMClassifier(random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

@@ -64,6 +64,12 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
 
     Attributes:
         members_: the fitted belief networks.
+
+    Examples:
+        >>> from lmbm_torch.estimators import LMSBNEnsembleClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> LMSBNEnsembleClassifier(num_members=3, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -137,13 +143,9 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the ``top_k`` label sets of least mean hinge loss, with their certificate.
+        """Return the ``top_k`` label sets of least mean hinge loss, at most ``max_candidates``.
 
-        Args:
-            X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}, known labels.
-            top_k: number of label sets, best first; at most ``max_candidates``.
-            constraints: further rules for the call, as text or objects.
+        See :meth:`DecodingClassifier.decode` for the arguments.
         """
         if (rules := self._rules(constraints)) is not None:
             return decode_around(self.with_rules(None), X, rules, known, top_k)
@@ -152,7 +154,6 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         return mixture.decode_hinge(energies, self._margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:
-        """Return the members' energies for instances (instances, features)."""
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]
 

@@ -39,6 +39,13 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         classifiers_: (labels,), the fitted classifiers, None for labels with a single value.
         log_odds_: (labels,), of the labels without a classifier; otherwise 0.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
+
+    Examples:
+        >>> from lmbm_torch.estimators import IndependentLabelsClassifier
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> IndependentLabelsClassifier(LogisticRegression()).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

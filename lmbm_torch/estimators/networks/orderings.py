@@ -31,7 +31,7 @@ KERNEL_TOL = 0.2
 def chosen(
     ordering: Any,
     inputs: Features | Gram,
-    labels: np.ndarray,
+    labels: Any,
     *,
     C: float,
     draw_seed: Callable[[], int],

@@ -146,6 +146,12 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
         kernel_: the kernel with resolved gamma.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
+
+    Examples:
+        >>> from lmbm_torch.estimators import LMSBNClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> LMSBNClassifier(random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {

@@ -67,6 +67,14 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         estimator_: fitted.
         threshold_: less probable values of a label are excluded; −inf excludes none.
         classes_, label_names_: see :class:`StructuredClassifier`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.estimators import ConformalClassifier, LMSBNClassifier
+        >>> X, y = [[i % 4.0] for i in range(40)], [[i % 4 > 1, i % 4 > 0] for i in range(40)]
+        >>> model = ConformalClassifier(LMSBNClassifier(), coverage=0.8, random_state=0)
+        >>> model.fit(X, np.array(y, int)).predict_set_names([[3.0]])
+        [(('label_0', 'label_1'), ())]
     """
 
     _accepted: ClassVar[Constraints] = {

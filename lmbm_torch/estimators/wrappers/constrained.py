@@ -80,6 +80,13 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         estimator_: fitted.
         num_violations_: rule → number of training instances without missing labels that break the rule.
         classes_, label_names_: see :class:`StructuredClassifier`.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ConstrainedClassifier, LMSBNClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> model = ConstrainedClassifier(LMSBNClassifier(random_state=0), "label_1 -> label_0")
+        >>> model.fit(X, y).predict([[1.0]])
+        array([[0, 0]])
     """
 
     _accepted: ClassVar[Constraints] = {

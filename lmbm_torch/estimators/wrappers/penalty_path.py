@@ -299,18 +299,39 @@ def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:
 
 
 class LMSBNClassifierCV(PenaltyPathClassifier):
-    """An :class:`LMSBNClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`."""
+    """An :class:`LMSBNClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`.
+
+    Examples:
+        >>> from lmbm_torch.estimators import LMSBNClassifierCV
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> LMSBNClassifierCV(Cs=["scale"], cv=2, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
+    """
 
     BASE = LMSBNClassifier
 
 
 class LMBMClassifierCV(PenaltyPathClassifier):
-    """An :class:`LMBMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`."""
+    """An :class:`LMBMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`.
+
+    Examples:
+        >>> from lmbm_torch.estimators import LMBMClassifierCV
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> LMBMClassifierCV(Cs=["scale"], cv=2, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
+    """
 
     BASE = LMBMClassifier
 
 
 class StructuralSVMClassifierCV(PenaltyPathClassifier):
-    """A :class:`StructuralSVMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`."""
+    """A :class:`StructuralSVMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`.
+
+    Examples:
+        >>> from lmbm_torch.estimators import StructuralSVMClassifierCV
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> StructuralSVMClassifierCV(Cs=["scale"], cv=2, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
+    """
 
     BASE = StructuralSVMClassifier

@@ -68,6 +68,12 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         thresholds_: (labels,), subtracted from the fields; 0 if no other value is better.
         cross_validated_: the measure at these thresholds, over the held-out instances.
         network_: the belief network, fitted to all instances.
+
+    Examples:
+        >>> from lmbm_torch.estimators import ThresholdTunedClassifier
+        >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [[0, 0], [0, 1], [1, 1], [1, 1]]
+        >>> ThresholdTunedClassifier(cv=2, random_state=0).fit(X, y).predict([[2.5]])
+        array([[1, 1]])
     """
 
     _accepted: ClassVar[Constraints] = {
