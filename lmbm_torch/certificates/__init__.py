@@ -1,10 +1,10 @@
-"""Certificates: decodings with proofs that a stranger can check, without this library.
+"""Optimality certificates: decodings with proofs that can be checked without the library.
 
-* ``write(decoding, path, energy)`` proves a finished decoding by a search tree and writes it as JSON lines;
-* ``digest(energy)`` names the problem that a certificate is about;
-* ``write_training(problem, state, path)`` writes a training's duals, which bound what it is short of.
+* ``write(decoding, path, energy)`` proves a finished decoding by a search tree and writes JSON lines;
+* ``digest(energy)`` names the problem of a certificate;
+* ``write_training(problem, state, path)`` writes the duals of a training, which bound the gap.
 
-``scripts/certificate_checker`` checks them, ``docs/certificates.md`` tells the format.
+``scripts/certificate_checker`` checks certificates, ``docs/certificates.md`` describes the format.
 """
 
 from lmbm_torch.certificates.decodings import digest, write

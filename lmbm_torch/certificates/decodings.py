@@ -1,7 +1,7 @@
-"""Certificates of decodings: the problem, the answers, and a search tree that proves them best.
+"""Certificates of decodings: the problem, the answers, and a search tree as proof.
 
-The proof is built after the fact: whoever knows the best labelling needs no search to find it. So decoders
-and their results know nothing of certificates, and what any of them found can be proven.
+The proof is built after the decoding: with the optimum at hand no search is needed. Decoders and results
+therefore do not depend on certificates, and the answer of any decoder can be proven.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["digest", "write"]
 
-# Nodes of the proofs of one line of the file, whose partial labellings are in memory together.
+# Nodes of the proofs in one line of the file; all partial labellings of a line are in memory.
 NODE_LIMIT = 10_000_000
-# Examples whose proofs make one line.
+# Examples in one line.
 BLOCK = 1024
-# Of each example's proof, before semidefinite bounds are taken for it; those of hinge losses are weaker.
+# Nodes of an example's proof before semidefinite bounds are used; semidefinite bounds of hinges are weaker.
 FEW_NODES, FEW_HINGE_NODES = 2_000, 200_000
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
@@ -50,24 +50,34 @@ def write(
     node_limit: int = NODE_LIMIT,
     mode: Mode = "x",
 ) -> str:
-    """Prove that a decoding is the best, and write problem, answers and proof as JSON lines.
+    """Prove that a decoding is optimal, and write problem, answers and proof as JSON lines.
 
     Args:
-        decoding: whose ``status`` is exact for every example, by whatever routine, of one labelling for each
-            example or several.
-        energy, known, constraints: what was decoded.
-        margin: γ of ``decode_hinge``; None for the most probable labelling, by ``decode``.
+        decoding: exact by ``status`` for every example, by any routine, with one or several labellings for
+            each example.
+        energy, known, constraints: the arguments of the decoder.
+        margin: γ of ``decode_hinge``; None for the MAP labelling of ``decode``.
         node_limit: of the proofs of 1,024 examples together.
-        mode: "x" to refuse a file that exists, "w" to replace it.
+        mode: "x" to refuse an existing file, "w" to replace the file.
 
     Returns:
-        The name of the problem, :func:`digest`, to be given to whoever is to check that it is theirs.
+        The name of the problem, :func:`digest`, by which a reader checks that the certificate is about the
+        reader's problem.
 
     Raises:
         FileExistsError: the file exists, in mode "x".
         TypeError: an energy of another kind.
-        ValueError: answers that are not exact, or that do not fit or disagree with the rest; a margin that is
-            not above 0; proofs of more nodes than ``node_limit``.
+        ValueError: answers that are not exact, or do not fit or contradict the other arguments; a margin
+            that is not above 0; proofs of more nodes than ``node_limit``.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from lmbm_torch import PairwiseEnergy, certificates, decode
+        >>> energy = PairwiseEnergy(torch.tensor([[1.0, -0.5]]), torch.zeros(2, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     name = certificates.write(decode(energy), f"{folder}/proof.jsonl", energy)
+        >>> name == certificates.digest(energy)
+        True
     """
     check_count("node_limit", node_limit)
     _check(decoding, energy, margin, known, constraints)
@@ -90,13 +100,19 @@ def digest(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> str:
-    """The name of a problem, SHA-256 in hexadecimal digits: a certificate with this digest is about it.
+    """Return the name of a problem, SHA-256 in hexadecimal digits; a certificate with the digest is about it.
 
     Args:
         energy, margin, known, constraints: see :func:`write`.
 
     Raises:
         TypeError, ValueError: see :func:`write`.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy, certificates
+        >>> len(certificates.digest(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))))
+        64
     """
     _check(None, energy, margin, known, constraints)
     blocks = _blocks(energy.batch_size)
@@ -120,7 +136,7 @@ def _check(
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if constraints is not None and constraints.num_labels != energy.num_labels:
         raise ValueError(
-            f"constraints: expected some over {energy.num_labels} labels, got {constraints.num_labels}"
+            f"constraints: expected constraints over {energy.num_labels} labels, got {constraints.num_labels}"
         )
     if decoding is None:
         return
@@ -128,7 +144,7 @@ def _check(
     check_shape("decoding.labels", decoding.labels, energy.batch_size, *several, energy.num_labels)
     gaps = int((~decoding.status.exact).sum())
     if gaps:
-        raise ValueError(f"decoding: expected status.exact of every example, got {gaps} that are not proven")
+        raise ValueError(f"decoding: expected status.exact of every example, got {gaps} examples without")
 
 
 def _blocks(batch: int) -> Iterator[Tensor]:
@@ -138,12 +154,9 @@ def _blocks(batch: int) -> Iterator[Tensor]:
 def _problem(
     energy: Any, margin: float | None, known: Tensor | None, constraints: Constraints | None, rows: Tensor
 ) -> dict[str, Any]:
-    """The part of a certificate that says what was decoded."""
-    given = (
-        torch.full((len(rows), energy.num_labels), -1, device="cpu")
-        if known is None
-        else known[rows].nan_to_num(-1)
-    )
+    """Return the part of a certificate that describes the problem."""
+    none = torch.full((len(rows), energy.num_labels), -1, device="cpu")
+    given = none if known is None else known[rows].nan_to_num(-1)
     likely = "log_prob" if isinstance(energy, DirectedEnergy) else "score"
     problem = {
         "energy": _energy(energy.select(rows)),
@@ -158,7 +171,7 @@ def _problem(
 
 
 def _energy(energy: Any) -> dict[str, Any]:
-    """An energy's own tensors, by the names that they have in all kinds."""
+    """Return an energy's tensors, by field name."""
     match energy:
         case PairwiseEnergy():
             tables = {"unary": energy.unary, "pair": energy.pairwise, "constant": energy.constant}
@@ -193,7 +206,7 @@ def _proof(
     answers: Tensor,
     node_limit: int,
 ) -> dict:
-    """Answers, their values, and the trees that prove them, of one block."""
+    """Return answers, values, and proof trees of one block."""
     losses = _losses(energy, margin)
     known = array(problem["known"]).astype(np.float64)
     rules = problem.get("rules")
@@ -225,7 +238,7 @@ def _proof(
 def _tree(
     losses: Losses, claim: Claim, constraints: Constraints | None, choose: Choose, node_limit: int
 ) -> tuple[Tree, list[dict[str, Any]]]:
-    """The trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
+    """Return the trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
     if choose is not by_bounds or losses.cliques:
         return prove(losses, claim, choose, node_limit), []
     few = FEW_NODES if isinstance(losses, PairScoreLosses) else FEW_HINGE_NODES
@@ -237,7 +250,7 @@ def _tree(
 
 
 def _losses(energy: Any, margin: float | None) -> Losses:
-    """The losses of an energy's labellings in float64."""
+    """Return the losses of an energy's labellings in float64."""
     labels, members = energy.num_labels, getattr(energy, "cliques", ())
     place, constant, weight = list(range(labels)), getattr(energy, "constant", None), None
     match energy:
@@ -275,7 +288,7 @@ def _losses(energy: Any, margin: float | None) -> Losses:
 
 
 def _messages(unary: np.ndarray, pair: np.ndarray) -> np.ndarray:
-    """The messages of roof duality where nothing is known."""
+    """Return the messages of roof duality without known labels."""
     least, free = 1e-12 * np.abs(unary).sum(1), np.zeros(unary.shape[1])
     each = [
         roof_duality.messages(fields, pair[row % len(pair)], free, least[row])

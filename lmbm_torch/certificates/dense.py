@@ -1,4 +1,4 @@
-"""Trees of dense Boltzmann machines: parts that no cheap bound closes are closed by semidefinite ones."""
+"""Trees of dense Boltzmann machines, with semidefinite bounds where cheap bounds fail. Internal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lmbm_torch.inference.semidefinite.proofs import Multipliers, OpenPart
 
 __all__ = ["BySemidefiniteBounds"]
 
-# Parts of no more free labels are cheaper to branch than to bound.
+# Parts of at most so many free labels are cheaper to branch than to bound.
 FEW_LABELS = 10
 
 
 @dataclass
 class BySemidefiniteBounds:
-    """Chooses labels to branch on; parts that need none are closed by multipliers, kept in their order."""
+    """A choice of labels to branch on; parts without a branch are closed by multipliers, kept in order."""
 
     claim: Claim
     constraints: Constraints | None
@@ -46,7 +46,7 @@ class BySemidefiniteBounds:
             for spin in (-1, 1):
                 child = own.copy()
                 child[label] = spin
-                # Made at use: what a cheap bound closes needs none.
+                # Made at use: parts closed by a cheap bound need none.
                 self._open[row, child.tobytes()] = partial(part.half, label, spin)
         return kinds
 
@@ -57,7 +57,7 @@ class BySemidefiniteBounds:
         return OpenPart.of(*tables, known, answers, margin, self.constraints)
 
     def proof(self) -> list[dict[str, Any]]:
-        """The multipliers as fields of a certificate."""
+        """Return the multipliers as fields of a certificate."""
         return [
             {
                 "diagonal": lines.field(each.diagonal),

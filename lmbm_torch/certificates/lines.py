@@ -1,4 +1,4 @@
-"""Lines of certificates: JSON whose arrays are in base64, and the names of the problems they are about."""
+"""Lines of certificates: JSON with arrays in base64, and the names of problems. This module is internal."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ FORMAT = "lmbm certificate 1"
 
 
 def line(claim: str, problem: dict[str, Any], proof: dict[str, Any]) -> bytes:
-    """One claim, "decoding" or "training", with its proof."""
+    """Return one claim, "decoding" or "training", with its proof."""
     record = {"format": FORMAT, "claim": claim, "problem": problem, "proof": proof}
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
 def field(values: Any, dtype: type = np.float64) -> dict[str, Any]:
-    """An array as JSON: its type, shape, and its bytes, little-endian, in base64."""
+    """Return an array as JSON: dtype, shape, and bytes, little-endian, in base64."""
     plain = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     text = base64.b64encode(np.ascontiguousarray(plain, np.dtype(dtype).newbyteorder("<")).tobytes()).decode()
     return {"dtype": np.dtype(dtype).name, "shape": list(plain.shape), "base64": text}
 
 
 def array(field: dict[str, Any]) -> np.ndarray:
-    """The array of a field."""
+    """Return the array of a field."""
     dtype = np.dtype(field["dtype"]).newbyteorder("<")
     return np.frombuffer(base64.b64decode(field["base64"]), dtype).reshape(field["shape"])
 
 
 def double(values: Tensor) -> np.ndarray:
-    """A tensor in float64, on the CPU."""
+    """Return a tensor in float64, on the CPU."""
     return values.detach().cpu().to(torch.float64).numpy()
 
 
 def name(problem: dict[str, Any]) -> str:
-    """SHA-256 of a line's problem."""
+    """Return the SHA-256 of a line's problem."""
     return hashlib.sha256(json.dumps(problem, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def joined(names: list[str]) -> str:
-    """The name of all problems of a file."""
+    """Return the name of all problems of a file."""
     return hashlib.sha256("".join(names).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Bounds on the losses of partial labellings, by the rules that a certificate's checker knows.
+"""Bounds on the losses of partial labellings, as the checker of certificates computes bounds. Internal.
 
-Spins are 0 where a label is free. A label's field is settled up to the terms that wait for a free label, and
-its margin no larger than the settled part, in its better way, and their absolute values.
+Spins of free labels are 0. The field of a label is settled except for the terms with a free label. The margin
+is at most the settled part, with the better spin, plus the absolute values of the waiting terms.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import numpy as np
 
 __all__ = ["CliqueScoreLosses", "HingeLosses", "LogLosses", "Losses", "PairScoreLosses"]
 
-# Of a sum of weights, for each label and clique: no loss takes half as many roundings.
+# Rounding error per label and clique, as a share of the sum of weights; losses take fewer than half as many.
 ROUND_OFF = 2.0**-49
-# A unit of which all weights are multiples leaves sums this many binary digits, of the 53 that there are.
+# Binary digits of sums in units of the weights, of the 53 digits of float64.
 DIGITS = 48
-# Of losses, more than their rounding here and where they are checked, which has its own logarithm.
+# Relative error of log losses, above the rounding here and in the checker, which has its own logarithm.
 HINGE_ERROR, LOG_ERROR = 2.0**-39, 2e-10
 SIDES = np.array([-1, 0, 1])
-# Parts that are looked at together.
+# Parts in one chunk.
 CHUNK = 2**10
 
 
 @dataclass(frozen=True, eq=False)
 class Losses(ABC):
-    """What is to be minimised over spins; arrays are float64, an axis ``batch | 1`` may be shared by all.
+    """The loss to minimise over spins; arrays are float64, and an axis ``batch | 1`` may be shared.
 
     Args:
         unary: (batch, labels).
-        pair: (batch | 1, labels, labels), row i: what the others add to the field of label i.
+        pair: (batch | 1, labels, labels), row i: the effect of all labels on the field of label i.
         cliques: sets of labels.
         weight: (batch | 1, cliques).
     """
@@ -44,22 +44,22 @@ class Losses(ABC):
     @property
     @abstractmethod
     def tables(self) -> list[np.ndarray]:
-        """All numbers of each example, (batch | 1, ...), as often as losses may count them."""
+        """Return all numbers of each example, (batch | 1, ...), repeated as often as losses count them."""
 
     @abstractmethod
     def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """:meth:`of` for parts that are all of one example, unless :attr:`is_shared`."""
+        """Return :meth:`of` for parts of one example, unless :attr:`is_shared`."""
 
     @property
     def is_shared(self) -> bool:
         return len(self.pair) == 1
 
     def of(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """What no labelling of each part falls below: (3, parts), the least that it can be, itself, the most.
+        """Bound the losses of each part's labellings from below: (3, parts), lower end, value, upper end.
 
         Args:
-            rows: (parts,), the example of each.
-            spins: (parts, labels), 0 where a label is free.
+            rows: (parts,), the example of each part.
+            spins: (parts, labels), 0 for a free label.
         """
         if not len(rows):
             return np.empty((3, 0))
@@ -75,7 +75,7 @@ class Losses(ABC):
 
     @cached_property
     def errors(self) -> np.ndarray:
-        """By how much rounding may change an example's fields and scores, (batch,); 0 if sums are exact."""
+        """Return the largest rounding error of an example's fields and scores, (batch,); 0 for exact sums."""
         batch, labels = self.unary.shape
         mass = sum((np.abs(table).reshape(len(table), -1).sum(1) for table in self.tables), np.zeros(batch))
         unit = 2.0 ** np.clip(np.floor(DIGITS - np.log2(mass.max(initial=1e-300))), -900, 900)
@@ -90,10 +90,10 @@ class Losses(ABC):
 
 @dataclass(frozen=True, eq=False)
 class MarginLosses(Losses):
-    """Σ_i φ(s_i z_i), where z_i is the field of label i; its kinds say what φ is.
+    """The base class of Σ_i φ(s_i z_i), with z_i the field of label i; subclasses define φ.
 
     Args:
-        owners: of each clique, the labels to whose fields it adds.
+        owners: of each clique, the labels with the clique in their fields.
     """
 
     owners: tuple[tuple[int, ...], ...]
@@ -116,12 +116,12 @@ class MarginLosses(Losses):
 
     @abstractmethod
     def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Σ_i φ of margins (parts, labels), (3, parts)."""
+        """Return Σ_i φ of margins (parts, labels), (3, parts)."""
 
 
 @dataclass(frozen=True, eq=False)
 class HingeLosses(MarginLosses):
-    """Σ_i [γ − s_i z_i]_+.
+    """The hinge loss Σ_i [γ − s_i z_i]_+.
 
     Args:
         margin: γ.
@@ -141,7 +141,7 @@ class HingeLosses(MarginLosses):
 
 @dataclass(frozen=True, eq=False)
 class LogLosses(MarginLosses):
-    """Σ_i log(1 + exp(−2 s_i z_i)), minus the log-probability of a network's labels."""
+    """The log loss Σ_i log(1 + exp(−2 s_i z_i)) of a belief network's labels."""
 
     def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
         losses = np.logaddexp(0, -2 * margins).sum(1)
@@ -151,7 +151,7 @@ class LogLosses(MarginLosses):
 
 @dataclass(frozen=True, eq=False)
 class CliqueScoreLosses(MarginLosses):
-    """Minus the score of a Boltzmann machine whose cliques each belong to one of their labels.
+    """The negative score of a Boltzmann machine with each clique owned by a label.
 
     Args:
         constant: (batch,).
@@ -169,12 +169,13 @@ class CliqueScoreLosses(MarginLosses):
 
 @dataclass(frozen=True, eq=False)
 class PairScoreLosses(Losses):
-    """Minus the score of a Boltzmann machine of pairs.
+    """The negative score of a Boltzmann machine of pairs.
 
     Args:
         constant: (batch,).
-        messages: (batch, labels, labels), row i: the field that label i is given by its pairs, which lose it.
-            Any bound the score; good ones (:mod:`lmbm_torch.kernels.search.plain.roof_duality`) well.
+        messages: (batch, labels, labels), row i: the field that label i takes from its pairs. Any messages
+            bound the score; good messages (:mod:`lmbm_torch.kernels.search.plain.roof_duality`) bound
+            tightly.
     """
 
     constant: np.ndarray

@@ -1,4 +1,4 @@
-"""Certificates of trainings: data, duals and the weights that they make, with the gap that is left."""
+"""Certificates of trainings: data, duals, the weights that the duals make, and the remaining gap."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def write_training(
     *,
     mode: Mode = "x",
 ) -> str:
-    """Write how close to its optimum a network, a machine or a structural SVM is, with its proof.
+    """Write how close to the optimum a belief network, Boltzmann machine or structural SVM is, with a proof.
 
     Args:
-        problem: what was solved, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
-        state: of its dual solver, such as ``fit_dual`` returns.
-        mode: "x" to refuse a file that exists, "w" to replace it.
+        problem: the solved problem, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
+        state: of the dual solver, such as ``fit_dual`` returns.
+        mode: "x" to refuse an existing file, "w" to replace the file.
 
     Returns:
         The name of the problem, SHA-256 in hexadecimal digits.
@@ -42,8 +42,20 @@ def write_training(
     Raises:
         FileExistsError: the file exists, in mode "x".
         TypeError: another problem.
-        ValueError: labels that are missing, or cliques that are tied or hold a feature; of a structural SVM
-            over label vectors, costs, or labellings of a decoder that relaxes.
+        ValueError: missing labels, tied cliques or cliques with a feature; for a structural SVM over label
+            vectors also costs, or fractional labellings of a relaxing decoder.
+
+    Examples:
+        >>> import numpy as np, tempfile
+        >>> from lmbm_torch import certificates
+        >>> from lmbm_torch.solvers.networks import dual_coordinate
+        >>> from lmbm_torch.solvers.networks.problems import LabelProblems
+        >>> problem = LabelProblems.from_labels(np.eye(2), np.array([[0.0, 1.0], [1.0, 0.0]]))
+        >>> state = dual_coordinate.init(problem)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     name = certificates.write_training(problem, state, f"{folder}/proof.jsonl")
+        >>> len(name)
+        64
     """
     if isinstance(problem, LabelProblems):
         what, weights = _network(problem, state)
@@ -66,9 +78,9 @@ def write_training(
 
 
 def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The network's problem and solution, by the labels' own indices."""
+    """Return the belief network's problem and solution, by the labels' own indices."""
     if not problem.spins.all():
-        raise ValueError("problem: expected one without missing labels, whose spins are imputed, got some")
+        raise ValueError("problem: expected complete labels, got missing labels")
     order, back = problem.ordering.tolist(), np.argsort(problem.ordering)
     network = problem.network(state.weights)
     pairs = [(order[p], order[k]) for k in range(len(order)) for p in range(problem.shared[k] - 1)]
@@ -93,11 +105,11 @@ def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[s
 
 
 def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The machine's problem and solution."""
+    """Return the Boltzmann machine's problem and solution."""
     tied = problem.cliques
     is_plain = all(column is None for column in tied.columns) and set(tied.coefficients) <= {1.0}
     if not is_plain or list(tied.groups) != list(range(len(tied.cliques))):
-        raise ValueError("problem: expected cliques of labels alone, each with its own weight, got others")
+        raise ValueError("problem: expected cliques of labels alone, each with a weight, got further cliques")
     upper = np.broadcast_to(
         problem.upper.T if problem.upper.ndim == 2 else problem.upper[:, None], problem.spins.T.shape
     )
@@ -117,19 +129,19 @@ def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[s
 
 
 def _supporting(state: Any) -> tuple[np.ndarray, CuttingPlanes]:
-    """Duals above 0 of labellings other than the truth, whose own prove nothing, and their planes."""
+    """Return duals above 0 of labellings other than the truth, and the planes."""
     supports = (state.dual_coef > 0) & (state.planes.loss > 0)
     return state.dual_coef[supports], state.planes.select(supports)
 
 
 def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The problem of label vectors and its solution; of each plane the labelling that it stands for."""
+    """Return the problem of label vectors and the solution; for each plane the labelling."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
-        raise ValueError("problem: expected label vectors without costs, got others")
+        raise ValueError("problem: expected label vectors without costs, got costs")
     is_label = planes.index >= 0
     if not (np.abs(planes.value[is_label]) == 2).all():
-        raise ValueError("state: expected labellings of a decoder that is exact, got fractional ones")
+        raise ValueError("state: expected labellings of an exact decoder, got fractional labellings")
     labellings = oracle.labels[planes.example]
     labellings[planes.plane[is_label], planes.index[is_label]] ^= 1
     pairs = np.stack([oracle.first, oracle.second], 1).tolist()
@@ -149,14 +161,14 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
 
 
 def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The problem of chains and its solution; of each plane the labelling that it stands for."""
+    """Return the problem of chains and the solution; for each plane the labelling."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     assert isinstance(oracle, ChainOracle)
     lengths = np.diff(problem.start)[planes.example]
     begins = lengths.cumsum() - lengths
     truths = [oracle.labels[slice(*problem.start[each : each + 2])] for each in planes.example]
     labellings = np.concatenate([oracle.labels[:0], *truths])
-    # The truth's entry of a position is 1, the labelling's −1, and neither is there where they agree.
+    # The truth's entry of a position is 1, the labelling's −1; equal states have no entry.
     is_own = (planes.index >= 0) & (planes.value < 0)
     position, label = divmod(planes.index[is_own], oracle.num_states)
     labellings[begins[planes.plane[is_own]] + position] = label
@@ -173,7 +185,7 @@ def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dic
 
 
 def _kernel_chains(problem: ChainKernelProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The problem of chains with a kernel and its marginals; of edges one solver keeps sums alone."""
+    """Return the problem of chains with a kernel and the marginals; a solver may keep only sums of edges."""
     edges = _edges(problem, state) if isinstance(state, ExponentiatedState) else state.edges
     what = _labelled_chains(problem, problem.upper, problem.coupling_penalty)
     what |= {"kind": "chains with a kernel", "gram": field(problem.gram)}
@@ -186,7 +198,7 @@ def _kernel_chains(problem: ChainKernelProblem, state: Any) -> tuple[dict[str, A
 
 
 def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray:
-    """P(y_t, y_{t+1}) of the log-potentials, (steps, states, states), one chain's steps after another's."""
+    """Return P(y_t, y_{t+1}) of the log-potentials, (steps, states, states), one chain after another."""
     found = []
     for x, (first, last) in enumerate(pairwise(problem.start.tolist())):
         chain = padded_chains(state.log_nodes[first:last], state.log_pairs[x], problem.lengths[x : x + 1])
@@ -197,7 +209,7 @@ def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray
 def _labelled_chains(
     chains: ChainOracle | ChainKernelProblem, upper: np.ndarray, penalty: float
 ) -> dict[str, Any]:
-    """Labels, where each chain begins, and what its loss weighs."""
+    """Return labels, the start of each chain, and the weight of each chain's loss."""
     return {
         "labels": field(chains.labels, np.int32),
         "chains": field(chains.start, np.int64),
@@ -208,12 +220,12 @@ def _labelled_chains(
 
 
 def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.ndarray) -> dict[str, Any]:
-    """Rows of features, and what is to be learned."""
+    """Return rows of features and the learning problem."""
     return {"labels": field(spins.T > 0, np.int8), "upper": field(upper)} | _rows(features, constant)
 
 
 def _rows(features: Features, constant: float) -> dict[str, Any]:
-    """Rows of features with the constant as the last, as those of CSR."""
+    """Return rows of features in CSR form with the constant as the last column."""
     count, width = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, np.ndarray):
         rows, columns = np.indices(features.shape).reshape(2, -1)

@@ -1,4 +1,4 @@
-"""Search trees that prove labellings best: given the optimum, the smallest that their bounds allow."""
+"""Search trees that prove labellings optimal: the smallest trees that the bounds allow. Internal."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ __all__ = [
     "prove",
 ]
 
-# Of leaves, in place of the label that a node branches on.
+# Kinds of leaves, in place of the label on which a node branches.
 BOUND, RULE, ANSWER, SEMIDEFINITE = -1, -2, -3, -4
 
-# How much the worse way of a label counts beside its better one where labels compete to be branched on.
+# Weight of a label's worse branch beside the better branch, when labels to branch on are compared.
 WORSE = 0.1
-# Numbers, parts times labels times labels, that are worked on at a time.
+# The size of a chunk: parts times labels times labels.
 CHUNK = 2**22
 
 Choose = Callable[[Losses, np.ndarray, np.ndarray], np.ndarray]
-"""The free label that each part (rows, spins) is to be branched on, or the kind of leaf it is, (parts,)."""
+"""The free label on which each part (rows, spins) branches, or the kind of leaf, (parts,)."""
 
 
 class TooManyNodes(ValueError):
-    """A tree has grown beyond its limit."""
+    """The error of a tree beyond the limit of nodes."""
 
 
 class Claim(NamedTuple):
-    """What is to be proven: no labelling has a lower loss than the last answer, but for the answers.
+    """The claim to prove: apart from the answers, no labelling has a lower loss than the last answer.
 
     Args:
-        known: (batch, labels), given spins, 0 where a label is free.
+        known: (batch, labels), given spins, 0 for a free label.
         answers: (batch, top_k, labels), spins.
-        matrix, bounds: rules matrix @ y ≤ bounds over labels y in {0, 1} that labellings obey, if any.
+        matrix, bounds: rules matrix @ y ≤ bounds over labels y in {0, 1}, if any.
     """
 
     known: np.ndarray
@@ -54,16 +54,16 @@ class Claim(NamedTuple):
     bounds: np.ndarray
 
     def least_sums(self, spins: np.ndarray) -> np.ndarray:
-        """The least that the left side of each rule can be, (parts, rules)."""
+        """Return the least left side of each rule, (parts, rules)."""
         return (spins > 0) @ self.matrix.T + (spins == 0) @ np.minimum(self.matrix, 0).T
 
 
 class Tree(NamedTuple):
-    """The trees of a batch, level by level; a node's two children stand together on the next level.
+    """The trees of a batch, level by level; both children of a node stand together on the next level.
 
     Args:
-        nodes: (nodes,), the label that a node branches on, first 0 then 1, or the kind of leaf.
-        bounds: (leaves,), on the losses there; infinite where a rule is broken.
+        nodes: (nodes,), the label on which a node branches, first 0 then 1, or the kind of leaf.
+        bounds: (leaves,), on the losses of a leaf; infinite for a broken rule.
     """
 
     nodes: np.ndarray
@@ -71,11 +71,11 @@ class Tree(NamedTuple):
 
 
 def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree:
-    """Trees of which each leaf is closed by its bound, by a rule, or is an answer.
+    """Return trees with each leaf closed by a bound or a rule, or equal to an answer.
 
     Raises:
         TooManyNodes: more nodes than allowed.
-        ValueError: an answer that another labelling beats by more than rounding.
+        ValueError: a labelling is better than an answer by more than rounding.
     """
     rows, spins = np.arange(len(claim.known)), claim.known.astype(np.float64)
     worst = losses.of(rows, claim.answers[:, -1])
@@ -94,7 +94,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
         beats = is_complete & ~is_answer & ~breaks & (most < worst[0, rows])
         if beats.any():
             raise ValueError(
-                f"decoding: expected the best labelling of example {rows[beats][0]}, got one that is beaten"
+                f"decoding: expected the best labelling of example {rows[beats][0]}, got a worse labelling"
             )
         kinds[is_answer], kinds[breaks] = ANSWER, RULE
         bound[breaks] = np.inf
@@ -110,7 +110,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
 
 
 def in_order(ordering: np.ndarray) -> Choose:
-    """The first free label of an ordering: of networks, whose fields are settled so."""
+    """Return the choice of the first free label of an ordering, as belief networks need."""
 
     def choose(_losses: Losses, _rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
         return ordering[(spins[:, ordering] == 0).argmax(1)] if len(spins) else np.zeros(0, np.int64)
@@ -119,7 +119,7 @@ def in_order(ordering: np.ndarray) -> Choose:
 
 
 def by_bounds(losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-    """The free label whose better way has the largest bound, as the search of Boltzmann machines does."""
+    """Return the choice of the free label with the largest bound, as searches of Boltzmann machines do."""
     labels = spins.shape[1]
     step, chosen = max(1, CHUNK // (2 * labels**2)), [np.zeros(0, np.int64)]
     for start in range(0, len(rows), step):

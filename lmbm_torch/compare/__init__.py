@@ -1,6 +1,8 @@
-"""Families of models and their usual peers compared on one set, over several splits, with paired tests.
+"""The comparison of the library's families with usual classifiers on a data set, with paired tests.
 
-* ``methods``, ``baselines``: the methods and the settings that they choose from;
-* ``trials``, ``significance``: each on each split, and what is left of them; ``comparing``, the table;
-* ``cells``, ``evaluation``, ``tables``: cells that are computed once, their metrics, and a table's files.
+This package is internal and may change.
+
+* ``methods``, ``baselines``: the methods and the searched settings;
+* ``trials``, ``significance``: each method on each split, and the summary; ``comparing``, the table;
+* ``cells``, ``tables``: cells that are computed once, and the files of a table.
 """

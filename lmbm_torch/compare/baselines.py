@@ -1,4 +1,4 @@
-"""Classifiers of label vectors by others: scikit-learn's, made to take labels of one value, and BOOMER."""
+"""Classifiers of label vectors by scikit-learn, made to accept constant labels, ML-kNN and BOOMER."""
 
 from __future__ import annotations
 
@@ -21,41 +21,42 @@ from lmbm_torch.extras import naming_extras
 
 
 class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
-    """A classifier that predicts the one class that there is where there is but one.
+    """A classifier that also learns from targets with a single class.
 
-    Folds of a set with rare labels often leave a label without a positive, which scikit-learn's refuse.
+    Folds of a set with rare labels often have a label without positives, which scikit-learn's classifiers
+    refuse.
     """
 
     def __init__(self, estimator):
         self.estimator = estimator
 
     def fit(self, X, y):
-        """Same as the estimator's own method."""
+        """Fit the estimator."""
         single = len(np.unique(y)) == 1
         estimator: Any = DummyClassifier(strategy="most_frequent") if single else clone(self.estimator)
         self.estimator_ = estimator.fit(X, y)
-        # Both, whichever occurred: scikit-learn's chains take the last one for presence.
+        # Both classes: scikit-learn's chains take the last class for presence.
         self.classes_ = np.union1d(self.estimator_.classes_, [0, 1])
         return self
 
     def predict(self, X):
-        """Same as the estimator's own method."""
+        """Predict with the estimator."""
         return self.estimator_.predict(X)
 
     @available_if(lambda self: hasattr(self.estimator, "predict_proba"))
     def predict_proba(self, X):
-        """Probabilities of absence and presence, (instances, 2)."""
+        """Return probabilities of absence and presence, (instances, 2)."""
         found = np.zeros((X.shape[0], 2))
         found[:, np.asarray(self.estimator_.classes_, int)] = self.estimator_.predict_proba(X)
         return found
 
 
 class ChainEnsemble(ClassifierMixin, BaseEstimator):
-    """Classifier chains in random orders that vote on each label (Read et al. 2011), ties being negative.
+    """Classifier chains in random orders with a vote on each label (Read et al. 2011); ties are negative.
 
     Args:
-        chain: to fit in every order.
-        num_members: how many.
+        chain: the chain to fit in every order.
+        num_members: number of chains.
         random_state: of the orders.
     """
 
@@ -65,7 +66,7 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X, y):
-        """Same as the chain's own method."""
+        """Fit a chain in each order."""
         random = check_random_state(self.random_state)
         orders = [random.permutation(y.shape[1]) for _ in range(self.num_members)]
         chains: list[Any] = [clone(self.chain) for _ in orders]
@@ -75,19 +76,21 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X):
-        """Labels (instances, labels)."""
+        """Predict labels (instances, labels)."""
         return (self.predict_proba(X) > 0.5).astype(int)
 
     def predict_proba(self, X):
-        """The share of the chains that give each label, (instances, labels)."""
+        """Return the share of the chains' votes for each label, (instances, labels)."""
         return np.mean([member.predict(X) for member in self.members_], axis=0)
 
 
 class MLkNN(ClassifierMixin, BaseEstimator):
-    """Label by label the likelier value, given how many of the nearest instances have it (Zhang, Zhou 2007).
+    """ML-kNN: the likelier value of each label, given the count of the label in the nearest instances.
+
+    Source: Zhang, Zhou 2007.
 
     Args:
-        num_neighbors: how many are counted.
+        num_neighbors: number of nearest instances.
         smoothing: added to every count.
     """
 
@@ -96,12 +99,12 @@ class MLkNN(ClassifierMixin, BaseEstimator):
         self.smoothing = smoothing
 
     def fit(self, X, y):
-        """Count how often so many neighbours have a label where it is present and where it is not."""
+        """Count the neighbours with a label, for instances with and without the label."""
         labels = np.asarray(y).astype(bool)
         self.labels_ = labels
         self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
         self.neighbors_ = NearestNeighbors(n_neighbors=min(self.num_neighbors, len(labels) - 1)).fit(X)
-        # Without an argument an instance is no neighbour of itself.
+        # Without an argument no instance is a neighbour of itself.
         near = self._near(self.neighbors_.kneighbors(return_distance=False))
         values = np.arange(self.neighbors_.n_neighbors + 1)
         counts = near[:, None] == values[:, None]  # (instances, counts, labels)
@@ -113,31 +116,32 @@ class MLkNN(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X):
-        """Labels (instances, labels)."""
+        """Predict labels (instances, labels)."""
         return (self.predict_proba(X) > 0.5).astype(int)
 
     def predict_proba(self, X):
-        """Probabilities of the labels (instances, labels)."""
+        """Return probabilities of the labels (instances, labels)."""
         near = self._near(self.neighbors_.kneighbors(X, return_distance=False))
         absent, present = (np.take_along_axis(each, near, 0) for each in self.log_joint_)
         return expit(present - absent)
 
     def _near(self, neighbors: np.ndarray) -> np.ndarray:
-        """How many of the neighbours have each label, (instances, labels)."""
+        """Count the neighbours with each label, (instances, labels)."""
         return self.labels_[neighbors].sum(1)
 
 
 class BoostedRules(ClassifierMixin, BaseEstimator):
-    """BOOMER: rules for several labels at once, boosted (Rapp et al. 2020), by the library mlrl-boomer.
+    """BOOMER: boosted rules for several labels at once (Rapp et al. 2020), by the library mlrl-boomer.
 
     Args:
-        is_joint: whether the logistic loss is that of whole label vectors, under which the most probable of
-            those seen in training is predicted; otherwise the sum of the labels' own, with probabilities.
+        is_joint: train the logistic loss of whole label vectors and predict the most probable label vector
+            of the training set; otherwise train the sum of the labels' losses and give probabilities.
         num_rules: at most.
         shrinkage: of each rule's scores.
-        feature_share: of the features, drawn anew for each rule; None for the library's own number, which
-            grows with their logarithm, so that rare features may end the training at once.
-        random_state: of these draws.
+        feature_share: of the features, drawn anew for each rule; None for the default of the library, which
+            grows with the logarithm of the number of features. With rare features the default may end
+            training at once.
+        random_state: of the draws.
     """
 
     def __init__(self, is_joint=False, num_rules=1000, shrinkage=0.3, feature_share=None, random_state=None):
@@ -148,7 +152,7 @@ class BoostedRules(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X, y):
-        """Learn the rules; the library comes with the extra ``boomer``."""
+        """Fit the rules; the library comes with the extra ``boomer``."""
         with naming_extras():
             from mlrl.boosting import BoomerClassifier  # pyright: ignore[reportMissingImports]
         share = self.feature_share
@@ -158,7 +162,7 @@ class BoostedRules(ClassifierMixin, BaseEstimator):
             binary_predictor="example-wise" if self.is_joint else "output-wise",
             max_rules=self.num_rules,
             shrinkage=self.shrinkage,
-            # It takes no 0.
+            # The library refuses 0.
             random_state=check_random_state(self.random_state).randint(1, 2**31),
             feature_sampling=None if share is None else sampling,
         ).fit(X, np.asarray(y).astype(np.uint8))
@@ -166,45 +170,45 @@ class BoostedRules(ClassifierMixin, BaseEstimator):
         return self
 
     def predict(self, X):
-        """Labels (instances, labels)."""
+        """Predict labels (instances, labels)."""
         return np.asarray(self.rules_.predict(X)).astype(int)
 
     @available_if(lambda self: not self.is_joint)
     def predict_proba(self, X):
-        """Probabilities of the labels (instances, labels)."""
+        """Return probabilities of the labels (instances, labels)."""
         return np.asarray(self.rules_.predict_proba(X))
 
 
 def independent_svms() -> MultiOutputClassifier:
-    """One linear SVM a label."""
+    """Return one linear SVM per label."""
     return MultiOutputClassifier(AnyClasses(linear_svm()))
 
 
 def independent_logistic_regressions() -> MultiOutputClassifier:
-    """One logistic regression a label."""
+    """Return one logistic regression per label."""
     return MultiOutputClassifier(AnyClasses(LogisticRegression(max_iter=10_000)))
 
 
 def svm_chain() -> ClassifierChain:
-    """Linear SVMs that see the labels before them in the order of the columns, decoded greedily."""
+    """Return a greedy classifier chain of linear SVMs in the order of the columns."""
     return ClassifierChain(AnyClasses(linear_svm()))
 
 
 def kernel_svms() -> MultiOutputClassifier:
-    """One SVM a label, with an RBF kernel."""
+    """Return one SVM per label, with an RBF kernel."""
     return MultiOutputClassifier(AnyClasses(SVC()))
 
 
 def logistic_chain() -> ClassifierChain:
-    """Logistic regressions that see the labels before them in the order of the columns, decoded greedily."""
+    """Return a greedy classifier chain of logistic regressions in the order of the columns."""
     return ClassifierChain(AnyClasses(LogisticRegression(max_iter=10_000)))
 
 
 def forest_chain() -> ClassifierChain:
-    """The same of random forests, of 50 trees each."""
+    """Return a greedy classifier chain of random forests of 50 trees each."""
     return ClassifierChain(AnyClasses(RandomForestClassifier(50, random_state=0)))
 
 
 def boosting_chain() -> ClassifierChain:
-    """The same of gradient boosting, of dense features."""
+    """Return a greedy classifier chain of gradient boosting, for dense features."""
     return ClassifierChain(AnyClasses(HistGradientBoostingClassifier(random_state=0)))

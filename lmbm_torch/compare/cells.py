@@ -1,7 +1,7 @@
-"""Tables whose cells are computed one by one and stored, so that an interrupted table can be continued.
+"""Tables of cells, computed one by one and stored: an interrupted table can be continued.
 
-A cell that takes long may be ``resumable``: it keeps its state in a file of its own, and looks by
-:func:`check_time` whether the time for the table has run out.
+A long cell may be ``resumable``: the cell keeps its state in a file and calls :func:`check_time` to learn
+whether the time for the table has run out.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from lmbm_torch.compare.tables import write_csv, write_text
 from lmbm_torch.estimators.common.spreading import packed, spread, unpacked, workers
 
 Result = dict[str, Any]
-"""A cell's result, by name. ``paper_<name>`` is shown beside ``<name>``; ``_<name>``, such as an array for
+"""A cell's result, by name. ``paper_<name>`` is shown next to ``<name>``; ``_<name>``, such as an array for
 a figure, is stored and left out of the tables."""
 Done = dict[tuple[str, str], Result]
 """Results by data set and method."""
 
 
 _deadline = math.inf
-"""Of this process, by the clock of ``time.time``."""
+"""The end of the time of this process, by ``time.time``."""
 
 
 class OutOfTime(Exception):
-    """The time for the table has run out within a cell; its state is stored.
+    """The error of a cell when the time for the table has run out; the state of the cell is stored.
 
     Args:
-        result: what there is so far, or None.
+        result: the preliminary result, or None.
     """
 
     def __init__(self, result: Result | None = None) -> None:
@@ -64,14 +64,14 @@ def check_time(needed: float = 0.0) -> None:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method on one data set.
+    """A method on a data set.
 
     Args:
         data: the set's name.
         method: the row's name.
-        run: computes the result; with ``after`` it is given that cell's.
+        run: computes the result; with ``after`` from the result of another cell.
         after: the method on the same set whose result is needed first.
-        resumable: ``run`` takes ``state``, the file from which it goes on if that exists, and may raise
+        resumable: ``run`` takes ``state``, the file to continue from if the file exists, and may raise
             :class:`OutOfTime`.
     """
 
@@ -93,7 +93,7 @@ class Cell:
         return folder / "cells" / f"{self._slug}.json"
 
     def state(self, folder: Path) -> Path:
-        """Of a resumable cell, while it is not finished."""
+        """Return the file of a resumable cell that is not finished."""
         return folder / "states" / f"{self._slug}.pt"
 
     @property
@@ -108,20 +108,20 @@ def compute(
     processes: int = 1,
     time_limit: float | None = None,
 ) -> list[Result]:
-    """Every cell's result, in order; those that ``folder`` holds already are read, not computed.
+    """Compute every cell's result, in order; results in ``folder`` are read, not computed.
 
-    Several processes share the cores and take the cells in order, each as soon as the cell that it needs has
-    been computed. Where joblib has an active backend, such as a Dask cluster, and ``processes`` is one, that
-    backend's workers compute them, first those that need no other; resumable ones, whose states are files of
-    this machine, stay here.
+    Several processes share the cores and take the cells in order, each cell as soon as the needed cell has
+    been computed. If joblib has an active backend, such as a Dask cluster, and ``processes`` is one, the
+    workers of the backend compute the cells, independent cells first. Resumable cells, with states in local
+    files, stay on the local computer.
 
     Args:
-        time_limit: seconds after which no cell is begun, and resumable ones end with what they have so far:
-            ``unfinished`` in the result. Cells that have nothing are left out.
+        time_limit: seconds after which no cell is begun, and resumable cells end with preliminary results,
+            ``unfinished`` in the result. Cells without a result are left out.
 
     Raises:
         ValueError: ``processes`` below one, a negative ``time_limit``.
-        Exception: that of the first cell that failed; if it is resumable, once all others have been computed.
+        Exception: the error of the first failed cell; of a resumable cell, once all other cells are computed.
     """
     check_count("processes", processes)
     deadline = math.inf
@@ -143,9 +143,9 @@ def compute(
 
 
 class CellProgress:
-    """The cells that are being computed, each with its time, and how many of all are done.
+    """The progress of the cells: each running cell with its time, and the number of finished cells.
 
-    On a terminal these are lines that move; elsewhere, such as in a log, there is one line for each cell.
+    A terminal shows moving lines; a log gets one line for each cell.
 
     Args:
         total: number of cells.
@@ -157,11 +157,11 @@ class CellProgress:
         self.overall = bars.add_task(self._counted())
 
     def begin(self, cell: Cell) -> None:
-        """A cell has been taken up."""
+        """Show that a cell has begun."""
         self.tasks[cell.key] = self.bars.add_task(cell.title), time.monotonic()
 
     def end(self, cell: Cell) -> None:
-        """A cell is done."""
+        """Show that a cell is done."""
         task, started = self.tasks.pop(cell.key)
         self.bars.remove_task(task)
         self.done += 1
@@ -176,7 +176,7 @@ class CellProgress:
 
 
 class _Work:
-    """The cells of a table: which is next, and what has become of the others."""
+    """The cells of a table: the next cell, and the results and failures so far."""
 
     def __init__(self, cells: Sequence[Cell], folder: Path, progress: CellProgress, deadline: float) -> None:
         self.cells, self.folder, self.progress, self.deadline = cells, folder, progress, deadline
@@ -186,7 +186,7 @@ class _Work:
         self.failures: list[Exception] = []
 
     def next(self) -> Cell | None:
-        """The first cell that can be begun now; what needs no computation is taken at once."""
+        """Return the first cell that can begin now; stored results are taken at once."""
         for cell in [*self.waiting]:
             if cell.after is not None and (cell.data, cell.after) not in self.done:
                 continue
@@ -201,7 +201,7 @@ class _Work:
         return None
 
     def ready(self) -> list[Cell]:
-        """All that can be begun now by other machines; what needs no computation is taken at once."""
+        """Return all cells that can begin on other computers now; stored results are taken at once."""
         waiting, begun = [*self.waiting], []
         self.waiting = [cell for cell in waiting if not cell.resumable]
         while cell := self.next():
@@ -213,7 +213,7 @@ class _Work:
         return () if cell.after is None else (self.done[cell.data, cell.after],)
 
     def take(self, cell: Cell, result: Callable[[], Result]) -> None:
-        """Take over a cell's result, its part of one, or its failure, which leaves the others alone."""
+        """Store a cell's result, partial result or failure; the remaining cells go on."""
         try:
             self.done[cell.key] = result()
         except OutOfTime as stopped:
@@ -227,7 +227,7 @@ class _Work:
         self.progress.end(cell)
 
     def results(self) -> list[Result]:
-        """In the order of the cells."""
+        """Return the results in the order of the cells."""
         if self.failures:
             raise self.failures[0]
         found = self.done | self.unfinished
@@ -236,7 +236,7 @@ class _Work:
 
 def _side_by_side(work: _Work, processes: int) -> None:
     running: dict[Future[Result], Cell] = {}
-    # What a failure has left behind in a process, as on a device, is not to meet the next long cell.
+    # A new process for the next long cell: a failure may leave memory behind, as on a GPU.
     tasks = 1 if any(cell.resumable for cell in work.cells) else None
     context, given = get_context("spawn"), (processes, work.deadline)
     with ProcessPoolExecutor(processes, context, _begin, given, max_tasks_per_child=tasks) as pool:
@@ -250,7 +250,7 @@ def _side_by_side(work: _Work, processes: int) -> None:
 
 
 def _spread_out(work: _Work) -> None:
-    """Have the cells that are not resumable computed by the workers of joblib's active backend, if any."""
+    """Compute the cells that are not resumable by the workers of joblib's active backend, if any."""
     if workers() == 1:
         return
     cells = [cell for cell in work.waiting if not cell.resumable]
@@ -264,13 +264,13 @@ def _spread_out(work: _Work) -> None:
 
 
 def _computed(arrays: Sequence[np.ndarray], call: tuple[bytes, float, tuple[Result, ...]]) -> Result | None:
-    """A cell's result, computed by a worker; None if the time was over before."""
+    """Return a cell's result, computed by a worker; None if the time was over before."""
     cell, deadline, needed = call
     return None if time.time() >= deadline else unpacked(cell, arrays).run(*needed)
 
 
 def _received(cell: Cell, folder: Path, results: Iterator[Result | None]) -> Result:
-    """The next result, stored: workers may have other disks."""
+    """Store and return the next result: workers may have other disks."""
     if (found := next(results)) is None:
         raise OutOfTime
     return _stored(cell, folder, found)
@@ -283,13 +283,13 @@ def _stored(cell: Cell, folder: Path, found: Result) -> Result:
 
 
 def _result(cell: Cell, folder: Path, *needed: Result) -> Result:
-    """The result of a cell, read if it is stored, else computed and stored."""
+    """Return the result of a cell, read if stored, else computed and stored."""
     file, state = cell.file(folder), cell.state(folder)
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     result = _stored(cell, folder, cell.run(*needed, **({"state": state} if cell.resumable else {})))
     state.unlink(missing_ok=True)
-    # A trainer and its module refer to each other, and keep their data until then.
+    # A trainer and its module refer to each other and keep their data until collected.
     gc.collect()
     return result
 
@@ -299,17 +299,17 @@ def _named(cell: Cell) -> Result:
 
 
 def _begin(processes: int, deadline: float) -> None:
-    """Take a share of the cores, and end when the parent process does, even if that is killed."""
+    """Take a share of the cores, and end with the parent process, even if the parent is killed."""
     share = max(1, torch.get_num_threads() // processes)
     torch.set_num_threads(share)
-    # Its threads wait without sleep, on cores that the others need.
+    # The threads wait without sleep, on cores that other processes need.
     threadpool_limits(share, user_api="blas")
     _set_deadline(deadline)
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _set_deadline(deadline: float) -> None:
-    global _deadline  # one for each process, whichever cell it computes
+    global _deadline  # one for each process, for all cells
     _deadline = deadline
 
 
@@ -323,7 +323,7 @@ def _end_with_parent() -> None:
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path, note: str = "") -> str:
     """Write ``table.csv``, all values, and ``table.md``, ``columns`` (key to heading); return the latter.
 
-    A column that no result on a data set has is left out there; ``note`` stands above its tables.
+    A column without a result on a data set is left out for the set; ``note`` stands above the tables.
     """
     write_csv(folder / "table.csv", results)
     lines = [note, ""] if note else []
@@ -342,7 +342,7 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
 
 
 def print_tables(results: Sequence[Result], columns: Mapping[str, str], console: Console) -> None:
-    """Print what :func:`write_tables` writes to ``table.md``; columns that have no room stand below."""
+    """Print ``table.md`` of :func:`write_tables`; columns without room stand below."""
     for data in dict.fromkeys(result["data"] for result in results):
         rows = [result for result in results if result["data"] == data]
         methods = [str(row["method"]) for row in rows]
@@ -363,7 +363,7 @@ def print_tables(results: Sequence[Result], columns: Mapping[str, str], console:
 
 
 def _groups_that_fit(widths: Mapping[str, int], room: int) -> list[list[str]]:
-    """Columns in groups that fit into so many characters; one that fits nowhere has its own."""
+    """Return columns in groups of at most ``room`` characters; a wider column forms a group."""
     groups: list[list[str]] = []
     left = 0
     for key, width in widths.items():

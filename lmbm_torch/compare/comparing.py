@@ -25,14 +25,14 @@ def compare(
     folder: Path,
     console: Console,
 ) -> list[Result]:
-    """Try all methods, print and write the table and the figure; the rows of the table.
+    """Try all methods, print and write the table and the figure, and return the rows of the table.
 
-    Instances with missing labels are left out, of training as of measuring, since the baselines take none;
-    how many is said below the table.
+    Instances with missing labels are left out of training and test, since the baselines cannot use missing
+    labels; the note of the table says the number.
 
     Raises:
-        ValueError: what :func:`lmbm_torch.compare.trials.cells` refuses; a reference that is not
-            compared; a folder that holds trials of other settings.
+        ValueError: arguments that :func:`lmbm_torch.compare.trials.cells` refuses; an unknown reference; a
+            folder with trials of other settings.
     """
     if reference not in methods:
         raise ValueError(f"reference: expected one of the methods {methods}, got {reference!r}")

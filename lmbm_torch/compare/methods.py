@@ -1,4 +1,4 @@
-"""The methods compared, every family of the library and the peers, each with its settings to choose from."""
+"""The compared methods, families of the library and usual classifiers, with the searched settings."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ MEMBERS = 10
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model with choices.
+    """A model with searched parameters.
 
     Args:
-        model: with everything that is not chosen.
+        model: with all other parameters.
         space: parameter → values, or a distribution, to draw from.
-        is_scaled: whether the scaling of the features is chosen, too.
-        takes_sparse: whether it learns from CSR features.
-        library: the module of others that it needs beyond what all comparisons do; None for none.
+        is_scaled: whether the scaling of the features is searched, too.
+        takes_sparse: whether the model learns from CSR features.
+        library: the module of an optional library; None for none.
     """
 
     model: BaseEstimator
@@ -70,11 +70,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several of a tuned model, at the choices made for it.
+    """Several copies of a tuned model, with the parameters chosen for the single model.
 
     Args:
         base: the tuned method's name.
-        gather: its model → the ensemble.
+        gather: model → ensemble.
     """
 
     base: str
@@ -82,7 +82,7 @@ class Ensemble:
 
 
 def _chains(base: str) -> Ensemble:
-    """Chains in random orders, which vote."""
+    """Return a vote of chains in random orders."""
     return Ensemble(base, lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0))
 
 
@@ -131,7 +131,7 @@ METHODS: dict[str, Tuned | Ensemble] = {
     "BOOMER": Tuned(
         BoostedRules(random_state=0), RULES | {"num_rules": [100, 300, 1000]}, is_scaled=False, library="mlrl"
     ),
-    # Four to ten times as long for each rule.
+    # A rule takes four to ten times as long.
     "BOOMER, label vectors": Tuned(
         BoostedRules(is_joint=True, num_rules=300, random_state=0),
         RULES | {"num_rules": [100, 300]},
@@ -162,29 +162,29 @@ def num_settings(space: Mapping[str, Any], most: int) -> int:
 
 
 def tuned(name: str) -> Tuned:
-    """A method, or the one that an ensemble gathers."""
+    """Return a tuned method, or the base of an ensemble."""
     method = METHODS[name]
     return tuned(method.base) if isinstance(method, Ensemble) else method
 
 
 def is_installed(name: str) -> bool:
-    """Whether the library that a method needs is there."""
+    """Return whether the optional library of a method is installed."""
     library = tuned(name).library
     return library is None or find_spec(library) is not None
 
 
 def takes(name: str, features: Any) -> bool:
-    """Whether a method learns from features of this form, dense or sparse."""
+    """Return whether a method learns from dense or sparse features such as ``features``."""
     return tuned(name).takes_sparse or not issparse(features)
 
 
 def scalings(features: Any) -> dict[str, BaseEstimator]:
-    """The scalings to choose from, by name; those for sparse features keep them sparse."""
+    """Return the scalings to choose from, by name; scalings of sparse features keep zeros."""
     if issparse(features):
         return {"unit rows": Normalizer(), "largest 1": MaxAbsScaler()}
     return {"unit rows": Normalizer(), "[0, 1]": MinMaxScaler(clip=True), "unit variance": StandardScaler()}
 
 
 def unscaled() -> BaseEstimator:
-    """The features as they are."""
+    """Return a transformer that keeps the features."""
     return FunctionTransformer(accept_sparse=True)

@@ -1,4 +1,4 @@
-"""Paired tests over resampled splits, whose training parts overlap."""
+"""Paired tests over resampled splits with overlapping training sets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from lmbm_torch.checks import check_positive, check_shape
 
 
 def standard_error(values: np.ndarray, test_per_train: float) -> float:
-    """Of the mean over splits: s √(1/k + n_test / n_train).
+    """Return the standard error of the mean over splits: s √(1/k + n_test / n_train).
 
-    The second term is what Nadeau and Bengio, "Inference for the generalization error" (2003), section 3.3,
-    add since the splits share instances.
+    The second term is due to Nadeau and Bengio, "Inference for the generalization error" (2003), section
+    3.3, since the splits share instances.
 
     Args:
-        values: ``(splits,)``, one or more.
+        values: ``(splits,)``, two or more.
         test_per_train: n_test / n_train.
 
     Raises:
@@ -23,21 +23,21 @@ def standard_error(values: np.ndarray, test_per_train: float) -> float:
     """
     check_positive("test_per_train", test_per_train)
     if len(values) < 2:
-        raise ValueError(f"values: expected those of at least 2 splits, got {len(values)}")
+        raise ValueError(f"values: expected values of at least 2 splits, got {len(values)}")
     return float(np.std(values, ddof=1) * np.sqrt(1 / len(values) + test_per_train))
 
 
 def interval(values: np.ndarray, test_per_train: float, level: float = 0.95) -> tuple[float, float]:
-    """The confidence interval of the mean over splits, by :func:`standard_error`."""
+    """Return the confidence interval of the mean over splits, by :func:`standard_error`."""
     reach = stats.t.ppf((1 + level) / 2, len(values) - 1) * standard_error(values, test_per_train)
     return float(np.mean(values) - reach), float(np.mean(values) + reach)
 
 
 def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: float) -> float:
-    """The two-sided p-value of equal means, by the corrected resampled t-test of the same paper.
+    """Return the two-sided p-value of equal means, by the corrected resampled t-test of the same paper.
 
     Args:
-        first, second: ``(splits,)``, of two methods on the same splits; 1 where they are equal throughout.
+        first, second: ``(splits,)``, of two methods on the same splits; p is 1 for equal values.
 
     Raises:
         ValueError: the errors of :func:`standard_error`, or different numbers of splits.
@@ -51,7 +51,7 @@ def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: floa
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """Holm's step-down adjustment (1979): below α, a value is significant among all at once.
+    """Return p-values adjusted by Holm's step-down method (1979) for all tests at once.
 
     Args:
         p_values: ``(tests,)``.

@@ -1,4 +1,4 @@
-"""Files of tables: written whole or not at all, and marked once a table is finished."""
+"""Files of tables: written completely or not at all, and marked when a table is finished."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ KEPT = (".csv", ".md", ".png")
 
 
 def write_text(path: Path, text: str) -> None:
-    """A file of UTF-8, in a folder that is made if needed."""
+    """Write a file of UTF-8, in a folder that is made if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_text(path) as stream:
         stream.write(text)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV file with every column that any row has, except for those whose names begin with ``_``."""
+    """Write a CSV file with every column of any row, except for names with a leading ``_``."""
     columns = list(dict.fromkeys(name for row in rows for name in row if not name.startswith("_")))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
@@ -36,7 +36,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def table(folder: Path, name: str) -> Iterator[Path]:
-    """The folder of a table, marked as finished when the block ends without an exception.
+    """Give the folder of a table, marked as finished when the block ends without an exception.
 
     The mark lists the CSV, Markdown and PNG files that the block has written, ``table.*`` and others, for
     ``make keep``, and the training recipe (:func:`recipe_used`).
@@ -55,7 +55,7 @@ def table(folder: Path, name: str) -> Iterator[Path]:
 
 
 def recipe_used() -> dict[str, Any] | None:
-    """Return the constants of the training recipe, by name; None if nothing in the process has read them."""
+    """Return the constants of the training recipe by name; None if the recipe is not imported."""
     recipe = sys.modules.get("lmbm_torch.fitting.recipe")
     if recipe is None:
         return None
@@ -64,6 +64,6 @@ def recipe_used() -> dict[str, Any] | None:
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:
-    """When each file that may be kept was written."""
+    """Return the time of writing of each file that may be kept."""
     states = {file.name: file.stat() for file in folder.iterdir() if file.suffix in KEPT}
     return {name: (state.st_mtime_ns, state.st_ino) for name, state in states.items()}

@@ -1,4 +1,4 @@
-"""A trial is one method on one split of a set; what is left of several is a row of the table."""
+"""Trials, each a method on a split of a data set, and the rows of a table that summarise trials."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import clone
 from sklearn.model_selection import KFold, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.checks import check_count, check_labels
 from lmbm_torch.compare.cells import Cell, Result
-from lmbm_torch.compare.evaluation import measure, part
 from lmbm_torch.compare.methods import (
     METHODS,
     Ensemble,
@@ -31,6 +31,7 @@ from lmbm_torch.compare.significance import corrected_t_test, holm, interval
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.extras import EXTRAS
+from lmbm_torch.metrics import multilabel_metrics
 
 MEASURES = {
     "exact_match": "exact match",
@@ -44,14 +45,14 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class Settings:
-    """How the methods are compared.
+    """The settings of a comparison.
 
     Args:
-        splits: how many; each draws its test part anew, stratified by label set.
-        test_fraction: the test parts' share of all instances.
-        budget: how many settings of each method are tried, drawn anew for each split.
-        folds: of the cross-validation on the training part that chooses among them, by exact match.
-        seed: of the first split, its draws and its folds; the next ones count on.
+        splits: number of splits; each split draws a test set, stratified by label set.
+        test_fraction: the share of test instances.
+        budget: number of settings tried for each method, drawn anew for each split.
+        folds: of the cross-validation on the training set that chooses among the settings, by exact match.
+        seed: of the first split, its draws and folds; the next splits count on.
 
     Raises:
         ValueError: fewer than two splits or folds, no budget.
@@ -70,7 +71,7 @@ class Settings:
                 raise ValueError(f"{name}: expected at least 2, got {getattr(self, name)}")
 
     def protocol(self) -> str:
-        """The protocol, for a reader of the table."""
+        """Return the protocol, for a reader of the table."""
         return (
             f"Mean ± standard deviation over {self.splits} splits, {self.test_fraction:.0%} of the instances "
             f"in the test part. {self.budget} settings of each method are tried by {self.folds}-fold "
@@ -79,18 +80,16 @@ class Settings:
 
 
 def completely_labelled(data: MultilabelData) -> MultilabelData:
-    """The instances all of whose labels are known, as one training part.
+    """Return the completely labelled instances as one training set.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no instance is completely labelled.
     """
     known = ~np.isnan(data.labels).any(1)
     if known.all():
         return data
     if not known.any():
-        raise ValueError(
-            f"data.labels: expected instances all of whose labels are known, got none in {known.size}"
-        )
+        raise ValueError(f"data.labels: expected completely labelled instances, got none in {known.size}")
     rows = np.arange(int(known.sum()))
     features, labels = data.features[known], data.labels[known]
     none = rows[:0]
@@ -98,11 +97,11 @@ def completely_labelled(data: MultilabelData) -> MultilabelData:
 
 
 def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> Iterator[Cell]:
-    """One cell for each split and method; an ensemble's comes after its base's.
+    """Yield a cell for each split and method; the cell of an ensemble comes after the cell of the base.
 
     Raises:
-        ValueError: a method that there is none of, whose library is missing or that takes no features like
-            these, an ensemble without its base in front, or missing labels.
+        ValueError: an unknown method, a method whose library is missing or that cannot use the features, an
+            ensemble without the base in front, or missing labels.
     """
     check_labels("data.labels", data.labels)
     for place, name in enumerate(methods):
@@ -115,7 +114,7 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
                 f'methods: expected installed ones, got {name!r}; pip install "lmbm-torch[{extra}]" brings it'
             )
         if not takes(name, data.features):
-            raise ValueError(f"methods: expected some that take sparse features, got {name!r}")
+            raise ValueError(f"methods: expected methods for sparse features, got {name!r}")
         if isinstance(method, Ensemble) and method.base not in methods[:place]:
             raise ValueError(f"methods: expected {method.base!r} in front of {name!r}")
     for number in range(settings.splits):
@@ -131,7 +130,7 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
 
 
 def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int) -> Result:
-    """Choose on the training part, fit to all of it, measure on the test part."""
+    """Choose parameters on the training set, fit to all of the training set, and measure on the test set."""
     X, Y = part(data, data.train)
     offered = _offered(method, X)
     pipeline = Pipeline([("scaling", "passthrough"), ("model", clone(method.model))])
@@ -158,12 +157,12 @@ def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int
 
 
 def _offered(method: Tuned, X: Any) -> dict[str, Any]:
-    """The scalings that the method chooses from, by name."""
+    """Return the scalings that the method chooses from, by name."""
     return scalings(X) if method.is_scaled else {"none": unscaled()}
 
 
 def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result:
-    """Fit to the training part with the base's choices, measure on the test part."""
+    """Fit to the training set with the base's parameters, and measure on the test set."""
     of_base = tuned(method.base)
     model: Any = clone(of_base.model)
     member = model.set_params(**base["_parameters"])
@@ -173,10 +172,10 @@ def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result
 
 
 def measured(pipeline: Pipeline, data: MultilabelData) -> Result:
-    """Every measure and processor time of a pipeline that is fitted here; other work does not count in it.
+    """Measure a pipeline that is fitted here, with CPU times.
 
-    ``proven`` is the share of test instances whose labelling is certified to be the best under the model, of
-    models that say so.
+    ``proven`` is the share of test instances with a labelling certified optimal under the model, for models
+    with certificates.
     """
     X, Y = part(data, data.train)
     started = time.process_time()
@@ -199,13 +198,13 @@ def measured(pipeline: Pipeline, data: MultilabelData) -> Result:
 
 
 def summary(trials: Sequence[Result], reference: str, settings: Settings) -> list[Result]:
-    """A row for each method: each measure's mean, deviation and interval over the splits, and the settings.
+    """Return a row for each method: mean, deviation and interval of each measure, and the settings.
 
-    ``p_<measure>`` is that of the corrected t-test against the reference, adjusted by Holm's method for all
-    methods; keys with an underscore in front hold the two as a reader wants to see them.
+    ``p_<measure>`` is the p-value of the corrected t-test against the reference, adjusted by Holm's method
+    for all methods; keys with a leading underscore hold mean and deviation as text.
 
     Raises:
-        ValueError: the reference is none of the methods.
+        ValueError: the reference is no compared method.
     """
     methods = list(dict.fromkeys(str(trial["name"]) for trial in trials))
     if reference not in methods:
@@ -229,7 +228,7 @@ def summary(trials: Sequence[Result], reference: str, settings: Settings) -> lis
 
 
 def columns(reference: str) -> dict[str, str]:
-    """The table's columns, key to heading."""
+    """Return the table's columns, key to heading."""
     return {
         **{f"_{key}": heading for key, heading in MEASURES.items()},
         "p_exact_match": f"p of exact match, against {reference}",
@@ -239,12 +238,12 @@ def columns(reference: str) -> dict[str, str]:
 
 
 def intervals(rows: Sequence[Result], key: str) -> dict[str, tuple[float, float, float]]:
-    """Method → mean of a measure and both ends of its interval."""
+    """Return method → mean of a measure and both ends of the interval."""
     return {str(row["method"]): (row[key], row[f"{key}_low"], row[f"{key}_high"]) for row in rows}
 
 
 def significant(rows: Sequence[Result], key: str) -> set[str]:
-    """The methods that differ from the reference in a measure."""
+    """Return the methods with a significant difference from the reference in a measure."""
     p_values: Mapping[str, float | None] = {str(row["method"]): row[f"p_{key}"] for row in rows}
     return {name for name, p in p_values.items() if p is not None and p < SIGNIFICANT}
 
@@ -269,3 +268,22 @@ def _trial(method: str, split: int) -> str:
 
 def _named(name: str, run: Any, *earlier: Result) -> Result:
     return {"name": name, **run(*earlier)}
+
+
+def part(data: MultilabelData, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return features in float64 and labels as integers."""
+    return data.features[rows].astype(np.float64), data.labels[rows].astype(int)
+
+
+def scores(predicted: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> dict[str, float]:
+    """Return the named metrics of predicted labels."""
+    metrics = multilabel_metrics(labels.shape[1])
+    metrics.update(torch.from_numpy(np.asarray(predicted, int)), torch.from_numpy(labels))
+    values = metrics.compute()
+    return {name: float(values[name]) for name in names}
+
+
+def measure(model, data: MultilabelData, names: Sequence[str]) -> dict[str, float]:
+    """Return the named metrics of a fitted model on the test set."""
+    X, Y = part(data, data.test)
+    return scores(model.predict(X), Y, names)

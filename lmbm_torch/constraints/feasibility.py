@@ -1,4 +1,4 @@
-"""Labellings that linear rules allow, and rules that allow none: integer programmes, solved by HiGHS."""
+"""Labellings that satisfy linear rules, and contradictory rules: integer programmes, solved by HiGHS."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lmbm_torch.extras import naming_extras
 
 __all__ = ["completion", "contradiction"]
 
-# HiGHS meets rules up to its own tolerance, far below the difference that a label makes.
+# The tolerance of HiGHS is far below the effect of a label.
 HALF = 0.5
 
 
 def completion(
     matrix: np.ndarray, bounds: np.ndarray, labels: np.ndarray, known: np.ndarray
 ) -> np.ndarray | None:
-    """The allowed labelling nearest to ``labels`` that agrees with ``known``, or None where there is none.
+    """Return the allowed labelling nearest to ``labels`` that agrees with ``known``, or None if none exists.
 
     Args:
         matrix, bounds: rules Σ_i matrix_ri y_i ≤ bounds_r.
@@ -33,7 +33,7 @@ def completion(
     num_labels = len(labels)
     if num_labels == 0:
         return labels.copy() if (bounds >= 0).all() else None
-    # Annotated as numbers, which arrays of them are.
+    # SciPy annotates arrays of numbers as numbers.
     least: Any = np.where(np.isnan(known), 0, known)
     most: Any = np.where(np.isnan(known), 1, known)
     upper: Any = bounds
@@ -44,21 +44,23 @@ def completion(
     if found.x is None:
         if found.status != 2:
             raise RuntimeError(
-                f"HiGHS: expected a labelling or the proof that there is none: {found.message}"
+                f"HiGHS: expected a labelling or a proof of infeasibility, got {found.message}"
             )
         return None
     return (found.x > HALF).astype(np.float64)
 
 
 def contradiction(matrix: np.ndarray, bounds: np.ndarray, known: np.ndarray) -> list[int]:
-    """Rules that together with ``known`` allow no labelling, though without any one of them they would.
+    """Return a smallest set of rules without a common labelling given ``known``.
+
+    Without any single rule of the set a labelling exists.
 
     Args:
-        matrix, bounds, known: see :func:`completion`; together they allow none.
+        matrix, bounds, known: see :func:`completion`; no labelling satisfies all rules.
     """
     kept = list(range(len(bounds)))
     zeros = np.zeros(len(known))
-    # Halves first, for few of many rules are mostly to blame.
+    # Halves first: a contradiction mostly needs few of many rules.
     size = len(kept) // 2
     while size >= 1:
         start = 0

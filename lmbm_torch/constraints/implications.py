@@ -1,4 +1,4 @@
-"""What pairs of literals imply of each other, by way of others."""
+"""Implied pairs of literals."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 __all__ = ["implied_pairs"]
 
-# A literal: a label, and the value that makes it true.
+# A literal: a label, and the value that makes the literal true.
 Literal = tuple[int, int]
-# Pairs that are listed; of many labels that all imply each other there would be too many.
+# The largest number of listed pairs: many labels that imply each other have too many pairs.
 MOST_PAIRS = 100_000
 
 
 def implied_pairs(matrix: np.ndarray, bounds: np.ndarray) -> list[tuple[Literal, Literal]]:
-    """Literals that cannot both be true, where no single rule of two labels says so: the nearest first.
+    """Return literals that exclude each other by several rules, the pairs with the fewest rules first.
 
     Args:
         matrix, bounds: rules matrix @ y ≤ bounds over y in {0, 1}.
@@ -38,7 +38,7 @@ def _opposite(literal: Literal) -> Literal:
 
 
 def _implications(matrix: np.ndarray, bounds: np.ndarray) -> dict[Literal, set[Literal]]:
-    """What follows from each literal by one rule of two labels."""
+    """Return the consequences of each literal by one rule of two labels."""
     found: dict[Literal, set[Literal]] = {}
     for row in ((matrix != 0).sum(1) == 2).nonzero()[0]:
         labels = matrix[row].nonzero()[0].tolist()
@@ -51,7 +51,7 @@ def _implications(matrix: np.ndarray, bounds: np.ndarray) -> dict[Literal, set[L
 
 
 def _reached(start: Literal, implied: dict[Literal, set[Literal]]) -> dict[Literal, int]:
-    """All that follows from a literal, by the number of rules that it takes."""
+    """Return all consequences of a literal, with the number of rules."""
     steps, ahead = {start: 0}, [start]
     for literal in ahead:
         following: Iterable[Literal] = implied.get(literal, ())

@@ -1,4 +1,4 @@
-"""Rules over the labels of a model, made to be evaluated and propagated in batches."""
+"""Rules over the labels of a model, evaluated and propagated in batches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lmbm_torch.memory import part_bytes
 
 __all__ = ["Constraints"]
 
-# Sums of a rule's weights are right up to this share of their magnitudes.
+# The relative rounding error of a sum of weights.
 ROUND_OFF = 1e-9
-# Numbers, instances times weights, that are worked on at a time.
+# The size of a chunk: instances times weights.
 CHUNK = 2**22
 
 
@@ -27,12 +27,19 @@ class Constraints:
     """Linear rules, Σ_i a_i y_i ≤ b, over labels y in {0, 1}.
 
     Args:
-        rules: each over names or indices of labels, none of them contradictory.
+        rules: each over names or indices of labels; a labelling must satisfy all rules.
         names: of all labels.
 
     Raises:
-        ValueError: an unknown label; a weight or bound that is not finite; rules that contradict each other,
-            of which a set is named that would be consistent without any one of them.
+        ValueError: an unknown label; a weight or bound that is not finite; contradictory rules. The message
+            names a smallest contradictory set.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch import Constraints
+        >>> rules = Constraints.of("sea -> not urban", ["sea", "urban"])
+        >>> rules.broken(np.array([[1, 1], [1, 0]]))
+        [['sea -> not urban'], []]
     """
 
     rules: tuple[Rule, ...]
@@ -40,10 +47,10 @@ class Constraints:
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
-            raise ValueError("names: expected distinct ones")
+            raise ValueError("names: expected distinct names, got repeated names")
         strange = [name for name in self.names if name.startswith(NOT)]
         if strange:
-            raise ValueError(f"names: expected none that begins with {NOT!r}, got {strange[0]!r}")
+            raise ValueError(f"names: expected names that do not begin with {NOT!r}, got {strange[0]!r}")
         for rule in self.rules:
             if not np.isfinite([rule.bound, *rule.weights.values()]).all():
                 raise ValueError(f"constraints: expected finite weights and bounds, got {rule}")
@@ -51,14 +58,14 @@ class Constraints:
 
     @classmethod
     def of(cls, given: Constraints | str | Rule | Iterable[str | Rule], names: Sequence[str]) -> Constraints:
-        """Rules given as text, as objects, or both, over labels of these names.
+        """Return the rules of texts, objects, or both, over labels of the given names.
 
         Raises:
-            ValueError: text that is no rule; see the class.
+            ValueError: a text that is no rule; see the class.
         """
         if isinstance(given, Constraints):
             if given.names != tuple(names):
-                raise ValueError("constraints: expected those of the same labels, got others")
+                raise ValueError("constraints: expected constraints of the same labels, got other labels")
             return given
         several = [given] if isinstance(given, str | Rule) else given
         rules: list[Rule] = []
@@ -71,7 +78,7 @@ class Constraints:
         return len(self.names)
 
     def violated(self, labels: np.ndarray) -> np.ndarray:
-        """Which rules each labelling breaks, (instances, rules), for labels (instances, labels) of {0, 1}."""
+        """Return the broken rules (instances, rules) of labels (instances, labels) of {0, 1}."""
         self._check_width("labels", labels)
         if not self._starts.size:
             return np.zeros((len(labels), 0), bool)
@@ -79,22 +86,22 @@ class Constraints:
         return sums > self._bounds + self._slack
 
     def involved(self, rules: np.ndarray) -> np.ndarray:
-        """How many of the chosen rules, (rules,) of bool, each label is part of, (labels,)."""
+        """Count the chosen rules, (rules,) of bool, of each label, (labels,)."""
         return np.bincount(self._columns[rules[self._rows]], minlength=self.num_labels)
 
     def broken(self, labels: np.ndarray) -> list[list[str]]:
-        """The texts of the rules that each labelling breaks."""
+        """Return the texts of the broken rules of each labelling."""
         return [[self.texts[rule] for rule in row.nonzero()[0]] for row in self.violated(labels)]
 
     def propagate(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The consequences of the known labels, rule by rule until nothing more follows.
+        """Return the consequences of the known labels, rule by rule until nothing more follows.
 
         Args:
             known: (instances, labels) of {0, 1, NaN}, NaN for a free label.
 
         Returns:
-            The same with labels that cannot be otherwise filled in, and (instances,) of bool: whether no rule
-            is broken already. Where that is false the labels mean nothing; where it is true an allowed
+            The labels with implied labels filled in, and (instances,) of bool: whether no rule is broken so
+            far. The labels of instances with a broken rule are meaningless. Without a broken rule an allowed
             labelling may still not exist.
         """
         self._check_width("known", known)
@@ -108,14 +115,14 @@ class Constraints:
         return np.concatenate(labels), np.concatenate(consistent)
 
     def nearest(self, labels: np.ndarray, known: np.ndarray) -> np.ndarray | None:
-        """The allowed labelling that agrees with ``known`` and differs from ``labels`` in the fewest labels.
+        """Return the allowed labelling that agrees with ``known`` and differs least from ``labels``.
 
         Args:
             labels: (labels,) of {0, 1}.
             known: (labels,) of {0, 1, NaN}.
 
         Returns:
-            (labels,), or None where there is none.
+            (labels,), or None if no allowed labelling exists.
 
         Raises:
             ImportError: SciPy is missing.
@@ -123,14 +130,14 @@ class Constraints:
         return completion(self.matrix, self._bounds, labels, known)
 
     def leaves_any(self, known: np.ndarray) -> bool:
-        """Whether an allowed labelling agrees with known labels (labels,) of {0, 1, NaN}."""
+        """Return whether an allowed labelling agrees with known labels (labels,) of {0, 1, NaN}."""
         return self.nearest(np.zeros(self.num_labels), known) is not None
 
     def check(self, known: np.ndarray, where: str = "constraints") -> None:
-        """Refuse known labels (labels,) that no allowed labelling agrees with.
+        """Raise ValueError if no allowed labelling agrees with known labels (labels,).
 
         Raises:
-            ValueError: naming the argument ``where`` and a smallest set of rules that contradict each other.
+            ValueError: the message names the argument ``where`` and a smallest contradictory set of rules.
         """
         if self.leaves_any(known):
             return
@@ -144,18 +151,18 @@ class Constraints:
 
     @property
     def bounds(self) -> np.ndarray:
-        """The largest allowed ``matrix @ labels``, up to round-off, (inequalities,)."""
+        """Return the largest allowed ``matrix @ labels``, up to round-off, (inequalities,)."""
         return self._bounds + self._slack
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        """The weights, (inequalities, labels)."""
+        """Return the weights, (inequalities, labels)."""
         matrix = np.zeros((len(self._starts), self.num_labels))
         matrix[self._rows, self._columns] = self._weights
         return matrix
 
     def _check_width(self, name: str, rows: np.ndarray) -> None:
-        """Refuse other rows than of all labels; there may be none."""
+        """Raise ValueError for rows of another number of labels; the number of rows may be 0."""
         if rows.ndim != 2 or rows.shape[1] != self.num_labels:
             raise ValueError(f"{name}: expected shape (instances, {self.num_labels}), got {rows.shape}")
 
@@ -167,7 +174,7 @@ class Constraints:
             free = np.isnan(values)
             sums = np.add.reduceat(np.where(free, least, self._weights * values), self._starts, axis=1)
             room = self._bounds + self._slack - sums
-            # To take the worse of its values leaves a label's rule no room.
+            # The worse value of the label leaves the rule no slack.
             forced = free & (np.abs(self._weights) > room[:, self._rows]) & (room >= 0)[:, self._rows]
             if not forced.any():
                 return known, np.asarray((room >= 0).all(1))
@@ -176,7 +183,7 @@ class Constraints:
 
     @cached_property
     def _inequalities(self) -> list[tuple[dict[int, float], float, str]]:
-        """Weights by index, bound and text of each inequality that is not always true."""
+        """Return weights by index, bound and text of each inequality that is not always true."""
         places = {name: place for place, name in enumerate(self.names)}
         found = []
         for rule in self.rules:
@@ -186,7 +193,7 @@ class Constraints:
                 weights[place] = weights.get(place, 0.0) + float(weight)
             weights = {place: weight for place, weight in weights.items() if weight}
             if weights or rule.bound < 0:
-                # What is false whatever the labels are takes a label of weight 0, to be a row like others.
+                # A rule without labels that is false gets a label of weight 0, as every row needs a term.
                 found.append((weights or {0: 0.0}, float(rule.bound), rule.text))
         return found
 
@@ -205,7 +212,7 @@ class Constraints:
 
     @cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Inequality, label and weight of each term."""
+        """Return inequality, label and weight of each term."""
         terms = [
             (row, place, weight)
             for row, (weights, _, _) in enumerate(self._inequalities)
@@ -228,7 +235,7 @@ class Constraints:
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """The first term of each inequality."""
+        """Return the first term of each inequality."""
         return np.searchsorted(self._rows, np.arange(len(self._inequalities)))
 
     @cached_property
@@ -237,12 +244,12 @@ class Constraints:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Each inequality's rule, as its reader knows it."""
+        """Return the text of each inequality's rule."""
         return [text for _, _, text in self._inequalities]
 
     @cached_property
     def _slack(self) -> np.ndarray:
-        """Round-off of each inequality's sum."""
+        """Return the round-off of each inequality's sum."""
         sizes = np.abs(self._bounds)
         if self._starts.size:
             sizes = sizes + np.add.reduceat(np.abs(self._weights), self._starts)

@@ -1,6 +1,6 @@
 """Rules over labels, each one or more linear inequalities.
 
-A literal is a label, by its name or its index, or "not " before a name: the label is absent.
+A literal is a label by name or index, or "not " before a name: the label is absent.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ NOT = "not "
 
 @dataclass(frozen=True)
 class Rule:
-    """Σ_i weights_i y_i ≤ bound.
+    """The linear inequality Σ_i weights_i y_i ≤ bound.
 
     Args:
         weights: label → a_i.
         bound: b.
-        text: the rule as its reader knows it.
+        text: the rule as the user wrote the rule.
+
+    Examples:
+        >>> from lmbm_torch.constraints import Rule
+        >>> Rule({"a": 1.0, "b": 1.0}, bound=1.0, text="at_most_one(a, b)").bound
+        1.0
     """
 
     weights: Mapping[Label, float]
@@ -30,13 +35,19 @@ class Rule:
 
 
 def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
-    """At most ``count`` of the literals are true, where all of ``when`` are."""
+    """Return the rule: at most ``count`` of the literals are true if all of ``when`` are true.
+
+    Examples:
+        >>> from lmbm_torch.constraints import at_most
+        >>> [rule.text for rule in at_most(1, ["a", "b"])]
+        ['at_most(1, a, b)']
+    """
     if count < 0:
         raise ValueError(f"count: expected 0 or more, got {count}")
     if count >= len(literals):
         return ()
     weights, constant = _sum(literals, 1.0)
-    # Enough room for all literals where one of the conditions is not met.
+    # Enough slack for all literals if a condition does not hold.
     room = len(literals) - count
     conditions, below = _sum(when, float(room))
     weights = _added(weights, conditions)
@@ -45,7 +56,13 @@ def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()
 
 
 def at_least(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
-    """At least ``count`` of the literals are true, where all of ``when`` are."""
+    """Return the rule: at least ``count`` of the literals are true if all of ``when`` are true.
+
+    Examples:
+        >>> from lmbm_torch.constraints import at_least
+        >>> [rule.text for rule in at_least(1, ["a", "not b"])]
+        ['at_least(1, a, not b)']
+    """
     text = _text(f"at_least({count}, {_listed(literals)})", when)
     if count > len(literals):
         return (Rule({}, -1.0, text),) if not when else at_most(len(when) - 1, when)
@@ -54,21 +71,39 @@ def at_least(count: int, literals: Sequence[Label], *, when: Sequence[Label] = (
 
 
 def exactly(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
-    """Exactly ``count`` of the literals are true, where all of ``when`` are."""
+    """Return the rules: exactly ``count`` of the literals are true if all of ``when`` are true.
+
+    Examples:
+        >>> from lmbm_torch.constraints import exactly
+        >>> len(exactly(1, ["a", "b", "c"]))
+        2
+    """
     text = _text(f"exactly({count}, {_listed(literals)})", when)
     both = at_most(count, literals, when=when) + at_least(count, literals, when=when)
     return tuple(Rule(rule.weights, rule.bound, text) for rule in both)
 
 
 def implies(all_of: Sequence[Label], any_of: Sequence[Label]) -> tuple[Rule, ...]:
-    """Where all of the first literals are true, one of the second ones is."""
+    """Return the rule: if all of the first literals are true, at least one of the second literals is true.
+
+    Examples:
+        >>> from lmbm_torch.constraints import implies
+        >>> [rule.text for rule in implies(["a"], ["b"])]
+        ['a -> b']
+    """
     text = f"{_listed(all_of, ' and ')} -> {_listed(any_of, ' or ')}"
     rules = at_least(1, [*(opposite(literal) for literal in all_of), *any_of])
     return tuple(Rule(rule.weights, rule.bound, text) for rule in rules)
 
 
 def hierarchy(parents: Mapping[Label, Label | Iterable[Label]]) -> tuple[Rule, ...]:
-    """A label is present only where its parents are: label → its parent, or parents."""
+    """Return the rules: a label is present only with its parents; label → parent or parents.
+
+    Examples:
+        >>> from lmbm_torch.constraints import hierarchy
+        >>> [rule.text for rule in hierarchy({"terrier": "dog"})]
+        ['terrier -> dog']
+    """
     rules: list[Rule] = []
     for child, above in parents.items():
         for parent in [above] if isinstance(above, str | int) else above:
@@ -77,9 +112,14 @@ def hierarchy(parents: Mapping[Label, Label | Iterable[Label]]) -> tuple[Rule, .
 
 
 def parents_by_path(names: Iterable[str], separator: str = "/") -> dict[str, str]:
-    """The parent of each label whose name is a path, such as 01/01/03: the longest path above it that is one.
+    """Return the parent of each label with a path as name, such as 01/01/03: the longest path above.
 
-    Labels without such a path are roots, and left out.
+    Labels without a path above are roots, and left out.
+
+    Examples:
+        >>> from lmbm_torch.constraints import parents_by_path
+        >>> parents_by_path(["01", "01/02", "03"])
+        {'01/02': '01'}
     """
     known, parents = list(names), {}
     all_names = set(known)
@@ -93,14 +133,14 @@ def parents_by_path(names: Iterable[str], separator: str = "/") -> dict[str, str
 
 
 def opposite(literal: Label) -> Label:
-    """The literal that is true where this one is false; of a label given by its index, ~index."""
+    """Return the negated literal; of a label given by index, ~index."""
     if isinstance(literal, int):
         return ~literal
     return literal.removeprefix(NOT) if literal.startswith(NOT) else NOT + literal
 
 
 def _sum(literals: Sequence[Label], weight: float) -> tuple[dict[Label, float], float]:
-    """``weight`` times the number of true literals, as weights of labels and a constant."""
+    """Return ``weight`` times the number of true literals, as weights of labels and a constant."""
     weights, constant = {}, 0.0
     for literal in literals:
         is_negative = literal < 0 if isinstance(literal, int) else literal.startswith(NOT)

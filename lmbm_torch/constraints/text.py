@@ -1,12 +1,12 @@
 """Rules as text.
 
-- ``"urban -> not beach"``, ``"a and b -> c or d"``, ``"a <-> b"``, ``"not (a and b)"``: what must be true;
+- ``"urban -> not beach"``, ``"a and b -> c or d"``, ``"a <-> b"``, ``"not (a and b)"``: formulas;
 - ``"at_most_one(sunrise, noon, sunset)"``, ``"exactly_one(...)"``, ``"at_least(2, a, not b, c)"``, alone or
   behind conditions, ``"day and outdoors -> exactly_one(morning, noon, evening)"``;
 - ``"2 a + b - c <= 1"``, with <=, >= or =, for labels counted as 0 or 1.
 
-Names that hold other characters than letters, digits, ``_``, ``.`` and ``/``, or that are one of the words
-above, stand in quotes: ``"'fall foliage' -> not 'open water'"``.
+Names with other characters than letters, digits, ``_``, ``.`` and ``/``, and names equal to a word above,
+stand in quotes: ``"'fall foliage' -> not 'open water'"``.
 """
 
 from __future__ import annotations
@@ -35,28 +35,33 @@ TOKEN = re.compile(
     r"""|(?P<sign><->|->|<=|>=|==?|[-+*(),]))"""
 )
 
-# Signs of other languages, and what stands for them here.
+# Signs of programming languages, and the signs of rules.
 FOREIGN = re.compile(r"\s*(<=>|==?>|[→⇒↔⇔∧∨¬≤≥!~]|&&?|\|\|?)")
 MEANT = {"<=>": "<->", "↔": "<->", "⇔": "<->", "=>": "->", "==>": "->", "→": "->", "⇒": "->"}
 MEANT |= {"&": "and", "&&": "and", "∧": "and", "|": "or", "||": "or", "∨": "or"}
 MEANT |= {"!": "not", "~": "not", "¬": "not", "≤": "<=", "≥": ">="}
-# What is in quotes, or else from a sign to the end of the line.
+# A quoted text, or a comment from # to the end of the line.
 COMMENT = re.compile(r"""("[^"]*"|'[^']*')|\#.*""")
 
 
 class Token(NamedTuple):
-    """A word of a rule: its kind is name, number, sign, word, count or end."""
+    """A word of a rule, of kind name, number, sign, word, count or end."""
 
     kind: str
     text: str
 
 
 def parse(text: str) -> tuple[Rule, ...]:
-    """The rules that a line of text says.
+    """Return the rules in a line of text.
 
     Raises:
-        ValueError: text that is no rule, and where it stops being one; a formula of more than a thousand
-            clauses, or of hundreds of formulas one in another.
+        ValueError: a text that is no rule, with the place; a formula of more than a thousand clauses, or of
+            hundreds of nested formulas.
+
+    Examples:
+        >>> from lmbm_torch.constraints import parse
+        >>> [rule.text for rule in parse("urban -> not beach")]
+        ['urban -> not beach']
     """
     tokens = _tokens(text)
     if any(token.kind == "sign" and token.text in COMPARISONS for token in tokens):
@@ -68,11 +73,20 @@ def parse(text: str) -> tuple[Rule, ...]:
 
 
 def read(path: str | PathLike) -> tuple[Rule, ...]:
-    """The rules of a text file, one a line; empty lines and what follows ``#`` outside quotes say nothing.
+    """Return the rules of a text file, one rule a line; empty lines and comments after ``#`` are skipped.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line that is no rule, which the message names.
+        FileNotFoundError: the file does not exist.
+        ValueError: a line that is no rule; the message names the line.
+
+    Examples:
+        >>> import pathlib, tempfile
+        >>> from lmbm_torch.constraints import read
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "rules.txt")
+        ...     _ = path.write_text("a -> b  # a comment")
+        ...     print([rule.text for rule in read(path)])
+        ['a -> b']
     """
     rules: list[Rule] = []
     with reading(path, argument="rules") as file:
@@ -110,20 +124,20 @@ def _kind(kind: str, word: str) -> str:
     return "count" if is_count else "word" if word in ("and", "or", "not") else "name"
 
 
-# A formula is the set of its clauses; a clause the set of literals of which one must be true.
+# A formula is a set of clauses; a clause is a set of literals, at least one of which is true.
 Clauses = frozenset[frozenset[str]]
 
 
 @dataclass
 class _Reader:
-    """Reads tokens from left to right."""
+    """A reader of tokens from left to right."""
 
     text: str
     tokens: list[Token]
     place: int = 0
 
     def statement(self) -> tuple[Rule, ...]:
-        """A formula, or a count behind its conditions."""
+        """Read a formula, or a count behind conditions."""
         if self._peek().kind == "count":
             return self._whole(self._count(()))
         arrow = next((place for place in range(1, len(self.tokens) - 1) if self._is_count_after(place)), None)
@@ -139,7 +153,7 @@ class _Reader:
         return self._whole(tuple(rules))
 
     def inequality(self) -> tuple[Rule, ...]:
-        """Terms, a comparison, terms."""
+        """Read terms, a comparison, and terms."""
         left, below = self._terms()
         sign = self._take("sign", COMPARISONS)
         right, above = self._terms()
@@ -158,7 +172,7 @@ class _Reader:
         return self.tokens[arrow] == Token("sign", "->") and self.tokens[arrow + 1].kind == "count"
 
     def _conditions(self, arrow: int) -> list[str]:
-        """Literals, joined by "and", up to an arrow."""
+        """Read literals, joined by "and", up to an arrow."""
         found = [self._literal()]
         while self.place < arrow:
             self._take("word", ("and",))
@@ -190,7 +204,7 @@ class _Reader:
         return self._take("name")
 
     def _equivalence(self) -> tuple[Clauses, Clauses]:
-        """The clauses of a formula and of its opposite."""
+        """Read the clauses of a formula and of the negated formula."""
         holds, fails = self._implication()
         while self._peek() == Token("sign", "<->"):
             self._take("sign")
@@ -238,7 +252,7 @@ class _Reader:
         return frozenset([frozenset([name])]), frozenset([frozenset([NOT + name])])
 
     def _any(self, first: Clauses, second: Clauses) -> Clauses:
-        """The clauses of "first or second", without those that are always true."""
+        """Return the clauses of "first or second", without clauses that are always true."""
         if len(first) * len(second) > MAX_CLAUSES:
             raise ValueError(
                 f"constraints: expected at most {MAX_CLAUSES} clauses, got more in {self.text!r}"
@@ -249,7 +263,7 @@ class _Reader:
         )
 
     def _terms(self) -> tuple[dict[str, float], float]:
-        """Weights of labels, and a constant."""
+        """Read weights of labels, and a constant."""
         weights: dict[str, float] = {}
         constant, sign = 0.0, 1.0
         if self._peek() in (Token("sign", "-"), Token("sign", "+")):

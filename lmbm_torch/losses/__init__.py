@@ -1,4 +1,4 @@
-"""(energy, labels) → one number per example, and the bounds that follow from it."""
+"""Losses, (energy, labels) → one number per example, and bounds that follow from losses."""
 
 from lmbm_torch.losses.bounds import (
     directed_threshold,

@@ -1,7 +1,7 @@
-"""Bounds that a small hinge loss proves: on the log loss and on the share of wrong predictions.
+"""Bounds from a small hinge loss: on the log loss and on the training error.
 
-Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4 and Remark 6, for directed models;
-large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2 and Remark 4.2, for undirected ones.
+Source: lmbm_and_lmsbn_2010, Remark 3, Theorem 4 and Remark 6, for belief networks (SBN);
+large_margin_boltzmann_machines_2009, Lemma 3.1, Theorem 3.2 and Remark 4.2, for Boltzmann machines (BM).
 """
 
 from __future__ import annotations
@@ -21,35 +21,47 @@ from lmbm_torch.shapes import Float
 def log_loss_bound(
     hinge: Float[Tensor, " batch"], num_labels: int | Tensor, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """−log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) for a directed model.
+    """Bound the log loss of a belief network: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}).
 
-    Remark 3, with the constant corrected. It follows label by label from
-    log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}). Tight where every m_i = γ.
+    Remark 3, with the constant corrected. The bound follows label by label from
+    log(1 + e^{−2m}) ≤ 2 [γ − m]_+ + log(1 + e^{−2γ}), and is tight for m_i = γ.
 
     Args:
-        hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.hinge.local_hinge`).
-        num_labels: K, or where labels are missing the number observed in each example.
+        hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
+        num_labels: K, or the number of observed labels of each example if labels are missing.
         margin: γ > 0 of the hinge.
 
     Raises:
         ValueError: a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.losses import log_loss_bound
+        >>> log_loss_bound(torch.zeros(1), num_labels=3)
+        tensor([0.3808])
     """
     check_positive("margin", margin)
     return 2 * hinge + num_labels * math.log1p(math.exp(-2 * margin))
 
 
 def directed_threshold(margin: float = 1.0) -> float:
-    """T, the least hinge loss of a training example that a directed model decodes wrongly: γ.
+    """Return T, the least hinge loss of a training example that a belief network decodes wrongly: γ.
 
     Remark 6: at the first label in the ordering where truth and prediction differ, both have the same local
-    field, so the hinge of one of them is at least γ. The prediction has the least loss of all labellings, so
-    the loss of the truth is at least γ too. The weights play no part, unlike in an undirected model.
+    field, and the hinge of either the truth or the prediction is at least γ. The prediction has the least
+    loss of all labellings, so the loss of the truth is at least γ too. T does not depend on the weights,
+    unlike T of a Boltzmann machine.
 
     Args:
         margin: γ > 0 of the hinge, in training and in decoding.
 
     Raises:
         ValueError: a margin that is not a finite number above 0.
+
+    Examples:
+        >>> from lmbm_torch.losses import directed_threshold
+        >>> directed_threshold(margin=0.5)
+        0.5
     """
     check_positive("margin", margin)
     return margin
@@ -58,20 +70,28 @@ def directed_threshold(margin: float = 1.0) -> float:
 def undirected_log_loss_bound(
     hinge: Float[Tensor, " batch"], energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """−log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R(w) for a Boltzmann machine.
+    """Bound the log loss of a Boltzmann machine: −log P(y) ≤ 2 Σ_i [γ − m_i]_+ + K log(1 + e^{−2γ}) + R.
 
-    R(w) = 4 Σ_c ⌊|c|/2⌋ |w_c|, in place of Theorem 3.2's K log 2 + 4 Σ_c |w_c|, which is none for cliques of
-    four or more labels. Flipping the labels in F changes the score by −2 Σ_{i ∈ F} m_i + 4 Σ_c ⌊k/2⌋ w_c f_c,
-    with f_c the parity of clique c and k = |c ∩ F|; the sum over all F of what the first term allows is
-    Π_i (1 + e^{−2 m_i}). A clique of a single label couples nothing and adds nothing.
+    R(w) = 4 Σ_c ⌊|c|/2⌋ |w_c| replaces Theorem 3.2's K log 2 + 4 Σ_c |w_c|, which is no bound for cliques of
+    four or more labels. Flipping the labels in F changes the score by −2 Σ_{i ∈ F} m_i + 4 Σ_c ⌊k/2⌋ w_c
+    f_c, with f_c the parity of clique c and k = |c ∩ F|; the sum over all F of the first term's exponential
+    is Π_i (1 + e^{−2 m_i}). A clique of a single label couples no labels and adds nothing.
 
     Args:
-        hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.hinge.local_hinge`).
+        hinge: Σ_i [γ − m_i]_+ of each example (:func:`lmbm_torch.losses.local_hinge`).
         energy: the model.
         margin: γ > 0 of the hinge.
 
     Raises:
         ValueError: a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import undirected_log_loss_bound
+        >>> energy = PairwiseEnergy(torch.ones(1, 2), torch.tensor([[0.0, 0.1], [0.1, 0.0]]))
+        >>> undirected_log_loss_bound(torch.zeros(1), energy)
+        tensor([0.6539])
     """
     strength, membership = _couplings(energy)
     penalty = 4 * strength @ (membership.sum(0) // 2)
@@ -81,13 +101,14 @@ def undirected_log_loss_bound(
 def undirected_threshold(
     energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+ of each example: its least loss if it is decoded wrongly.
+    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+, each example's least loss if decoded wrongly.
 
-    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, its maximum over all x; the two are equal where
-    a clique holds only labels. At a label where truth and prediction differ, a clique adds the same value to
-    both margins or opposite values, and a clique of that label alone opposite values, so the hinge of one of
-    them is at least T there. The total loss of the prediction is no more than the truth's, so this holds for
-    exact hinge decoding. T is 0, and vacuous, as soon as a label's couplings exceed the margin.
+    Remark 4.2, with |w_c(x)| for the paper's |w_c| sup |f_c|, its maximum over all x; both are equal for
+    cliques of labels alone. At a label where truth and prediction differ, a clique adds the same value or
+    opposite values to both margins, a clique of the label alone opposite values, so the hinge of the truth
+    or of the prediction is at least T. The total loss of the prediction is at most the loss of the truth,
+    therefore the bound holds for exact hinge decoding. T is 0, and vacuous, as soon as a label's couplings
+    exceed the margin.
 
     Args:
         energy: the model.
@@ -95,6 +116,13 @@ def undirected_threshold(
 
     Raises:
         ValueError: a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import undirected_threshold
+        >>> undirected_threshold(PairwiseEnergy(torch.ones(1, 2), torch.tensor([[0.0, 0.25], [0.25, 0.0]])))
+        tensor([0.7500])
     """
     check_positive("margin", margin)
     strength, membership = _couplings(energy)
@@ -103,15 +131,22 @@ def undirected_threshold(
 
 
 def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, ""]:
-    """T of a batch: :func:`directed_threshold`, or the examples' least :func:`undirected_threshold`.
+    """Return T of a batch: :func:`directed_threshold`, or the least :func:`undirected_threshold`.
 
     Args:
-        energy: a directed model or a Boltzmann machine.
+        energy: a belief network or a Boltzmann machine.
         margin: γ > 0 of the hinge, in training and in decoding.
 
     Raises:
         TypeError: an energy of another kind, for which no threshold is known.
         ValueError: a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import DirectedEnergy
+        >>> from lmbm_torch.losses import least_threshold
+        >>> least_threshold(DirectedEnergy(torch.zeros(1, 2), torch.zeros(2, 2), torch.arange(2)))
+        tensor(1.)
     """
     if isinstance(energy, DirectedEnergy):
         return energy.unary.new_tensor(directed_threshold(margin))
@@ -124,10 +159,10 @@ def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, 
 
 
 def error_bound(mean_loss: float, threshold: float) -> float:
-    """min(1, mean loss / T), an upper bound on the share of examples that are decoded wrongly.
+    """Bound the training error by min(1, mean loss / T), the share of wrongly decoded examples.
 
-    Theorem 4. It holds for exact hinge decoding with the same margin, on the examples over which the mean was
-    taken, and says nothing about others. With T = 0 it is vacuous, 1.
+    Theorem 4. The bound holds for exact hinge decoding with the same margin, on the examples of the mean
+    loss, and says nothing about other examples. With T = 0 the bound is vacuous, 1.
 
     Args:
         mean_loss: mean over examples of Σ_i [γ − m_i]_+.
@@ -135,6 +170,11 @@ def error_bound(mean_loss: float, threshold: float) -> float:
 
     Raises:
         ValueError: a mean loss or threshold that is negative or not finite.
+
+    Examples:
+        >>> from lmbm_torch.losses import error_bound
+        >>> error_bound(mean_loss=0.25, threshold=1.0)
+        0.25
     """
     check_not_negative("mean_loss", mean_loss)
     check_not_negative("threshold", threshold)
@@ -142,6 +182,6 @@ def error_bound(mean_loss: float, threshold: float) -> float:
 
 
 def _couplings(energy: PairwiseEnergy | CliqueEnergy) -> tuple[Tensor, Tensor]:
-    """|w_c|, 0 for cliques of a single label; and which labels are in which cliques, (labels, cliques)."""
+    """Return |w_c|, 0 for cliques of a single label, and the membership (labels, cliques)."""
     cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
     return cliques.weight.abs() * (cliques.membership.sum(0) > 1), cliques.membership

@@ -1,8 +1,8 @@
 """Losses of restricted Boltzmann machines by a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
 
-All compare the free energies F of the labels v and of labels v⁻ that a Markov chain has reached. The gradient
-of F(v) − F(v⁻), with v⁻ constant, has v⁻ and E[h | v⁻] in the place of the intractable expectations of
-belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value itself is no objective: contrastive
+Each loss compares the free energies F of the labels v and of labels v⁻ at the end of a Markov chain. The
+gradient of F(v) − F(v⁻), with v⁻ constant, has v⁻ and E[h | v⁻] in the place of the intractable expectations
+of belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value is no objective: contrastive
 divergence does not follow the gradient of any function.
 """
 
@@ -29,24 +29,33 @@ def contrastive_divergence(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """F(v) − F(v⁻), for v⁻ after ``num_steps`` steps of Gibbs sampling: CD-k (Hinton 2002).
+    """Return F(v) − F(v⁻), for v⁻ after ``num_steps`` steps of Gibbs sampling: CD-k (Hinton 2002).
 
     Args:
-        energy: a bipartite energy, whose gradients flow to its tensors but not through the chain.
-        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the others, by as many steps.
+        energy: a bipartite energy; gradients flow to the energy's tensors but not through the Markov chain.
+        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by as many
+            steps.
         num_steps: k.
-        init: {0, 1}, where the chains start, any number of them in leading axes; by default one at the labels
-            (with :func:`gibbs.sample <lmbm_torch.inference.sampling.gibbs.sample>`'s own start for the
-            missing ones).
+        init: {0, 1}, the start of the Markov chains, any number of chains in leading axes; by default a
+            single chain at the labels (missing labels start as in
+            :func:`gibbs.sample <lmbm_torch.inference.sampling.gibbs.sample>`).
         generator: the source of randomness, on the energy's device; by default torch's own.
-        inference: not used, since the chain takes its place; accepted because every loss of a model with
-            hidden units is called with it.
+        inference: not used, since the Markov chain replaces inference; every loss of a model with hidden
+            units is called with the argument.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
             below 1; ``init`` of another shape or with other values.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import contrastive_divergence
+        >>> energy = BipartiteEnergy(torch.full((1, 2), 9.0), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> contrastive_divergence(energy, torch.ones(1, 2), generator=torch.Generator().manual_seed(0))
+        tensor([0.])
     """
-    # The sampler checks it, after the wait that tells whether labels are missing.
+    # The sampler checks the argument after the wait for missing labels.
     foresee_labels("init", labels if init is None else init)
     complete = _complete(energy, labels, num_steps, generator)
     start = complete if init is None else init
@@ -62,16 +71,26 @@ def persistent_contrastive_divergence(
     *,
     generator: torch.Generator | None = None,
 ) -> tuple[Float[Tensor, " batch"], Int[Tensor, "*chains batch visible"]]:
-    """F(v) − F(v⁻) and v⁻, with chains that continue from the last call: PCD (Tieleman 2008).
+    """Return F(v) − F(v⁻) and v⁻, with Markov chains that continue from the last call: PCD (Tieleman 2008).
 
-    Every example has its own chains, which the caller keeps.
+    Every example has its own Markov chains, which the caller keeps.
 
     Args:
-        chains: {0, 1}, the states that each example's chains have reached; any number of chains in leading
-            axes.
+        energy, labels, num_steps, generator: as in :func:`contrastive_divergence`.
+        chains: {0, 1}, the states of each example's Markov chains; any number of chains in leading axes.
 
     Raises:
-        ValueError: the same as :func:`contrastive_divergence`, with ``chains`` for ``init``.
+        ValueError: as :func:`contrastive_divergence`, with ``chains`` for ``init``.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import persistent_contrastive_divergence
+        >>> energy = BipartiteEnergy(torch.full((1, 2), 9.0), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> labels = torch.ones(1, 2)
+        >>> loss, chains = persistent_contrastive_divergence(energy, labels, labels[None])
+        >>> chains.shape
+        torch.Size([1, 1, 2])
     """
     foresee_labels("init", chains)
     complete = _complete(energy, labels, num_steps, generator)
@@ -89,16 +108,25 @@ def contrastive_perceptron(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """[F(v) − F(v⁻)]_+, 0 where the chain found no better labelling: CD-PercLoss (Mnih et al. 2011).
+    """Return [F(v) − F(v⁻)]_+, 0 without a better labelling: CD-PercLoss (Mnih et al. 2011).
 
     Args:
-        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the others.
-        init: where the chains start; by default one sample from the model without its hidden units, which is
-            a logistic regression.
+        energy, num_steps, generator: as in :func:`contrastive_divergence`.
+        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels.
+        init: the start of the Markov chains; by default a sample from the model without hidden units, which
+            is a logistic regression.
         inference: not used; see :func:`contrastive_divergence`.
 
     Raises:
-        ValueError: the same as :func:`contrastive_divergence`.
+        ValueError: as :func:`contrastive_divergence`.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import contrastive_perceptron
+        >>> energy = BipartiteEnergy(torch.full((1, 2), 9.0), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> contrastive_perceptron(energy, torch.ones(1, 2))
+        tensor([0.])
     """
     complete = _complete(energy, labels, num_steps, generator)
     reached = gibbs.sample(energy, num_steps, init=init, generator=generator).visible
@@ -113,7 +141,7 @@ def _mean_of_chains(values: Tensor) -> Tensor:
 def _complete(
     energy: BipartiteEnergy, labels: Tensor, num_steps: int, generator: torch.Generator | None
 ) -> Tensor:
-    """The labels, with the missing ones sampled given the others."""
+    """Return the labels, with missing labels sampled given the observed labels."""
     energy.check_values()
     if not any_missing(energy, labels):
         return labels

@@ -1,11 +1,11 @@
 """Losses of restricted Boltzmann machines by deterministic inference: likelihoods and structured hinges.
 
-Source: belief_propagation_in_crbms_2017, section 4 and Appendix A. F is the free energy, the hidden units
+Source: belief_propagation_in_crbms_2017, section 4 and Appendix A. F is the free energy, with hidden units
 summed out. Decoded labels and the means of a product distribution are constants to the gradient, as in the
 paper.
 
-Every loss of a model with hidden units can be called as ``loss(energy, labels, inference=…)``, which is how
-:class:`~lmbm_torch.training.latent.LatentModule` calls it.
+Every loss of a model with hidden units can be called as ``loss(energy, labels, inference=…)``, as
+:class:`~lmbm_torch.training.latent.LatentModule` does.
 """
 
 from __future__ import annotations
@@ -33,19 +33,27 @@ def bethe_negative_log_likelihood(
     *,
     inference: Callable[..., BipartiteMarginals] = matrix_bp.marginals,
 ) -> Float[Tensor, " batch"]:
-    """F(v) + log Z by Bethe's approximation: −log P(v), exact where the coupling is a forest.
+    """Return F(v) + log Z by Bethe's approximation: −log P(v), exact if the coupling is a forest.
 
     Args:
-        energy: a bipartite energy; gradients flow to its tensors.
+        energy: a bipartite energy; gradients flow to the energy's tensors.
         labels: v, {0, 1}, or NaN for a missing label, which is summed out like a hidden unit, by the same
             approximation.
         inference: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals` with its settings, or another
-            routine whose ``log_partition`` is differentiable. Called as ``inference(energy)`` and, if labels
+            routine with a differentiable ``log_partition``. Called as ``inference(energy)`` and, if labels
             are missing, then as ``inference(energy, known=labels)``.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy; a gradient
-            asked for of a routine that has none.
+        ValueError: labels of another shape or with other values; NaN or infinity in the energy; a routine
+            without a gradient if a gradient is needed.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import bethe_negative_log_likelihood
+        >>> energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> bethe_negative_log_likelihood(energy, torch.ones(1, 2))  # log 4
+        tensor([1.3863])
     """
     tensors = energy.visible, energy.hidden, energy.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
@@ -54,7 +62,7 @@ def bethe_negative_log_likelihood(
         found = inference(energy, **given).log_partition
         if needs_gradient and not found.requires_grad:
             raise ValueError(
-                "inference: expected a routine whose log_partition has a gradient, got one without"
+                "inference: expected a routine with a gradient of log_partition, got a routine without"
             )
         return found
 
@@ -68,18 +76,27 @@ def mean_field_negative_log_likelihood(
     *,
     inference: Callable[..., BipartiteMarginals] = mean_field.marginals,
 ) -> Float[Tensor, " batch"]:
-    """F(v) + the mean-field lower bound on log Z: at most −log P(v), so no upper bound on the log loss.
+    """Return F(v) + the mean-field lower bound on log Z: at most −log P(v), no upper bound on the log loss.
 
-    At q, the visible units' means, the bound is −F(q) + entropy(q), and its gradient that of −F(q).
+    At q, the visible units' means, the bound is −F(q) + entropy(q), and its gradient is the gradient of
+    −F(q).
 
     Args:
-        energy: a bipartite energy; gradients flow to its tensors, but not through the iterations.
-        labels: v, {0, 1}, or NaN for a missing label, whose mean a second product distribution holds.
-        inference: :func:`~lmbm_torch.inference.messages.mean_field.marginals` with its settings, called like
-            that of :func:`bethe_negative_log_likelihood`.
+        energy: a bipartite energy; gradients flow to the energy's tensors, but not through the iterations.
+        labels: v, {0, 1}, or NaN for a missing label, whose mean is in a second product distribution.
+        inference: :func:`~lmbm_torch.inference.messages.mean_field.marginals` with its settings, called as in
+            :func:`bethe_negative_log_likelihood`.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import mean_field_negative_log_likelihood
+        >>> energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> mean_field_negative_log_likelihood(energy, torch.ones(1, 2))
+        tensor([1.3863])
     """
     return _negative_log_likelihood(
         energy, labels, lambda **given: _at_means(energy, inference(energy, **given))
@@ -94,24 +111,34 @@ def joint_structured_hinge(
     slope: float = 1.0,
     inference: Callable[..., BipartiteMarginals | Decoding] = matrix_bp.max_marginals,
 ) -> Float[Tensor, " batch"]:
-    """max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h): the latent structural SVM.
+    """Return max_{v̂,h} [slope · Σ_i [v̂_i ≠ v_i] + score(v̂, h)] − max_h score(v, h).
 
-    v̂_i is 1 where its max-marginal is above ½, or as a decoder has it; given v̂ the best h has a closed form.
+    The loss of the latent structural SVM. v̂_i is 1 if its max-marginal is above ½, or is decoded; given v̂
+    the best h has a closed form.
 
     Args:
-        energy: a bipartite energy; gradients flow to its tensors, but not through the maximisation.
-        labels: v, {0, 1}, or NaN for a missing label, which costs nothing and is what the model prefers given
-            the others (latent completion: max over missing ones of score(v, h) in place of score(v, h)).
-        slope: > 0, what each wrong label costs.
+        energy: a bipartite energy; gradients flow to the energy's tensors, but not through the maximisation.
+        labels: v, {0, 1}, or NaN for a missing label, which costs nothing and has the value that the model
+            prefers given the observed labels (latent completion: max over missing labels of score(v, h) in
+            place of score(v, h)).
+        slope: > 0, the cost of each wrong label.
         inference: :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals` with its settings, another
             routine for max-marginals, or a decoder of the best (v̂, h) such as the greedy search of section
-            2, :func:`~lmbm_torch.inference.messages.conditional_modes.decode`; called like that of
-            :func:`bethe_negative_log_likelihood`. If it misses the maximum, the loss is too small and may be
-            negative.
+            2, :func:`~lmbm_torch.inference.messages.conditional_modes.decode`; called as in
+            :func:`bethe_negative_log_likelihood`. If the routine misses the maximum, the loss is too small
+            and may be negative.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; a slope that
             is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import joint_structured_hinge
+        >>> energy = BipartiteEnergy(torch.full((1, 2), 3.0), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> joint_structured_hinge(energy, torch.zeros(1, 2))
+        tensor([8.])
     """
 
     def best(energy: BipartiteEnergy, **given: Tensor) -> Tensor:
@@ -129,19 +156,29 @@ def marginal_structured_hinge(
     slope: float = 1.0,
     inference: Callable[..., Decoding] = matrix_bp.marginal_map,
 ) -> Float[Tensor, " batch"]:
-    """max_{v̂} [slope · Σ_i [v̂_i ≠ v_i] − F(v̂)] + F(v): the marginal structural SVM (Equations 6 and 7).
+    """Return max_{v̂} [slope · Σ_i [v̂_i ≠ v_i] − F(v̂)] + F(v).
+
+    The loss of the marginal structural SVM (Equations 6 and 7).
 
     Args:
-        energy, labels, slope: the same as in :func:`joint_structured_hinge`.
+        energy, labels, slope: as in :func:`joint_structured_hinge`.
         inference: :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map` with its settings, or another
             decoder of the labelling of least free energy, such as
             :func:`~lmbm_torch.inference.messages.conditional_modes.marginal_map` or
-            :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`; called like that of
-            :func:`bethe_negative_log_likelihood`. If it misses that, the loss is too small and may be
-            negative.
+            :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`; called as in
+            :func:`bethe_negative_log_likelihood`. If the routine misses the minimum, the loss is too small
+            and may be negative.
 
     Raises:
-        ValueError: the same as :func:`joint_structured_hinge`.
+        ValueError: as :func:`joint_structured_hinge`.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import BipartiteEnergy
+        >>> from lmbm_torch.losses import marginal_structured_hinge
+        >>> energy = BipartiteEnergy(torch.full((1, 2), 3.0), torch.zeros(1, 1), torch.zeros(2, 1))
+        >>> marginal_structured_hinge(energy, torch.zeros(1, 2))
+        tensor([8.])
     """
 
     def best(energy: BipartiteEnergy, **given: Tensor) -> Tensor:
@@ -154,7 +191,7 @@ def marginal_structured_hinge(
 def _augmented(
     energy: BipartiteEnergy, labels: Tensor, slope: float, best: Callable[..., Tensor]
 ) -> tuple[BipartiteEnergy, Tensor]:
-    """The energy with the losses of the observed labels added, and the labels, completed by the best."""
+    """Return the energy plus the losses of observed labels, and the labels completed by ``best``."""
     check_positive("slope", slope)
     if not any_missing(energy, labels):
         return loss_augment(energy, labels, slope), labels
@@ -165,9 +202,9 @@ def _augmented(
 def _negative_log_likelihood(
     energy: BipartiteEnergy, labels: Tensor, log_partition: Callable[..., Tensor]
 ) -> Tensor:
-    """F(v) + log Z, or log Z less that of the labels that agree with the observed ones."""
+    """Return F(v) + log Z, or log Z minus the log partition given the observed labels."""
     check_observed(energy, labels)
-    # First what both cases need, so that on a device its own wait tells which of them it is.
+    # The common term first: on a GPU its wait also tells whether labels are missing.
     whole = log_partition()
     if any_missing(energy, labels):
         return whole - log_partition(known=labels)
@@ -175,13 +212,13 @@ def _negative_log_likelihood(
 
 
 def _at_means(energy: BipartiteEnergy, found: BipartiteMarginals) -> Tensor:
-    """The value of the bound, with the gradient that it has at its means."""
+    """Return the value of the bound, with the gradient at the means."""
     learnt = first_order(energy, "mean_field_negative_log_likelihood")
     negative_free_energy = -learnt.free_energy(found.visible)
     return negative_free_energy + (found.log_partition - negative_free_energy).detach()
 
 
 def _best_score(energy: BipartiteEnergy, labels: Tensor) -> Tensor:
-    """max_h score(v, h)."""
+    """Return max_h score(v, h)."""
     visible = labels.to(energy.dtype)
     return (visible * energy.visible).sum(-1) + energy.hidden_fields(visible).clamp_min(0).sum(-1)

@@ -19,18 +19,26 @@ from lmbm_torch.verdicts import one_door
 def negative_log_likelihood(
     energy: DirectedEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
-    """−log P(y) = Σ_i log(1 + exp(−2 m_i)), with m_i the local margin of label i, in nats.
+    """Return −log P(y) = Σ_i log(1 + exp(−2 m_i)), with m_i the local margin of label i, in nats.
 
     Args:
-        energy: a directed model; gradients flow to its tensors.
-        labels: {0, 1}, or NaN for a missing label: its own term is left out, and where it is a parent its
-            value is the model's greedy prediction (:func:`lmbm_torch.losses.missing.impute`). This is not
-            the marginal likelihood of the observed labels: for that see
-            :func:`exact_negative_log_likelihood`.
+        energy: a belief network; gradients flow to the energy's tensors.
+        labels: {0, 1}, or NaN for a missing label: the label's own term is left out, and as a parent the
+            label has the greedy prediction of the model (:func:`lmbm_torch.losses.missing.impute`). The
+            result is not
+            the marginal likelihood of the observed labels: see :func:`exact_negative_log_likelihood`.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN, infinity or a misplaced parent in the
             energy.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import DirectedEnergy
+        >>> from lmbm_torch.losses import negative_log_likelihood
+        >>> energy = DirectedEnergy(torch.zeros(1, 2), torch.zeros(2, 2), torch.arange(2))
+        >>> negative_log_likelihood(energy, torch.tensor([[1, 0]]))  # log 4
+        tensor([1.3863])
     """
     complete, observed = impute(energy, labels)
     loss = softplus(-2 * energy.local_margins(complete))
@@ -41,18 +49,26 @@ def negative_log_likelihood(
 def exact_negative_log_likelihood(
     energy: Energy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
-    """−log P(observed labels) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
+    """Return −log P(observed) = log Σ_y exp(score(y)) − log Σ_{y agrees} exp(score(y)), in nats.
 
-    By enumeration, for few labels; of complete labels the second sum is their score.
+    By enumeration, for few labels; the second sum of complete labels is their score.
 
     Args:
-        energy: any energy over binary labels; gradients flow to its tensors. Labels of a bipartite energy are
-            its visible units; its hidden units are summed out.
+        energy: any energy over binary labels; gradients flow to the energy's tensors. Labels of a bipartite
+            energy are the visible units; hidden units are summed out.
         labels: {0, 1}, or NaN for a missing label, which is summed out.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; more than
-            2^22 labellings (of a bipartite energy: of its smaller side).
+            2^22 labellings (of a bipartite energy: of the smaller side).
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import exact_negative_log_likelihood
+        >>> energy = PairwiseEnergy(torch.zeros(1, 3), torch.zeros(3, 3))
+        >>> exact_negative_log_likelihood(energy, torch.tensor([[1, 0, float("nan")]]))  # log 4
+        tensor([1.3863])
     """
     return exact.log_partition(energy) - exact.log_partition(energy, known=labels)
 
@@ -61,16 +77,23 @@ def exact_negative_log_likelihood(
 def negative_pseudo_likelihood(
     energy: PairwiseEnergy | CliqueEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> Float[Tensor, " batch"]:
-    """−Σ_i log P(y_i | all other labels) = Σ_i log(1 + exp(−2 m_i)), with m_i the local margin, in nats.
+    """Return −Σ_i log P(y_i | all other labels) = Σ_i log(1 + exp(−2 m_i)), in nats, with local margins m_i.
 
     Args:
-        energy: a Boltzmann machine; gradients flow to its tensors. A directed model's margins leave out what
-            children say about their parents, so that for it the same sum is the likelihood itself.
+        energy: a Boltzmann machine; gradients flow to the energy's tensors. Margins of a belief network leave
+            out the children, so that the same sum is the likelihood of a belief network.
         labels: {0, 1}.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy, or couplings
-            that are not symmetric.
+        ValueError: labels of another shape or with other values; NaN or infinity in the energy, or asymmetric
+            couplings.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import negative_pseudo_likelihood
+        >>> negative_pseudo_likelihood(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2)), torch.ones(1, 2))
+        tensor([1.3863])
     """
     if not are_unreadable(energy, labels):
         energy.check_values()

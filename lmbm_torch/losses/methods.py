@@ -1,4 +1,4 @@
-"""The methods of belief_propagation_in_crbms_2017 to train conditional RBMs: a loss and an inference each."""
+"""The methods of belief_propagation_in_crbms_2017 to train conditional RBMs: a loss and a routine each."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lmbm_torch.losses import contrastive, latent
 
 @dataclass(frozen=True)
 class Method:
-    """A loss, and the routine by which it infers and by which the trained model predicts.
+    """A loss, with the routine for inference in training and prediction.
 
     Args:
         loss: called as ``loss(energy, labels, inference=…)``, except for persistent contrastive divergence,
-            whose caller keeps the chains.
-        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; a loss that samples
-            does not use it, the trained model does.
-        num_steps: steps of Gibbs sampling unless told otherwise; None for a loss that does not sample.
+            whose caller keeps the Markov chains.
+        routine: for :class:`~lmbm_torch.inference.messages.matching.MatchedInference`; of a sampling loss
+            only the trained model uses the routine.
+        num_steps: default steps of Gibbs sampling; None for a loss without sampling.
     """
 
     loss: Callable[..., Tensor] | Callable[..., tuple[Tensor, Tensor]]
@@ -41,5 +41,6 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "cd_percloss": Method(contrastive.contrastive_perceptron, mean_field.marginals, 10),
     }
 )
-"""Maximum likelihood by belief propagation and by mean field, the latent and the marginal structural SVM,
-contrastive divergence, persistent contrastive divergence and CD-PercLoss, by their names in the paper."""
+"""The methods by the names of the paper: maximum likelihood by belief propagation and by mean field, the
+latent and the marginal structural SVM, contrastive divergence, persistent contrastive divergence and
+CD-PercLoss."""

@@ -1,4 +1,4 @@
-"""Missing labels: their own loss is left out, and as parents they have the value that the model predicts."""
+"""Missing labels: the label's own loss is left out, and as a parent the label has a predicted value."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from lmbm_torch.inference.search import beam_search
 from lmbm_torch.shapes import Bool, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number
 
-# A labelling that is likely will do: no proof is waited for.
+# A likely labelling suffices; no proof is needed.
 COMPLETION_NODES = 1000
 
 
 def impute(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
-    """Labels with every NaN replaced by the model's prediction, and a mask of the observed ones.
+    """Return labels with every NaN replaced by the model's prediction, and a mask of the observed labels.
 
-    The prediction is greedy: labels are visited in topological order, and each gets the sign of its local
-    field given the observed and imputed labels before it (1 where the field is 0). No gradient flows through
-    it. An undirected model has no such order, and needs complete labels. So does any within the transforms of
-    torch.func, where no value can be read or checked: a NaN stays one.
+    The prediction is greedy: labels are visited in topological order, and each missing label gets the sign
+    of the local field given the observed and imputed labels before (1 for a field of 0). No gradient flows
+    through the prediction. A Boltzmann machine has no topological order and needs complete labels. Within
+    the transforms of torch.func no value can be read or checked: NaN stays NaN.
 
     Raises:
-        ValueError: labels of another shape or with other values than {0, 1} (or NaN, where the model is
-            directed); an energy that its own ``check_values`` refuses.
+        ValueError: labels of another shape or with other values than {0, 1} (or NaN for a belief network); an
+            energy that its own ``check_values`` refuses.
     """
     if are_unreadable(energy, labels):
         return labels, torch.ones_like(labels, dtype=torch.bool)
@@ -47,7 +47,7 @@ def impute(
 def completed(
     energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy, labels: Shaped[Tensor, "batch labels"]
 ) -> tuple[Shaped[Tensor, "batch labels"], Bool[Tensor, "batch labels"]]:
-    """:func:`impute`, which of an undirected model takes the most probable labels given those observed.
+    """Return :func:`impute`, or for a Boltzmann machine the likely labels given the observed labels.
 
     Raises:
         ValueError: labels of another shape or with other values than {0, 1} or NaN; an energy that its own
@@ -63,10 +63,10 @@ def completed(
 
 
 def are_unreadable(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
-    """Whether this is within the transforms of torch.func, where labels' shape is all that can be checked.
+    """Return whether a transform of torch.func hides the labels' values; then only the shape is checked.
 
     Raises:
-        ValueError: labels of another shape there.
+        ValueError: labels of another shape within a transform.
     """
     if not are_transformed():
         return False
@@ -75,7 +75,7 @@ def are_unreadable(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bo
 
 
 def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
-    """Whether any label (of a bipartite energy: visible unit) is NaN; compiled code takes none.
+    """Return whether any label (of a bipartite energy: visible unit) is NaN; compiled code takes no NaN.
 
     Raises:
         ValueError: see :func:`check_observed`.
@@ -87,7 +87,7 @@ def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
 
 
 def check_observed(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
-    """Raise ValueError unless every label is 0, 1 or NaN; within compiled code, unless it is 0 or 1."""
+    """Raise ValueError unless every label is 0, 1 or NaN; in compiled code, unless every label is 0 or 1."""
     if is_traced():
         _check(energy, labels)
         return
@@ -96,7 +96,7 @@ def check_observed(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> No
 
 
 def check_complete(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> None:
-    """Raise ValueError unless every label is 0 or 1; a bipartite energy's labels are its visible units."""
+    """Raise ValueError unless every label is 0 or 1; labels of a bipartite energy are the visible units."""
     check_energy(energy)
     _check(energy, labels)
 

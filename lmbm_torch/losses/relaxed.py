@@ -1,10 +1,9 @@
 """Losses of relaxed labels, for models too large for exact inference.
 
-The structured hinge needs only the relaxed maximiser: by the envelope theorem its gradient is the statistics
-of the maximiser less those of the truth. Losses of the labels themselves need labels that are a
-differentiable function of the energy: those of
-    :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`, of
-:func:`lmbm_torch.inference.relaxations.sparse_map.marginals` or of your own differentiable routine.
+The structured hinge needs only the relaxed maximiser: by the envelope theorem the gradient is the statistics
+of the maximiser minus the statistics of the truth. Losses of the labels need labels as a differentiable
+function of the energy, such as :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels`,
+:func:`lmbm_torch.inference.relaxations.sparse_map.marginals` or a differentiable routine of your own.
 """
 
 from __future__ import annotations
@@ -32,38 +31,47 @@ def relaxed_structured_hinge(
     inference: Callable[[PairwiseEnergy], Decoding],
     slope: float = 1.0,
 ) -> Float[Tensor, " batch"]:
-    """max over the local polytope of slope · Hamming loss + score, less score(t), for the true labels t.
+    """Return the largest slope · Hamming loss + score over the local polytope, minus score(t).
 
-    At least :func:`lmbm_torch.losses.structured.structured_hinge`, which maximises over labellings, and like
-    it convex in the weights and zero only where t wins by its margins; Finley and Joachims, "Training
-    structural SVMs when exact inference is intractable", ICML 2008, section 4.
+    For the true labels t. The loss is at least :func:`lmbm_torch.losses.structured_hinge`, which maximises
+    over labellings, and also convex in the weights and zero only if t wins by the margins; Finley and
+    Joachims, "Training structural SVMs when exact inference is intractable", ICML 2008, section 4.
 
     Args:
-        energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
+        energy: a Boltzmann machine; gradients flow to the energy's tensors, but not through the maximisation.
         labels: t, {0, 1}.
         inference: energy → the relaxed labels of largest score, such as
             :func:`lmbm_torch.inference.relaxations.lp_relaxation.decode`.
-        slope: > 0, what each wrong label costs, in units of the score.
+        slope: > 0, the cost of each wrong label, in units of the score.
 
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; an
             answer without relaxed labels; a slope that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.inference.relaxations import lp_relaxation
+        >>> from lmbm_torch.losses import relaxed_structured_hinge
+        >>> energy = PairwiseEnergy(torch.ones(1, 2), torch.zeros(2, 2))
+        >>> relaxed_structured_hinge(energy, torch.ones(1, 2), inference=lp_relaxation.decode).round()
+        tensor([0.])
     """
     augmented = loss_augment(energy, labels, slope)
     relaxed = inference(augmented).relaxed
     if relaxed is None:
-        raise ValueError("inference: expected one with relaxed labels, got a decoding without")
+        raise ValueError("inference: expected a routine with relaxed labels, got a decoding without")
     return relaxed_score(augmented, relaxed) - augmented.score(labels)
 
 
 def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
-    """The largest score over the local polytope given the labels' marginals; for labellings, their score.
+    """Return the largest score over the local polytope given the labels' marginals; of labellings, the score.
 
     With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign
-    of the coupling says which of the two is best; without a coupling any value is, and s_i s_j is taken.
+    of the coupling decides between the two; without a coupling any value is optimal, and s_i s_j is taken.
 
     Args:
-        energy: a Boltzmann machine; gradients flow to its tensors.
+        energy: a Boltzmann machine; gradients flow to the energy's tensors.
         relaxed: in [0, 1].
     """
     spins = to_spins(relaxed, energy.dtype)
@@ -80,7 +88,7 @@ def relaxed_hamming(
     *,
     inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
-    """Σ_i |μ_i − t_i| for relaxed labels μ and true labels t: for marginals the expected Hamming loss.
+    """Return Σ_i |μ_i − t_i| for relaxed labels μ and true labels t: for marginals the expected Hamming loss.
 
     Args:
         energy: a Boltzmann machine.
@@ -90,6 +98,14 @@ def relaxed_hamming(
 
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import relaxed_hamming
+        >>> energy = PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))
+        >>> relaxed_hamming(energy, torch.ones(1, 2), inference=lambda energy: torch.sigmoid(energy.unary))
+        tensor([1.])
     """
     check_complete(energy, labels)
     truth = labels.to(energy.dtype)
@@ -102,7 +118,16 @@ def relaxed_squared_error(
     *,
     inference: Callable[[PairwiseEnergy], Tensor],
 ) -> Float[Tensor, " batch"]:
-    """Σ_i (μ_i − t_i)², the Brier score of relaxed labels; arguments and errors: :func:`relaxed_hamming`."""
+    """Return Σ_i (μ_i − t_i)², the Brier score of relaxed labels, as :func:`relaxed_hamming`.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import relaxed_squared_error
+        >>> energy = PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))
+        >>> relaxed_squared_error(energy, torch.ones(1, 2), inference=lambda energy: energy.unary + 0.5)
+        tensor([0.5000])
+    """
     check_complete(energy, labels)
     return (inference(energy) - labels.to(energy.dtype)).square().sum(-1)
 
@@ -114,20 +139,28 @@ def sparse_map_loss(
     temperature: float = 1.0,
     inference: Callable[[PairwiseEnergy], Decoding] = exact.decode,
 ) -> Float[Tensor, " batch"]:
-    """SparseMAP's largest objective less its value at the true labels t: convex, smooth, at least 0.
+    """Return SparseMAP's largest objective minus its value at the true labels t: convex, smooth, at least 0.
 
-    max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero exactly where SparseMAP
+    max_p {E[score] − temperature/2 Σ_i E[s_i]²} − score(t) + temperature/2 · K; zero exactly if SparseMAP
     gives t all probability (Niculae et al., ICML 2018, section 3.3).
 
     Args:
-        energy: a Boltzmann machine; gradients flow to its tensors.
+        energy: a Boltzmann machine; gradients flow to the energy's tensors.
         labels: t, {0, 1}.
         temperature: > 0, in units of the score.
         inference: energy → the labelling of largest score, SparseMAP's ``decoder``, such as
             :func:`lmbm_torch.inference.relaxations.integer_program.decode`; enumeration by default.
 
     Raises:
-        ValueError: labels of another shape or with other values; what SparseMAP refuses.
+        ValueError: labels of another shape or with other values; an energy that SparseMAP refuses.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import sparse_map_loss
+        >>> energy = PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))
+        >>> sparse_map_loss(energy, torch.ones(1, 2)).round(decimals=2)
+        tensor([1.])
     """
     check_complete(energy, labels)
     found = sparse_map.marginals(energy, temperature=temperature, decoder=inference)

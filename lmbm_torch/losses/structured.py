@@ -1,7 +1,7 @@
-"""The margin-rescaled hinge of whole labellings, with the Hamming loss: the loss of structural SVMs.
+"""The margin-rescaled hinge of whole labellings with the Hamming loss: the loss of structural SVMs.
 
 Source: Tsochantaridis et al., "Support vector machine learning for interdependent and structured output
-spaces", ICML 2004; the peer of large_margin_boltzmann_machines_2009, section 3.1.
+spaces", ICML 2004; compared in large_margin_boltzmann_machines_2009, section 3.1.
 """
 
 from __future__ import annotations
@@ -28,17 +28,26 @@ Augmentable = TypeVar("Augmentable", PairwiseEnergy, CliqueEnergy, BipartiteEner
 def loss_augment(
     energy: Augmentable, labels: Shaped[Tensor, "batch labels"], slope: float = 1.0
 ) -> Augmentable:
-    """The energy whose score is larger by slope · Σ_i (1 − 2 t_i) y_i, for the true labels t.
+    """Return the energy with a score larger by slope · Σ_i (1 − 2 t_i) y_i, for the true labels t.
 
-    That is the Hamming loss slope · Σ_i [y_i ≠ t_i] less slope · Σ_i t_i, which does not depend on y: any
-    decoder of this energy finds the labelling of largest score + loss.
+    The sum is the Hamming loss slope · Σ_i [y_i ≠ t_i] minus slope · Σ_i t_i, a constant in y: any decoder
+    of the energy finds the labelling of largest score + loss.
 
     Args:
-        labels: {0, 1}, complete; of a bipartite energy its visible units.
-        slope: > 0, what each wrong label costs, in units of the score.
+        energy: an undirected energy.
+        labels: {0, 1}, complete; of a bipartite energy the visible units.
+        slope: > 0, the cost of each wrong label, in units of the score.
 
     Raises:
         ValueError: labels of another shape or with other values; a slope that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy, decode
+        >>> from lmbm_torch.losses import loss_augment
+        >>> energy = PairwiseEnergy(torch.tensor([[2.0, 0.25]]), torch.zeros(2, 2))
+        >>> decode(loss_augment(energy, torch.ones(1, 2))).labels
+        tensor([[1, 0]])
     """
     check_positive("slope", slope)
     check_complete(energy, labels)
@@ -53,19 +62,27 @@ def structured_hinge(
     slope: float = 1.0,
     inference: Callable[[Undirected], Decoding] = exact.decode,
 ) -> Float[Tensor, " batch"]:
-    """max_y [slope · Σ_i [y_i ≠ t_i] + score(y)] − score(t), for the true labels t.
+    """Return max_y [slope · Σ_i [y_i ≠ t_i] + score(y)] − score(t), for the true labels t.
 
     Args:
-        energy: a Boltzmann machine; gradients flow to its tensors, but not through the maximisation.
+        energy: a Boltzmann machine; gradients flow to the energy's tensors, but not through the maximisation.
         labels: t, {0, 1}.
-        slope: > 0, what each wrong label costs.
+        slope: > 0, the cost of each wrong label.
         inference: energy → the labelling of largest score, such as
             :func:`lmbm_torch.inference.relaxations.integer_program.decode`; by default enumeration, for few
-            labels. If it misses the maximum, the loss is a lower bound and may be negative.
+            labels. If the routine misses the maximum, the loss is a lower bound and may be negative.
 
     Raises:
         ValueError: labels of another shape or with other values; an energy that ``inference`` refuses; a
             slope that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.losses import structured_hinge
+        >>> energy = PairwiseEnergy(torch.tensor([[2.0, 0.25]]), torch.zeros(2, 2))
+        >>> structured_hinge(energy, torch.ones(1, 2))
+        tensor([0.5000])
     """
     augmented = loss_augment(energy, labels, slope)
     worst = inference(augmented).labels

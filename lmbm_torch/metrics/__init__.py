@@ -2,7 +2,7 @@
 
 Predictions and targets are {0, 1} labels of shape ``(batch, labels)`` in any dtype, never scores, since
 torchmetrics would take floats outside [0, 1] for logits. Missing targets (NaN) are refused, since an exact
-match with an unknown label is not defined: leave such instances out of the evaluation.
+match with an unknown label is not defined: leave instances with missing labels out of the evaluation.
 """
 
 from lmbm_torch.extras import naming_extras

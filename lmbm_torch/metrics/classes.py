@@ -1,8 +1,8 @@
 """The metrics of :mod:`lmbm_torch.metrics.functional` as torchmetrics classes, for accumulation over batches.
 
 Every state is a sum, so that batches may be updated, merged or reduced over processes in any order. Each
-class takes ``num_labels``; its ``update`` raises the errors of the function. :func:`multilabel_metrics`
-makes all of them, under the names that logs and reports use.
+class takes ``num_labels``; ``update`` raises the errors of the function. :func:`multilabel_metrics` makes all
+metrics, with the names in logs and reports.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmbm_torch.shapes import Float
 
 
 class Sums(Metric):
-    """A metric that is computed from sums of whole numbers, which ``sums`` names."""
+    """A metric of integer sums, with the names in ``sums``."""
 
     is_differentiable = False
     higher_is_better = True
@@ -36,7 +36,7 @@ class Sums(Metric):
 
 
 class _OnLabels(Metric):
-    """Refuses scores, which the classes of torchmetrics accept."""
+    """A mixin that refuses scores, which the classes of torchmetrics accept."""
 
     num_labels: int
     options: ClassVar[dict[str, Any]] = {}
@@ -49,32 +49,60 @@ class _OnLabels(Metric):
 
 
 class ExactMatch(_OnLabels, MultilabelExactMatch):
-    """E: the share of instances whose labels are all predicted right."""
+    """Exact match (subset accuracy) E: the share of instances with all labels predicted right.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import ExactMatch
+        >>> ExactMatch(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.5000)
+    """
 
 
 class HammingLoss(_OnLabels, MultilabelHammingDistance):
-    """H: the share of all labels of all instances that are predicted wrong."""
+    """Hamming loss H: the share of wrongly predicted labels of all instances.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import HammingLoss
+        >>> HammingLoss(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.2500)
+    """
 
     options: ClassVar = {"average": "micro"}
 
 
 class MacroF1(_OnLabels, MultilabelF1Score):
-    """The mean over labels of each label's F1; a label that never occurs and is never predicted scores 0."""
+    """Macro F1: the mean of the labels' F1; a label without positives and predictions scores 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import MacroF1
+        >>> MacroF1(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8333)
+    """
 
     options: ClassVar = {"average": "macro"}
 
 
 class MicroF1(_OnLabels, MultilabelF1Score):
-    """F1 of the counts summed over all labels; 0 where nothing occurs and nothing is predicted."""
+    """Micro F1: F1 of the counts summed over all labels; 0 without positives and predictions.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import MicroF1
+        >>> MicroF1(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8000)
+    """
 
     options: ClassVar = {"average": "micro"}
 
 
 class _InstanceAverages(Sums):
-    """Averages over instances of ratios of their counts.
+    """Averages over instances of ratios of counts.
 
     Args:
-        zero_division: the score of an instance whose ratio is 0/0: 0, 1, or NaN to leave it out.
+        zero_division: the score of an instance with a ratio of 0/0: 0, 1, or NaN to leave the instance out.
     """
 
     plot_lower_bound = 0.0
@@ -106,38 +134,73 @@ class _InstanceAverages(Sums):
 
 
 class _OneWhereEmpty(_InstanceAverages):
-    """An average that counts an instance without labels as right if none are predicted."""
+    """An average that counts an instance without labels as right if no label is predicted."""
 
     def __init__(self, num_labels: int, **kwargs: Any) -> None:
         super().__init__(num_labels, 1.0, **kwargs)
 
 
 class SampleF1(_OneWhereEmpty):
-    """Fsam: the mean over instances of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 where both are empty (lmbm_and_lmsbn_2010)."""
+    """Sample F1: the mean of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 if both are empty (Fsam in lmbm_and_lmsbn_2010).
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import SampleF1
+        >>> SampleF1(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8333)
+    """
 
     ratios = (functional.f1_ratio,)
 
 
 class InstanceJaccardIndex(_OneWhereEmpty):
-    """A: the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty."""
+    """Jaccard index A: the mean of the instances' |Y∩Ŷ| / |Y∪Ŷ|, 1 if both are empty.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import InstanceJaccardIndex
+        >>> InstanceJaccardIndex(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.7500)
+    """
 
     ratios = (functional.jaccard_ratio,)
 
 
 class InstancePrecision(_InstanceAverages):
-    """P: the mean over instances of |Y∩Ŷ| / |Ŷ|; NaN if ``zero_division=nan`` leaves no instance."""
+    """Precision P: the mean of the instances' |Y∩Ŷ| / |Ŷ|; NaN if ``zero_division=nan`` leaves no instance.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import InstancePrecision
+        >>> InstancePrecision(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.7500)
+    """
 
     ratios = (functional.precision_ratio,)
 
 
 class InstanceRecall(_InstanceAverages):
-    """R: the mean over instances of |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves no instance."""
+    """Recall R: the mean of the instances' |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves no instance.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import InstanceRecall
+        >>> InstanceRecall(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(1.)
+    """
 
     ratios = (functional.recall_ratio,)
 
 
 class FOfAverages(_InstanceAverages):
-    """F = 2PR / (P + R) of the averages over instances P and R; 0 where both are 0."""
+    """F = 2PR / (P + R) of the instance averages P and R; 0 if both are 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import FOfAverages
+        >>> FOfAverages(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8571)
+    """
 
     ratios = (functional.precision_ratio, functional.recall_ratio)
 
@@ -147,10 +210,18 @@ class FOfAverages(_InstanceAverages):
 
 
 def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricCollection:
-    """Every metric of the library; ``_skipped`` leaves 0/0 out of the average, where the plain name counts 0.
+    """Return all metrics of the library; ``_skipped`` leaves 0/0 out, while the plain name counts 0.
 
     Args:
-        prefix: put before every name, such as ``"val/"``.
+        num_labels: K.
+        prefix: the start of every name, such as ``"val/"``.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import multilabel_metrics
+        >>> metrics = multilabel_metrics(num_labels=2)
+        >>> metrics(torch.tensor([[1, 0]]), torch.tensor([[1, 1]]))["hamming_loss"]
+        tensor(0.5000)
     """
     return MetricCollection(
         {

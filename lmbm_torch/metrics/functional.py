@@ -1,13 +1,12 @@
 """Multi-label metrics as functions of predictions and targets.
 
-Some are averages over instances of a ratio of counts, which is 0/0 for an instance with nothing to count.
-``zero_division`` is the score of such an instance: 0, 1, or NaN to leave it out of the average, like the
-argument of that name in scikit-learn. The averages A, P, R and F are those of
-large_margin_boltzmann_machines_2009, Equation 3 of its experiments.
+Some metrics are averages over instances of a ratio of counts, which is 0/0 for an instance without counts.
+``zero_division`` is the score of the instance: 0, 1, or NaN to leave the instance out, as in scikit-learn.
+Averages A, P, R and F are defined in large_margin_boltzmann_machines_2009, Equation 3 of the experiments.
 
 Raises (all functions):
-    ValueError: not two equal shapes ``(batch, labels)`` with at least one of each; an entry other than 0 or
-        1, NaN included; a ``zero_division`` other than 0, 1 or NaN.
+    ValueError: shapes other than two equal ``(batch, labels)`` with at least one of each; an entry other
+        than 0 or 1, NaN included; a ``zero_division`` other than 0, 1 or NaN.
 """
 
 from __future__ import annotations
@@ -32,84 +31,145 @@ Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """E: the share of instances whose labels are all predicted right."""
+    """Return exact match (subset accuracy) E: the share of instances with all labels predicted right.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import exact_match
+        >>> exact_match(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.5000)
+    """
     preds, target = as_labels(preds, target)
     return multilabel_exact_match(preds, target, preds.shape[1], validate_args=False)
 
 
 def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """H: the share of all labels of all instances that are predicted wrong."""
+    """Return Hamming loss H: the share of wrongly predicted labels of all instances.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import hamming_loss
+        >>> hamming_loss(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.2500)
+    """
     preds, target = as_labels(preds, target)
     return multilabel_hamming_distance(preds, target, preds.shape[1], average="micro", validate_args=False)
 
 
 def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """The mean over labels of each label's F1; a label that never occurs and is never predicted scores 0."""
+    """Return the mean of the labels' F1; a label without positives and predictions scores 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import macro_f1
+        >>> macro_f1(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8333)
+    """
     preds, target = as_labels(preds, target)
     return multilabel_f1_score(preds, target, preds.shape[1], average="macro", validate_args=False)
 
 
 def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """F1 of the counts summed over all labels; 0 where nothing occurs and nothing is predicted."""
+    """Return F1 of the counts summed over all labels; 0 without positives and predictions.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import micro_f1
+        >>> micro_f1(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8000)
+    """
     preds, target = as_labels(preds, target)
     return multilabel_f1_score(preds, target, preds.shape[1], average="micro", validate_args=False)
 
 
 def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Fsam: the mean over instances of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 where both are empty (lmbm_and_lmsbn_2010)."""
+    """Return the mean of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 if both are empty (Fsam in lmbm_and_lmsbn_2010).
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import sample_f1
+        >>> sample_f1(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8333)
+    """
     return _average(f1_ratio, preds, target, 1.0)
 
 
 def jaccard_index(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """The mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 where both are empty.
+    """Return the mean of the instances' |Y∩Ŷ| / |Y∪Ŷ|, 1 if both are empty.
 
-    large_margin_boltzmann_machines_2009 calls it accuracy, A.
+    Called accuracy, A, in large_margin_boltzmann_machines_2009.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import jaccard_index
+        >>> jaccard_index(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.7500)
     """
     return _average(jaccard_ratio, preds, target, 1.0)
 
 
 def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """P: the mean over instances of |Y∩Ŷ| / |Ŷ|.
+    """Return precision P: the mean of the instances' |Y∩Ŷ| / |Ŷ|.
 
-    The tables of large_margin_boltzmann_machines_2009 leave out instances with an empty prediction, which
-    ``zero_division=nan`` does; NaN if that leaves none.
+    The tables of large_margin_boltzmann_machines_2009 leave out instances with an empty prediction, as
+    ``zero_division=nan`` does; NaN if no instance is left.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import precision
+        >>> precision(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.7500)
     """
     return _average(precision_ratio, preds, target, zero_division)
 
 
 def recall(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """R: the mean over instances of |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves no instance."""
+    """Return recall R: the mean of the instances' |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves none.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import recall
+        >>> recall(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(1.)
+    """
     return _average(recall_ratio, preds, target, zero_division)
 
 
 def f_of_averages(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """F = 2PR / (P + R) of the averages :func:`precision` and :func:`recall`; 0 where both are 0."""
+    """Return F = 2PR / (P + R) of the averages :func:`precision` and :func:`recall`; 0 if both are 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import f_of_averages
+        >>> f_of_averages(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.8571)
+    """
     return harmonic_mean(precision(preds, target, zero_division), recall(preds, target, zero_division))
 
 
 def harmonic_mean(precision: Float[Tensor, ""], recall: Float[Tensor, ""]) -> Float[Tensor, ""]:
-    """2PR / (P + R), 0 where both are 0, NaN where one is."""
+    """Return 2PR / (P + R), 0 if both are 0, NaN if P or R is NaN."""
     total = precision + recall
     return torch.where(total == 0, total, 2 * precision * recall / total)
 
 
 def jaccard_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """|Y∩Ŷ| and |Y∪Ŷ|."""
+    """Return |Y∩Ŷ| and |Y∪Ŷ|."""
     return tp, tp + fp + fn
 
 
 def precision_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """|Y∩Ŷ| and |Ŷ|."""
+    """Return |Y∩Ŷ| and |Ŷ|."""
     return tp, tp + fp
 
 
 def recall_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """|Y∩Ŷ| and |Y|."""
+    """Return |Y∩Ŷ| and |Y|."""
     return tp, tp + fn
 
 
 def f1_ratio(tp: Tensor, fp: Tensor, fn: Tensor) -> tuple[Tensor, Tensor]:
-    """2|Y∩Ŷ| and |Y| + |Ŷ|."""
+    """Return 2|Y∩Ŷ| and |Y| + |Ŷ|."""
     return 2 * tp, 2 * tp + fp + fn
 
 
@@ -119,7 +179,7 @@ def instance_scores(
     target: Int[Tensor, "batch labels"],
     zero_division: float,
 ) -> Float[Tensor, " batch"]:
-    """The ratio of each instance's counts in float64, ``zero_division`` where it is 0/0."""
+    """Return the ratio of each instance's counts in float64, ``zero_division`` for 0/0."""
     # Instances take the place of labels: torchmetrics' own sample-wise mode fails on a batch of one.
     counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", validate_args=False)
     true_positive, false_positive, _, false_negative, _ = counts.reshape(-1, 5).unbind(-1)
@@ -130,7 +190,7 @@ def instance_scores(
 def as_labels(
     preds: Labels, target: Labels, num_labels: int | None = None
 ) -> tuple[Int[Tensor, "batch labels"], Int[Tensor, "batch labels"]]:
-    """Both as integers, after a check that they are {0, 1} labels of one shape."""
+    """Return both arguments as integers, after a check for {0, 1} labels of one shape."""
     check_shape("preds", preds, None, num_labels)
     check_shape("target", target, *preds.shape)
     check_labels("preds", preds)

@@ -11,19 +11,34 @@ from lmbm_torch.shapes import Float
 
 
 def changed_pixel_error(preds: Labels, target: Labels, corrupted: Labels) -> Float[Tensor, ""]:
-    """The share of wrong predictions among the pixels that the corruption changed; NaN if it changed none.
+    """Return the share of wrong predictions among the corrupted pixels; NaN without corrupted pixels.
 
     "Changed" in Tables 1 to 3 of belief_propagation_in_crbms_2017; "All" is the Hamming loss.
 
     Raises:
         ValueError: shapes that differ, an entry other than 0 or 1.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import changed_pixel_error
+        >>> clean, corrupted = torch.tensor([[1, 0, 1]]), torch.tensor([[0, 1, 1]])
+        >>> changed_pixel_error(torch.tensor([[1, 1, 1]]), clean, corrupted)
+        tensor(0.5000)
     """
     wrong, changed = _counts(preds, target, corrupted)
     return wrong / changed
 
 
 class ChangedPixelError(Sums):
-    """:func:`changed_pixel_error`, accumulated over batches."""
+    """:func:`changed_pixel_error`, accumulated over batches.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import ChangedPixelError
+        >>> clean, corrupted = torch.tensor([[1, 0, 1]]), torch.tensor([[0, 1, 1]])
+        >>> ChangedPixelError()(torch.tensor([[1, 1, 1]]), clean, corrupted)
+        tensor(0.5000)
+    """
 
     higher_is_better = False
     sums = ("wrong", "changed")
@@ -38,7 +53,7 @@ class ChangedPixelError(Sums):
         self.changed += changed
 
     def compute(self) -> Float[Tensor, ""]:
-        """The share over all batches."""
+        """Return the share over all batches."""
         return self.wrong / self.changed
 
 

@@ -14,7 +14,7 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 
 def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> float:
-    """The share of sequences all of whose labels are predicted right.
+    """Return the share of sequences with all labels predicted right.
 
     Args:
         preds: class indices; values beyond a sequence's end are ignored.
@@ -22,6 +22,12 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
 
     Raises:
         ValueError: shapes that differ, or a sequence without a label.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import sequence_accuracy
+        >>> sequence_accuracy(torch.tensor([[0, 1, 2], [1, 1, 0]]), torch.tensor([[0, 1, 2], [1, 2, -1]]))
+        0.5
     """
     return float(SequenceAccuracy()(preds, target))
 
@@ -29,23 +35,36 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
 def chunk_f1(
     preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"], label_names: Sequence[str]
 ) -> float:
-    """F1 of chunks; a chunk is right if its type and its first and last position are.
+    """Return F1 of chunks; a chunk is right if the type and the first and last position are right.
 
-    Chunks are those of the CoNLL-2000 shared task: a chunk begins with ``B-type``, or with ``I-type`` after
-    anything but a chunk of that type, and continues with ``I-type``. F1 is 0 if there is no chunk at all.
+    Chunks follow the CoNLL-2000 shared task: a chunk begins with ``B-type``, or with ``I-type`` unless it
+    continues a chunk of the same type, and continues with ``I-type``. F1 without any chunk is 0.
 
     Args:
         preds, target: see :func:`sequence_accuracy`.
         label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
 
     Raises:
-        ValueError: see :func:`sequence_accuracy`; names that are not of this form, labels without a name.
+        ValueError: see :func:`sequence_accuracy`; names of another form, labels without a name.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import chunk_f1
+        >>> chunk_f1(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]]), ["B-NP", "I-NP", "O"])
+        1.0
     """
     return float(ChunkF1(label_names)(preds, target))
 
 
 class SequenceAccuracy(Sums):
-    """:func:`sequence_accuracy`, accumulated over batches."""
+    """:func:`sequence_accuracy`, accumulated over batches.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import SequenceAccuracy
+        >>> SequenceAccuracy()(torch.tensor([[0, 1, 2], [1, 1, 0]]), torch.tensor([[0, 1, 2], [1, 2, -1]]))
+        tensor(0.5000)
+    """
 
     sums = ("right", "count")
     right: Tensor
@@ -67,7 +86,13 @@ class ChunkF1(Sums):
         label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
 
     Raises:
-        ValueError: names that are not of this form.
+        ValueError: names of another form.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import ChunkF1
+        >>> ChunkF1(["B-NP", "I-NP", "O"])(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]]))
+        tensor(1.)
     """
 
     sums = ("right", "predicted", "present")
@@ -94,10 +119,10 @@ class ChunkF1(Sums):
     def _chunks(
         self, name: str, labels: Int[Tensor, "batch length"], inside: Bool[Tensor, "batch length"]
     ) -> set[tuple[int, int, int, str]]:
-        """Sequence, first and last position, and type of each chunk."""
+        """Return sequence, first and last position, and type of each chunk."""
         chosen = labels[inside]
         if not bool(((chosen >= 0) & (chosen < len(self.label_names))).all()):
-            raise ValueError(f"{name}: expected classes below {len(self.label_names)}, got others")
+            raise ValueError(f"{name}: expected classes below {len(self.label_names)}, got larger classes")
         sequences = (row[own].tolist() for row, own in zip(labels.cpu(), inside.cpu(), strict=True))
         return {
             (number, *chunk)
@@ -107,7 +132,7 @@ class ChunkF1(Sums):
 
 
 def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """First and last position and type of each chunk of a sequence of tags."""
+    """Return first and last position and type of each chunk of a sequence of tags."""
     first, kind = 0, ""
     for place, tag in enumerate([*tags, "O"]):
         goes_on = kind and tag == f"I-{kind}"
@@ -118,10 +143,10 @@ def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def _inside(preds: Tensor, target: Tensor) -> Bool[Tensor, "batch length"]:
-    """Where there are labels; raises the errors of :func:`sequence_accuracy`."""
+    """Return a mask of the labels; raise the errors of :func:`sequence_accuracy`."""
     check_shape("preds", preds, None, None)
     check_shape("target", target, *preds.shape)
     inside = target != PADDING
     if not bool(inside.any(1).all()):
-        raise ValueError("target: expected a label in every sequence, got one without")
+        raise ValueError("target: expected a label in every sequence, got a sequence without")
     return inside

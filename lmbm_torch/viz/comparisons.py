@@ -11,23 +11,29 @@ from lmbm_torch.checks import check_finite
 from lmbm_torch.viz.style import COLOURS, frames, name_rows
 
 Interval = tuple[float, float, float]
-"""A mean and the two ends of its interval."""
+"""A mean and both ends of the interval."""
 
 
 def bar_chart(
     panels: Mapping[str, Mapping[str, float]], *, shares: Collection[str] = (), title: str = ""
 ) -> Figure:
-    """One bar for each method, with its value at the end; one panel for each measure, side by side.
+    """Draw a bar for each method with the value at the end, in a panel for each measure, side by side.
 
-    Axes start at zero, since the lengths of bars are compared.
+    Axes start at zero, since readers compare the lengths of bars.
 
     Args:
-        panels: measure → method → value; a method that a panel lacks leaves a gap there.
-        shares: the measures whose axes go from 0 to 1 whatever the values are, such as F1.
+        panels: measure → method → value; a method that a panel lacks leaves a gap.
+        shares: the measures with axes from 0 to 1 for any values, such as F1.
         title: above all panels.
 
     Raises:
         ValueError: no panel, no method, values that are not finite, ``shares`` outside [0, 1] or of no panel.
+
+    Examples:
+        >>> from lmbm_torch.viz import bar_chart
+        >>> figure = bar_chart({"exact match": {"LMSBN": 0.71, "SVMs": 0.53}}, shares=["exact match"])
+        >>> len(figure.axes)
+        1
     """
     if strangers := set(shares) - set(panels):
         raise ValueError(f"shares: expected some of {list(panels)}, got {sorted(strangers)}")
@@ -47,7 +53,7 @@ def bar_chart(
         axes.margins(x=0.25)
         look_like_shares = values and min(values.values()) >= 0 and 0.5 < max(values.values()) <= 1
         if measure in shares or look_like_shares:
-            # The space beyond 1 is for the numbers, and has no ticks.
+            # The space beyond 1 holds the numbers and has no ticks.
             axes.set(xlim=(0, 1.25), xticks=(0, 0.5, 1))
         axes.set_title(measure)
     name_rows(row[0], methods)
@@ -62,19 +68,25 @@ def interval_plot(
     reference: str,
     differing: Mapping[str, Collection[str]],
 ) -> Figure:
-    """A dot for each method's mean and a line for its interval; one panel for each measure, side by side.
+    """Draw a dot for each method's mean and a line for the interval, in a panel for each measure.
 
-    The reference has its own colour and a vertical line through its mean. Methods that differ from it
-    significantly have full dots, the others hollow ones.
+    The reference has its own colour and a vertical line through its mean. Methods with a significant
+    difference from the reference have full dots, all others hollow dots.
 
     Args:
-        panels: measure → method → its interval; the same methods in each.
-        reference: the method that the others are compared with.
-        differing: measure → the methods that differ from the reference significantly.
+        panels: measure → method → interval; the same methods in each panel.
+        reference: the method for comparison.
+        differing: measure → the methods with a significant difference from the reference.
 
     Raises:
-        ValueError: no panel, panels of different methods, intervals that are not finite or not around their
-            mean, or a reference that is none of the methods.
+        ValueError: no panel, panels of different methods, intervals that are not finite or not around the
+            mean, or an unknown reference.
+
+    Examples:
+        >>> from lmbm_torch.viz import interval_plot
+        >>> panels = {"exact match": {"LMSBN": (0.71, 0.69, 0.73), "SVMs": (0.53, 0.5, 0.56)}}
+        >>> len(interval_plot(panels, reference="LMSBN", differing={"exact match": ["SVMs"]}).axes)
+        1
     """
     if not panels:
         raise ValueError("panels: expected at least one, got none")

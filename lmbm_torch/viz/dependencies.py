@@ -14,7 +14,7 @@ from lmbm_torch.checks import check_finite, check_permutation, check_shape
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.viz.style import AnyScript
 
-# With more labels, numbers, and then names, no longer fit into their cells.
+# More labels leave no room for numbers, still more labels none for names.
 MAX_WITH_NUMBERS = 12
 MAX_WITH_NAMES = 60
 
@@ -24,18 +24,25 @@ def dependency_heatmap(
     label_names: Sequence[str],
     ordering: Int[Tensor, " labels"] | Sequence[int],
 ) -> Figure:
-    """The weight of every parent (columns) in every label's field (rows), both in topological order.
+    """Draw the weight of every parent (columns) in every label's field (rows), in topological order.
 
-    Positive weights are red and negative ones blue, on a scale that is symmetric around zero and safe for
-    colour-blind readers; cells of labels that cannot be parents are grey.
+    Positive weights are red and negative weights blue, on a scale that is symmetric around zero and safe for
+    colour-blind readers; cells of impossible parents are grey.
 
     Args:
         parents: row i holds the weights of label i's parents, counted by label.
-        label_names: one per label.
+        label_names: one name per label.
         ordering: the label at each position.
 
     Raises:
         ValueError: shapes that do not fit, weights that are not finite, an ordering that is no permutation.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.viz import dependency_heatmap
+        >>> figure = dependency_heatmap(np.array([[0.0, 0.0], [0.7, 0.0]]), ["sea", "beach"], np.arange(2))
+        >>> figure.axes[0].get_xlabel()
+        'parent'
     """
     weights = _square("parents", parents, label_names)
     count = len(weights)
@@ -49,14 +56,21 @@ def dependency_heatmap(
 def coupling_heatmap(
     couplings: Float[Tensor, "labels labels"] | Float[np.ndarray, "labels labels"], label_names: Sequence[str]
 ) -> Figure:
-    """The coupling of every two labels of a Boltzmann machine, in the colours of :func:`dependency_heatmap`.
+    """Draw the coupling of every two labels of a Boltzmann machine, coloured as :func:`dependency_heatmap`.
 
     Args:
-        couplings: symmetric; its diagonal is not shown.
-        label_names: one per label.
+        couplings: symmetric; the diagonal is not shown.
+        label_names: one name per label.
 
     Raises:
         ValueError: shapes that do not fit, weights that are not finite.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.viz import coupling_heatmap
+        >>> figure = coupling_heatmap(np.array([[0.0, 0.7], [0.7, 0.0]]), ["sea", "beach"])
+        >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        ['sea', 'beach']
     """
     weights = _square("couplings", couplings, label_names)
     shown = np.ma.masked_array(weights, np.eye(len(weights), dtype=np.bool_))
@@ -64,14 +78,21 @@ def coupling_heatmap(
 
 
 def transition_heatmap(transition: Float[np.ndarray, "states states"], label_names: Sequence[str]) -> Figure:
-    """The weight of every transition of a chain, from row to column, in the colours of the other heatmaps.
+    """Draw the weight of every transition of a chain, from row to column.
 
     Args:
         transition: such as a chain estimator's ``transition_``.
-        label_names: one per state.
+        label_names: one name per state.
 
     Raises:
         ValueError: shapes that do not fit, weights that are not finite.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.viz import transition_heatmap
+        >>> figure = transition_heatmap(np.array([[1.0, -1.0], [0.0, 2.0]]), ["noun", "verb"])
+        >>> [text.get_text() for text in figure.axes[0].get_xticklabels()]
+        ['noun', 'verb']
     """
     weights = _square("transition", transition, label_names)
     texts = {"xlabel": "next label", "ylabel": "label", "title": "Which label follows which"}
@@ -79,7 +100,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
 
 
 def _square(name: str, weights: Tensor | np.ndarray, label_names: Sequence[str]) -> np.ndarray:
-    """The weights in float64, after a check that there is a finite one for every two names."""
+    """Return the weights in float64, after a check for a finite weight for every two names."""
     square = torch.as_tensor(weights, device="cpu").detach().double().numpy()
     check_shape(name, square, None, len(square))
     check_finite(name, square)
@@ -89,7 +110,7 @@ def _square(name: str, weights: Tensor | np.ndarray, label_names: Sequence[str])
 
 
 def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str], **texts: str) -> Figure:
-    """A square heatmap with a scale symmetric around zero; masked cells are grey.
+    """Draw a square heatmap with a scale symmetric around zero; masked cells are grey.
 
     Args:
         texts: of the axes, such as ``xlabel``.

@@ -1,12 +1,14 @@
-"""Figures of reports: calibration of probabilities, and the effect of joint decoding."""
+"""Figures of reports: scores of labels, calibration of probabilities, joint decoding, and search nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from torch import Tensor
 
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.shapes import Float, Int
@@ -14,8 +16,10 @@ from lmbm_torch.viz.comparisons import bar_chart
 from lmbm_torch.viz.style import COLOURS, frames, name_rows, one_frame
 
 BLUE, ORANGE = COLOURS[:2]
-# With more labels, figures are too tall to be looked at.
+# More labels make figures too tall for a page.
 MAX_BARS = 100
+# Of the histogram of search nodes.
+BINS_PER_OCTAVE = 2
 
 
 def label_chart(
@@ -25,16 +29,23 @@ def label_chart(
     *,
     what: str = "labels",
 ) -> Figure:
-    """A bar for each label's shares, such as F1, from 0 to 1; of many labels those that are true most often.
+    """Draw a bar for each label's shares, such as F1, from 0 to 1; of many labels the most frequent labels.
 
     Args:
-        names: one per label.
-        true: how often each is true.
+        names: one name per label.
+        true: the count of positives of each label.
         panels: measure → each label's value in [0, 1].
-        what: the labels are, for the title, which says how many of how many are shown where not all are.
+        what: the word for labels in the title. The title gives the numbers of labels and of shown labels.
 
     Raises:
-        ValueError: another number of counts or values than of names; values that are no shares.
+        ValueError: another number of counts or values than of names; values outside [0, 1].
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.viz import label_chart
+        >>> figure = label_chart(["sea", "beach"], np.array([9, 4]), {"F1": np.array([0.9, 0.5])})
+        >>> len(figure.axes)
+        1
     """
     check_shape("true", true, len(names))
     for title, values in panels.items():
@@ -51,16 +62,23 @@ def reliability_diagram(
         str, tuple[Float[np.ndarray, " bins"], Float[np.ndarray, " bins"], Int[np.ndarray, " bins"]]
     ],
 ) -> Figure:
-    """The observed frequency of labels against their predicted probability, and the count of each bin.
+    """Draw the observed frequency of labels against the predicted probability, and the count of each bin.
 
-    Points on the diagonal are calibrated; above it, labels are more frequent than predicted. Error bars are
-    the standard error of the observed share.
+    Points on the diagonal are calibrated; above the diagonal, labels are more frequent than predicted. Error
+    bars are the standard error of the observed share.
 
     Args:
-        panels: title → mean probability, share that is true, and count of each bin with at least one entry.
+        panels: title → mean probability, share of positives, and count of each bin with at least one entry.
 
     Raises:
         ValueError: no panel, a panel without a bin, or values that are not probabilities.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.viz import reliability_diagram
+        >>> bins = np.array([0.2, 0.8]), np.array([0.25, 0.75]), np.array([40, 60])
+        >>> len(reliability_diagram({"labels": bins}).axes)
+        2
     """
     if not panels:
         raise ValueError("panels: expected at least one, got none")
@@ -86,17 +104,25 @@ def reliability_diagram(
 def change_chart(
     label_names: Sequence[str], mended: Int[np.ndarray, " labels"], broken: Int[np.ndarray, " labels"]
 ) -> Figure:
-    """Each label's number of decisions that joint decoding mended, to the right, and broke, to the left.
+    """Draw each label's decisions that joint decoding corrected, to the right, and broke, to the left.
 
-    Labels without a change are left out; of many those with the most changes are shown, as the title says.
+    Labels without a change are left out; of many labels the labels with the most changes are shown, as the
+    title says.
 
     Args:
-        label_names: one per label.
+        label_names: one name per label.
         mended: decisions that are wrong by the label's own probability and right jointly.
         broken: decisions that are right by the label's own probability and wrong jointly.
 
     Raises:
         ValueError: another number of counts than of names, or no change at all.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.viz import change_chart
+        >>> figure = change_chart(["sea", "beach"], mended=np.array([3, 0]), broken=np.array([1, 0]))
+        >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
+        ['sea']
     """
     check_shape("mended", mended, len(label_names))
     check_shape("broken", broken, len(label_names))
@@ -119,4 +145,40 @@ def change_chart(
         axes.set_title(f"the {len(shown)} most changed of {len(all_changed)} labels", fontsize="medium")
     name_rows(axes, [label_names[int(label)] for label in shown])
     axes.legend(frameon=False, loc="best")
+    return figure
+
+
+def node_histogram(
+    nodes: Int[Tensor, " instances"] | Int[np.ndarray, " instances"] | Sequence[int],
+) -> Figure:
+    """Draw a histogram of search nodes per instance on a logarithmic axis.
+
+    Args:
+        nodes: visited nodes of each instance; instances with 0, decided by rules without a search, are
+            counted in the title.
+
+    Raises:
+        ValueError: no instance, or counts below zero.
+
+    Examples:
+        >>> from lmbm_torch.viz import node_histogram
+        >>> node_histogram([0, 1, 6, 40]).axes[0].get_title()
+        '4 instances, 1 without a search, at most 40'
+    """
+    counts = torch.as_tensor(nodes, device="cpu").double().numpy()
+    check_shape("nodes", counts, None)
+    if counts.min() < 0:
+        raise ValueError(f"nodes: expected at least 0 for every instance, got {counts.min():g}")
+    idle = int((counts == 0).sum())
+    octaves = np.log2(max(counts.max(), 1)) + 1 / BINS_PER_OCTAVE
+    edges = 2.0 ** (np.arange(np.ceil(octaves * BINS_PER_OCTAVE) + 1) / BINS_PER_OCTAVE)
+
+    figure, axes = one_frame(6.0, 3.5)
+    axes.hist(counts[counts > 0], bins=edges.tolist(), color=COLOURS[0], edgecolor="white")
+    axes.axvline(float(np.median(counts)), color=COLOURS[1], label=f"median {np.median(counts):g}")
+    axes.set_xscale("log", base=2)
+    without = f", {idle} without a search" if idle else ""
+    title = f"{len(counts)} instances{without}, at most {counts.max():g}"
+    axes.set(xlabel="nodes visited", ylabel="instances", title=title)
+    axes.legend(frameon=False)
     return figure

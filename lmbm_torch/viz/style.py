@@ -1,4 +1,4 @@
-"""The style of all figures."""
+"""The style of all figures. This module is internal and may change."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from matplotlib.ft2font import FT2Font
 from matplotlib.text import Text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000")
-"""Safe for colour-blind readers."""
+"""Colours that are safe for colour-blind readers."""
 
 
 class AnyScript(Figure):
-    """A figure whose texts are drawn in any script that an installed font has, such as names in Chinese.
+    """A figure with texts in any script of the installed fonts, such as names in Chinese.
 
-    Of a script that none has, a warning says once what to install.
+    For a script without a font, a warning says once which fonts to install.
     """
 
     def draw(self, renderer: Any) -> None:
@@ -47,14 +47,14 @@ class AnyScript(Figure):
 
 
 def further_fonts(text: str) -> tuple[str, ...]:
-    """The installed fonts that have what the usual one lacks of a text, each as much of it as it can."""
+    """Return installed fonts for letters of a text without a glyph in the default font."""
     return _fonts_for(text)[0]
 
 
 @cache
 def _fonts_for(text: str) -> tuple[tuple[str, ...], str]:
-    """The further fonts, and the letters that none of all has."""
-    # An end of a line is no glyph.
+    """Return the further fonts, and the letters without a font."""
+    # A line break is no glyph.
     letters = {ord(letter) for letter in text if unicodedata.category(letter) != "Cc"}
     missing, found = letters - _characters(findfont(FontProperties())), []
     while missing:
@@ -68,7 +68,7 @@ def _fonts_for(text: str) -> tuple[tuple[str, ...], str]:
 
 
 def _hint(lacking: str) -> None:
-    """Warn of letters that no font has, of each family of fonts once."""
+    """Warn of letters without a font, once for each family of fonts."""
     by_family: dict[str, list[str]] = {}
     for letter in dict.fromkeys(lacking):
         by_family.setdefault(_family(letter), []).append(letter)
@@ -89,7 +89,7 @@ _hinted: set[str] = set()
 
 
 def _family(letter: str) -> str:
-    """The fonts to install for a letter, by its script."""
+    """Return the fonts to install for a letter, by script."""
     script = unicodedata.name(letter, "").split(" ")[0]
     if script in ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH", "IDEOGRAPHIC"):
         return "Noto Sans CJK (the package fonts-noto-cjk of Debian and Ubuntu)"
@@ -98,21 +98,21 @@ def _family(letter: str) -> str:
 
 @contextmanager
 def _unwarned_of_glyphs() -> Iterator[None]:
-    """Without matplotlib's warning of each letter that is missing, after ours of all."""
+    """Suppress matplotlib's warning of each missing letter, which :func:`_hint` replaces."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
         yield
 
 
 def _fonts() -> list[Any]:
-    """Upright fonts of usual weight, but for the one that has a box for every letter."""
+    """Return upright fonts of usual weight, except for the font with a box for every letter."""
     fonts = [font for font in fontManager.ttflist if not font.name.startswith("Last Resort")]
     return [font for font in fonts if font.style == "normal" and font.weight in (400, "normal")]
 
 
 @cache
 def _characters(file: str) -> frozenset[int]:
-    """Those that a font has; none where it cannot be read."""
+    """Return the characters of a font; none for an unreadable font."""
     try:
         return frozenset(FT2Font(file).get_charmap())
     except (OSError, RuntimeError):
@@ -127,7 +127,7 @@ def open_frame(axes: Axes) -> None:
 def frames(
     width: float, height: float, rows: int = 1, columns: int = 1, **sharing: Any
 ) -> tuple[Figure, np.ndarray]:
-    """A figure of this size in inches, and its ``(rows, columns)`` axes, with open frames.
+    """Create a figure of a size in inches with ``(rows, columns)`` axes and open frames.
 
     Args:
         sharing: arguments of ``Figure.subplots``, such as ``sharex``.
@@ -140,13 +140,13 @@ def frames(
 
 
 def one_frame(width: float, height: float) -> tuple[Figure, Axes]:
-    """A figure of this size in inches, and its only axes."""
+    """Create a figure of a size in inches with a single axes."""
     figure, grid = frames(width, height)
     return figure, grid[0, 0]
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Names at 0, 1, … on the vertical axis, the first on top, as in a table."""
+    """Write names at 0, 1, … on the vertical axis, the first name on top, as in a table."""
     axes.set_yticks(range(len(names)), names)
-    # The usual margin, a share of the height, would be rows wide where there are many.
+    # The default margin, a share of the height, would span several of many rows.
     axes.set_ylim(len(names) - 0.4, -0.6)

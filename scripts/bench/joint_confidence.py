@@ -22,7 +22,7 @@ from measuring import described, show, table, told, write_csv
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
-from lmbm_torch.compare.evaluation import part
+from lmbm_torch.compare.trials import part
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.prediction.findings import Calibration

@@ -21,9 +21,9 @@ import numpy as np
 from scipy.stats import rankdata
 
 from lmbm_torch.compare.cells import Cell, Result
-from lmbm_torch.compare.evaluation import part, scores
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
 from lmbm_torch.compare.significance import corrected_t_test, holm
+from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.estimators import AutoLabelClassifier

@@ -21,7 +21,7 @@ from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputClassifier
 
 from lmbm_torch.compare.cells import Cell, Result
-from lmbm_torch.compare.evaluation import scores
+from lmbm_torch.compare.trials import scores
 from lmbm_torch.data import MultilabelData, read_npz
 from lmbm_torch.estimators import ProbabilisticClassifierChain
 

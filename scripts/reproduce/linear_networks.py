@@ -18,7 +18,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer, StandardScaler
 
 from lmbm_torch.compare.cells import Cell
-from lmbm_torch.compare.evaluation import measure, part
+from lmbm_torch.compare.trials import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM, classifier_chain, independent_svm

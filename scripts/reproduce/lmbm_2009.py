@@ -26,7 +26,7 @@ from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV, KFold
 
 from lmbm_torch.compare.cells import Cell, Result
-from lmbm_torch.compare.evaluation import part, scores
+from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM

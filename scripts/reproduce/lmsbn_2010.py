@@ -26,7 +26,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 
 from lmbm_torch.compare.cells import Cell
-from lmbm_torch.compare.evaluation import measure, part
+from lmbm_torch.compare.trials import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import (
     LMSBNClassifier,

@@ -133,8 +133,8 @@ def test_other_text_is_refused(text, message):
     [
         (at_most(0, [4]), NAMES, "expected labels 0 to 3, got 4"),
         ([Rule({"a": np.nan}, 0, "x")], NAMES, "expected finite weights and bounds"),
-        ("a", ("a", "a"), "names: expected distinct ones"),
-        ("b", ("b", "not b"), "names: expected none that begins with 'not '"),
+        ("a", ("a", "a"), "names: expected distinct names"),
+        ("b", ("b", "not b"), "names: expected names that do not begin with 'not '"),
     ],
 )
 def test_other_rules_are_refused(rules, names, message):

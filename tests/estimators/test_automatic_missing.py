@@ -9,7 +9,7 @@ import pytest
 from problems.dependent import problem
 from sklearn.ensemble import ExtraTreesClassifier
 
-from lmbm_torch.compare.evaluation import part
+from lmbm_torch.compare.trials import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import AutoLabelClassifier
 from lmbm_torch.estimators.automatic import classifier

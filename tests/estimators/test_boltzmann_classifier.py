@@ -8,7 +8,7 @@ import torch
 from scipy import sparse
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.compare.evaluation import part
+from lmbm_torch.compare.trials import part
 from lmbm_torch.data import load, read_npz
 from lmbm_torch.energies import Clause, TiedCliques
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier

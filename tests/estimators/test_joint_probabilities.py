@@ -13,7 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from annotate.completions import Completer
-from lmbm_torch.compare.evaluation import part
+from lmbm_torch.compare.trials import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import (
     LMBMClassifier,

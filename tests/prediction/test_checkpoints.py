@@ -88,11 +88,11 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
     assert torch.equal(saved.energy(rows).unary, module(rows).unary)
     assert saved.num_inputs == NUM_FEATURES
     assert replace(saved, scaling=None).num_inputs is None
-    with pytest.raises(ValueError, match=r"encoder: expected the one of the training"):
+    with pytest.raises(ValueError, match=r"encoder: expected the encoder of the training"):
         load_model(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"(?s)last\.ckpt.*encoder"):
         load_model(tmp_path / "last.ckpt", encoder=torch.nn.Tanh())
-    with pytest.raises(ValueError, match="encoder: expected none"):
+    with pytest.raises(ValueError, match="encoder: expected None"):
         load_model(trained[0] / "last.ckpt", encoder=encoder())
 
 
