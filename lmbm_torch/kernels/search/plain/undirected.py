@@ -52,8 +52,8 @@ class Best(NamedTuple):
 
     Args:
         spins: (batch, labels).
-        bound: (batch,), no labelling has a lower hinge loss, or a higher score, up to rounding, than the better
-            of this and of ``spins``.
+        bound: (batch,), no labelling has a lower hinge loss, or a higher score, up to rounding, than the
+            better of this and of ``spins``.
         proven: (batch,), whether the search has ended by itself.
         nodes: (batch,), partial labellings whose bound was computed.
     """
