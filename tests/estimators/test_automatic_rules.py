@@ -202,6 +202,21 @@ def test_a_regression_of_label_sets_by_landmarks_is_close_to_that_of_all(monkeyp
     )
 
 
+def test_a_regression_by_landmarks_expects_what_it_would_of_instances_left_out():
+    random = np.random.default_rng(8)
+    rows, sets, chosen = random.normal(size=(30, 2)), random.integers(0, 4, 30), np.arange(0, 30, 4)
+    kernel = np.exp(-cdist(rows, rows[chosen], "sqeuclidean"))
+    batches = iter([kernel[:11], kernel[11:]])
+    _, found = label_sets._LandmarkRegression.of(kernel[chosen], batches, sets, chosen).solved(0.3)
+    inverse = np.linalg.inv(np.linalg.cholesky(kernel[chosen] + label_sets.JITTER * np.eye(len(chosen))))
+    features, targets = kernel @ inverse.T, np.eye(4)[sets]
+    for place, row in enumerate(chosen):
+        rest = np.arange(30) != row
+        square = features[rest].T @ features[rest] + 0.3 * np.eye(len(chosen))
+        weights = np.linalg.solve(square, features[rest].T @ targets[rest])
+        np.testing.assert_allclose(found[place], features[row] @ weights, atol=1e-9)
+
+
 def test_a_regression_of_label_sets_answers_with_frequent_ones(monkeypatch):
     monkeypatch.setattr(label_sets, "ANSWERS", 5)
     ridge = LabelSetRidge().fit(X, Y)
@@ -289,6 +304,30 @@ def test_answers_under_rules_are_the_best_allowed_ones():
     thresholds = (0.5, 0.2, 0.7, 0.4)
     gains = (marginals(own) - thresholds) @ ALLOWED.T
     np.testing.assert_array_equal(Above(thresholds).allowed(own, CONSTRAINTS), ALLOWED[gains.argmax(1)])
+
+
+def test_the_best_answer_under_rules_is_not_the_last_one_that_gains():
+    """Three labels come together or not at all: the best answers of two labels are often worse."""
+    rules = Constraints.of(
+        ["label_0 <-> label_1", "label_1 <-> label_2", "label_3 -> not label_0"],
+        [f"label_{label}" for label in range(4)],
+    )
+    allowed = LABELLINGS[~rules.violated(LABELLINGS).any(1)]
+    probability = np.random.default_rng(0).dirichlet(np.ones(len(LABELLINGS)) / 3, 200)
+    both = LABELLINGS.sum(1) + allowed.sum(1)[:, None]
+    f1 = np.where(both == 0, 1, 2 * allowed @ LABELLINGS.T / np.maximum(both, 1))
+    expected = probability @ f1.T
+    found = ExpectedF1().allowed(of_distribution(probability), rules)
+    places = [allowed.tolist().index(labels) for labels in found.tolist()]
+    np.testing.assert_allclose(expected[range(200), places], expected.max(1))
+
+
+def test_the_empty_answer_is_not_given_where_rules_forbid_it():
+    rules = Constraints.of(["at_least(1, label_2, label_3)"], CONSTRAINTS.names)
+    sure = np.eye(len(LABELLINGS))[:1]
+    probability = np.concatenate([sure, 0.9 * sure + 0.1 / len(LABELLINGS)])
+    found = ExpectedF1().allowed(of_distribution(probability), rules)
+    assert not rules.violated(found).any()
 
 
 def test_own_answers_under_rules_are_by_decoding_or_the_nearest():

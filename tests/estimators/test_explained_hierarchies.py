@@ -127,6 +127,20 @@ def test_of_a_product_each_factor_counts_by_the_mean_of_the_other():
     assert found.features == pytest.approx({"feature_0": first, "feature_1": second})
 
 
+@pytest.mark.parametrize("balance", [0.0, 1e-5])
+def test_parts_that_cancel_count_by_the_slope_of_the_probability(balance):
+    labels = Y.to_numpy()[:, [1, 3]].max(1, keepdims=True)
+    rows = X.to_numpy()[:, :2]
+    model = HierarchicalClassifier(MultiOutputClassifier(LogisticRegression()), {}).fit(rows, labels)
+    (member,) = model.members_[0].estimator.estimators_
+    member.coef_[:], member.intercept_[:] = [2.0, -2.0], 1.5
+    found = model.explain(np.array([[1.0 + balance, 1.0]]), reference=np.zeros(2))["label_0"]
+    probability = 1 / (1 + np.exp(-1.5))
+    slope = probability * (1 - probability)
+    assert found.intercept == pytest.approx(probability)
+    assert found.features == pytest.approx({"feature_0": 2 * slope, "feature_1": -2 * slope}, rel=1e-4)
+
+
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array, pd.DataFrame])
 def test_features_are_left_out_by_predicting_again(form, scope):

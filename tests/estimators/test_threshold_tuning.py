@@ -14,6 +14,7 @@ from sklearn.model_selection import KFold, cross_val_score
 from strategies.label_problems import random_inputs
 from sweeps import slow
 
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.inference.enumeration import exact
@@ -108,3 +109,17 @@ def test_kernels_weights_and_classes():
 def test_bad_settings_are_refused_by_name(error, message, settings):
     with pytest.raises(error, match=message):
         ThresholdTunedClassifier(**settings).fit(X, Y)
+
+
+@pytest.mark.parametrize("margin", [0.3, 2.0])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_of_equally_good_thresholds_the_nearest_to_none_is_taken(margin, sign):
+    """All thresholds beyond the fields, a third of the margin, are right of all instances."""
+    network = LMSBNClassifier(margin=margin)
+    model = ThresholdTunedClassifier(network, measure="hamming", num_steps=6)
+    fields = torch.tensor([[0.33], [-0.33]], dtype=torch.float64) * margin
+    energy = DirectedEnergy(fields, torch.zeros(1, 1, dtype=torch.float64), torch.arange(1))
+    truth = torch.full((2, 1), float(sign < 0), dtype=torch.float64)
+    model._tune(network, [energy], truth)
+    assert model.thresholds_ == pytest.approx([sign * margin / 3])
+    assert model.cross_validated_ == 1.0

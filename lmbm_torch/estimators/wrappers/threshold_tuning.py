@@ -283,7 +283,7 @@ def _settle(
     own = best.spin * thresholds[best.place]
     places = torch.arange(len(thresholds), device=thresholds.device)[:, None]
     on_its_side = torch.where(best.spin > 0, places <= highest[best.rows], places >= lowest[best.rows])
-    where_it_gains = (own > best.kink) & (against >= best.kink) & (against <= own)
+    where_it_gains = (against >= best.kink) & (against <= own)
     where_it_loses_nothing = (against >= own) & (against <= best.kink) & on_its_side
     holds = best.proven & (where_it_gains | where_it_loses_nothing) & ~settled[:, best.rows]
     place, which = holds.nonzero(as_tuple=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from scipy import sparse
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.margins import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
-from lmbm_torch.solvers.structural import frank_wolfe, smoothing
+from lmbm_torch.solvers.structural import frank_wolfe, lbfgs, smoothing
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 from lmbm_torch.solvers.structural.smoothing import SmoothedProblem
 
@@ -103,6 +105,27 @@ def test_a_run_is_taken_up_where_it_was_put_down():
     assert [state.num_iters for state in states] == [5, 10, 15, 20, 25, 30, 32]
     again = smoothing.update(problem, states[1])
     np.testing.assert_array_equal(again.inner.flat, states[2].inner.flat)
+
+
+def test_no_bound_is_below_zero_and_none_is_given_up():
+    problem = smoothed(*chains(0, [30, 40], C=1000.0))
+    first = smoothing.init(problem)
+    assert first.dual == 0.0
+    proven = replace(first, dual=1e-3 * first.primal)
+    assert smoothing.update(problem, first).dual < proven.dual
+    assert smoothing.update(problem, proven).dual == proven.dual
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.01])
+def test_what_is_left_of_nearly_linear_losses_is_what_newton_s_step_gains(temperature):
+    """Losses that hardly weigh are linear, and the bound of a strongly convex function is met."""
+    problem = smoothed(*chains(0, [3, 4], C=1e-4 * temperature))
+    scaled = SmoothedProblem(problem, temperature)
+    first = lbfgs.init(scaled)
+    best = run(lbfgs, scaled, tol=1e-14, max_iter=200)
+    # In units of the weights, which are τ times as large.
+    gained = temperature**2 * (first.objective - best.objective)
+    assert smoothing._left(scaled, first) == pytest.approx(gained, rel=1e-2)
 
 
 def test_it_ends_where_nothing_is_left_to_gain():
