@@ -36,7 +36,7 @@ from threadpoolctl import threadpool_limits
 
 from lmbm_torch.data import load_multiclass
 from lmbm_torch.files import write_figure
-from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo

@@ -26,7 +26,7 @@ from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting.feature_units import root_mean_square
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 
 # Undirected models of more labels are decoded within limits, and trained long.
 MAX_MACHINE_LABELS = 10
