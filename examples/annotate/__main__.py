@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     import torch
 
     from annotate import app
-    from lmbm_torch.kernels.blas import single_threaded
+    from lmbm_torch.kernels.threads import single_threaded
 
     try:
         session = opened(options)

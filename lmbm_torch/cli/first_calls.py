@@ -25,7 +25,7 @@ from lmbm_torch.kernels.jit import num_compiled
 from lmbm_torch.kernels.search.compiled import few_parents
 from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 
 # Enough labels for a search in place of an enumeration.
 LABELS = 6

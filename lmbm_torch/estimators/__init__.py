@@ -7,7 +7,7 @@ Apart from the listed classes, two groups of modules are public; other modules a
 """
 
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.kernels.uncollected import uncollected
+from lmbm_torch.kernels.installed import uncollected
 
 with naming_extras(), uncollected():
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier

@@ -25,7 +25,7 @@ _made: WeakSet[Any] = WeakSet()
 def _internals() -> Any:
     """The module of dispatchers, or None, with one warning, where numba's internals are others."""
     try:
-        found = import_module("lmbm_torch.kernels.numba_internals.dispatchers")
+        found = import_module("lmbm_torch.kernels.numba_internals")
         found.check()
         return found
     except Exception as changed:
@@ -67,6 +67,13 @@ def num_compiled() -> int:
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 fast = njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")
+# For values that are neither infinite nor NaN.
+FINITE = SUMS | {"nnan", "ninf"}
+finite = njit(cache=True, nogil=True, fastmath=FINITE, error_model="numpy")
+finite_part = part(fastmath=FINITE, error_model="numpy")
+# The same for functions that compiled code alone calls.
+compiled_part = part(error_model="numpy")
+fast_part = part(fastmath=SUMS, error_model="numpy")
 # A call would count references to the arrays that it is given, which takes as long as a node of a search or a
 # row of sixty messages.
 inlined = njit(inline="always")

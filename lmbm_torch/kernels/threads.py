@@ -1,17 +1,14 @@
-"""Python threads around compiled code that releases the interpreter lock.
-
-Unlike numba's own threads they can be used from several threads at once and after a fork. There are as many
-as torch uses: none are started in a data loader's worker, where torch has one thread.
-"""
+"""TH."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -119,3 +116,36 @@ def leavable(work: Callable[[], Result]) -> Result:
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """This process's threads; a fork inherits the parent's pool without its threads."""
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="lmbm_torch")
+
+
+# Held by who has set the limit, which is the process's, not a thread's.
+_LIMITED = threading.Lock()
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Within it BLAS uses one thread: more compete with ours for the cores (Yeast: eight times as slow).
+
+    They do so for some 25 ms after each call, too, as they wait for the next one without sleep. Who is the
+    first of several threads to enter gives BLAS its own threads back. Without threadpoolctl, which comes with
+    scikit-learn, it keeps them.
+    """
+    controller = _controller()
+    if controller is None or not _LIMITED.acquire(blocking=False):
+        yield
+        return
+    try:
+        with controller.limit(limits=1):
+            yield
+    finally:
+        _LIMITED.release()
+
+
+@cache
+def _controller() -> Any | None:
+    """Of the libraries of BLAS that are loaded; it takes a while to look for them."""
+    try:
+        from threadpoolctl import ThreadpoolController
+    except ImportError:
+        return None
+    return ThreadpoolController().select(user_api="blas")

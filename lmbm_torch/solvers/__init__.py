@@ -1,6 +1,6 @@
-"""Dual optimisers: modules with ``init`` and ``update``, driven by ``base.run`` to a certified gap.
+"""Dual optimisers: modules with ``init`` and ``update``, driven by ``base.run`` to a certified duality gap.
 
-Problem and solver are imported by their modules:
+Import a problem and a solver from their modules::
 
     from lmbm_torch.solvers.base import run
     from lmbm_torch.solvers.networks import dual_coordinate
@@ -8,23 +8,22 @@ Problem and solver are imported by their modules:
 
     state = run(dual_coordinate, LabelProblems.from_labels(features, labels), tol=1e-4)
 
-* ``base``, the contract and the driver; ``kernels`` and ``gram``, kernel functions and their values;
-* sigmoid belief networks: ``networks.problems`` with ``networks.states``, by ``networks.dual_coordinate``,
-  ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems``, by
-  ``networks.kernel_dual_coordinate``, from ``networks.kernel_splitting`` for many orderings at once; with few
-  parents for each of many labels ``networks.chosen_parents``;
-* Boltzmann machines: ``machines.problem``, by ``machines.proximal_newton`` or ``machines.dual_coordinate``;
-* structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems``, by
-  ``structural.frank_wolfe``;
-* the same of few labels, long chains or many positions, or of columns in unlike units:
-  ``structural.label_margins`` and ``chains.margins``, by ``structural.smoothing``;
-* chains with kernels: ``chains.kernel_problem``, by ``chains.smo`` or ``chains.exponentiated_gradient``; the
-  multi-class SVM, whose chains have one position, by ``chains.multi_class``;
-* conditional random fields: ``chains.likelihood``, by ``structural.lbfgs`` or ``chains.iterative_scaling``;
-  ``chains.tree_likelihood`` in the dual; hidden labels: ``chains.expectation_maximisation``;
-* kernel logistic regression: ``logistic.problems``, by ``logistic.smo`` and ``logistic.newton``.
+* ``base``: the contract and the driver; ``gram``: kernel functions and kernel values.
+* Sigmoid belief networks: ``networks.problems`` with ``networks.states`` by ``networks.dual_coordinate``,
+  ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems`` by
+  ``networks.kernel_dual_coordinate``, and ``networks.kernel_splitting`` for many orderings at once; with few
+  parents for each of many labels ``networks.chosen_parents``.
+* Boltzmann machines: ``machines.problem`` by ``machines.proximal_newton`` or ``machines.dual_coordinate``.
+* Structural SVMs: ``structural.problems``, ``structural.label_vectors`` and ``chains.problems`` by
+  ``structural.frank_wolfe``; for few labels, long chains, many positions or columns in unlike units
+  ``structural.label_margins`` and ``chains.linear`` by ``structural.smoothing``.
+* Chains with kernels: ``chains.kernel_problem`` by ``chains.smo`` or ``chains.exponentiated_gradient``; the
+  multi-class SVM (chains of one position) by ``chains.multi_class``.
+* Conditional random fields: ``chains.linear`` by ``structural.lbfgs`` or ``chains.iterative_scaling``; in the
+  dual ``chains.tree_likelihood``; with hidden labels ``chains.expectation_maximisation``.
+* Kernel logistic regression: ``logistic.problems`` by ``logistic.smo`` and ``logistic.newton``.
 
-The other modules are what these are made of, and may change at any time.
+The remaining modules are internal and may change.
 """
 
 from lmbm_torch.extras import naming_extras

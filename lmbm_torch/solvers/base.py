@@ -1,4 +1,4 @@
-"""The solvers' contract, ``init`` and ``update`` with states that know their gap, and the driver ``run``."""
+"""The solvers' contract (``init``, ``update``, states with a duality gap) and the driver :func:`run`."""
 
 from __future__ import annotations
 
@@ -8,44 +8,44 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 
 TINY = float(np.finfo(np.float64).tiny)
 
 
 class Certified:
-    """A primal value and a dual one, which never lies above the optimum; arrays where there are several."""
+    """A primal value and a dual value; arrays for several problems. No dual value exceeds the optimum."""
 
     primal: Any
     dual: Any
 
     @property
     def gap(self) -> float:
-        """The duality gap of all problems together, relative to the primal value."""
+        """Return the duality gap of all problems together, relative to the primal value."""
         primal = np.sum(self.primal)
         return float(relative_gap(primal - np.sum(self.dual), primal))
 
 
 class SolverState(Certified):
-    """Base of the solvers' states, which are immutable records.
+    """Base class of the solvers' states, immutable records.
 
     Attributes:
-        num_iters: iterations made so far. With the seed it determines the random numbers of the next one, so
-            that a state that is stored and taken up again goes on as if it had never been put down.
+        num_iters: iterations made so far. The seed and ``num_iters`` determine the random numbers of the next
+            iteration, so a stored state resumes without a difference.
     """
 
     num_iters: int
 
     def solved(self, tol: float) -> bool:
-        """Whether :func:`run` is done."""
+        """Return whether the gap is at most ``tol``."""
         return self.gap <= tol
 
 
 def relative_gap(difference: np.ndarray | float, value: np.ndarray | float) -> np.ndarray:
-    """How far apart two objectives are, relative to ``value``.
+    """Return the absolute difference of two objectives, relative to ``value``.
 
-    The difference counts without its sign: a dual value above the primal one belongs to infeasible duals, and
-    must not pass for a closed gap.
+    The sign is dropped: a dual value above the primal value belongs to infeasible duals, and must not count
+    as a closed gap.
     """
     # A problem without losses (all weights zero) has primal = dual = 0, and no gap.
     return np.abs(difference) / np.maximum(value, TINY)
@@ -58,12 +58,12 @@ State_co = TypeVar("State_co", bound=SolverState, covariant=True)
 class Solver(Protocol[State_co]):
     """A module with ``init(problem, …) -> state`` and ``update(problem, state, *, …) -> state``.
 
-    ``update`` makes one iteration. Two more functions are optional:
+    ``update`` makes one iteration. Two further functions are optional:
 
-    * ``limits(state, tol, left, watched)`` returns arguments of the next ``update``, where one makes several
-      iterations: ``left`` is how many are allowed, ``watched`` whether a callback waits for its state;
-    * ``next_stage(problem, state)`` is called where ``tol`` or ``max_iter`` is reached. It returns the
-      problem and the first state of the next stage, or None and the final state.
+    * ``limits(state, tol, left, watched)`` returns arguments for an ``update`` of several iterations:
+      ``left`` is the number allowed, ``watched`` whether a callback waits for the state.
+    * ``next_stage(problem, state)`` is called at ``tol`` or ``max_iter``. Returned are the problem and first
+      state of the next stage, or None and the final state.
     """
 
     @property
@@ -87,31 +87,40 @@ def run(
 ) -> State:
     """Update until ``state.gap`` is at most ``tol``.
 
-    This gap is
+    The gap is
 
-    * the duality gap relative to the primal value, wherever the solver has dual variables. For the labels'
-      problems of a sigmoid belief network every label's own gap must be at most ``tol``, except with Pegasos,
-      which bounds that of all labels together;
-    * the norm of the gradient, relative to the one at zero weights, or the gain of the last step, relative to
-      the objective, if that is more, for :mod:`~.structural.lbfgs`;
-    * Σ |observed − expected counts| / Σ observed counts for :mod:`~.chains.iterative_scaling`;
-    * the gain of the last step, relative to the objective, for :mod:`~.chains.expectation_maximisation`.
+    * with dual variables: the duality gap relative to the primal value. For the label problems of a belief
+      network every label's own gap must be at most ``tol``; Pegasos bounds the gap of all labels together;
+    * for :mod:`~.structural.lbfgs`: the larger of two numbers, the gradient's norm relative to the norm at
+      zero weights, and the gain of the last step relative to the objective;
+    * for :mod:`~.chains.iterative_scaling`: Σ |observed − expected counts| / Σ observed counts;
+    * for :mod:`~.chains.expectation_maximisation`: the gain of the last step, relative to the objective.
 
     Args:
         solver: a module of this package, such as :mod:`~.networks.dual_coordinate`.
-        problem: what its ``init`` takes.
-        max_iter: iterations after which it ends, solved or not; ``state.gap`` tells. Where missing labels are
-            imputed between stages, each stage may take so many.
-        start: a state to go on from; by default ``solver.init(problem)``. Duals of a similar problem, such as
-            one with a smaller C, make a good one: ``start=solver.init(problem, duals)``.
-        callback: called with the state after every update, for progress, logs and checkpoints; may raise to
-            stop. A solver that waits for it makes one iteration an update.
-        progress: called with the first state and after updates, too, but these are as long as without it, so
-            that nothing else depends on it.
+        problem: the problem for the solver's ``init``.
+        tol: gap at which to stop.
+        max_iter: most iterations; read ``state.gap`` for the gap reached. Where missing labels are imputed
+            between stages, the limit holds for each stage.
+        start: state to continue from, by default ``solver.init(problem)``. The duals of a similar problem,
+            for example with a smaller C, are a good start: ``start=solver.init(problem, duals)``.
+        callback: function of the state, called after every update, for logs and checkpoints; an exception
+            stops the run. With a callback, an update of most solvers makes one iteration.
+        progress: function of the state, called at the first state and after each update; no effect on the
+            length of updates.
         settings: further arguments of ``solver.update``, such as ``seed``.
 
     Raises:
-        ValueError: ``tol`` not above zero, ``max_iter`` below one; whatever ``init`` and ``update`` refuse.
+        ValueError: ``tol`` not above zero, ``max_iter`` below one, or an argument refused by ``init`` or
+            ``update``.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.solvers.networks import dual_coordinate
+        >>> from lmbm_torch.solvers.networks.problems import LabelProblems
+        >>> problems = LabelProblems.from_labels(np.eye(4), np.eye(4)[:, :2])
+        >>> run(dual_coordinate, problems, tol=1e-4).gap <= 1e-4
+        True
     """
     check_positive("tol", tol)
     check_count("max_iter", max_iter)
@@ -144,13 +153,13 @@ def step(
     watched: bool = True,
     **settings: Any,
 ) -> State:
-    """One ``update`` within the limits: of no more than ``left`` iterations."""
+    """Run one ``update`` of at most ``left`` iterations."""
     limits = getattr(solver, "limits", lambda *_: {})
     return solver.update(problem, state, **limits(state, tol, left, watched), **settings)
 
 
 def at_most(iterations: int) -> Callable[..., dict[str, Any]]:
-    """The ``limits`` of a solver that makes so many iterations from one certificate to the next."""
+    """Return the ``limits`` function of a solver with ``iterations`` iterations between two certificates."""
 
     def limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
         return {"num_iters": min(iterations, left)}

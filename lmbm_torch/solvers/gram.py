@@ -1,7 +1,11 @@
-"""Kernel values between training instances: from a matrix, or evaluated when they are asked for."""
+"""Kernel functions, and kernel values between training instances: from a matrix, or computed on demand.
+
+A kernel function takes the rows of two feature sets and returns the values of all pairs, ``(first, second)``.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -12,6 +16,47 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
+
+
+def linear(
+    first: Float[Tensor, "first features"], second: Float[Tensor, "second features"]
+) -> Float[Tensor, "first second"]:
+    """Return ⟨x, x'⟩."""
+    return first @ second.mT
+
+
+def polynomial(
+    first: Float[Tensor, "first features"],
+    second: Float[Tensor, "second features"],
+    gamma: float,
+    degree: float,
+    coef0: float,
+) -> Float[Tensor, "first second"]:
+    """Return (gamma ⟨x, x'⟩ + coef0)^degree."""
+    return (gamma * (first @ second.mT) + coef0).pow(degree)
+
+
+def rbf(
+    first: Float[Tensor, "first features"],
+    second: Float[Tensor, "second features"],
+    gamma: float,
+    square_norms: Float[Tensor, " second"] | None = None,
+) -> Float[Tensor, "first second"]:
+    """Return exp(−gamma ‖x − x'‖²) with gamma = 1/(2σ²), or 0 below the dtype's normal numbers.
+
+    Args:
+        square_norms: ‖x'‖², if known.
+    """
+    if square_norms is None:
+        square_norms = second.square().sum(1)
+    square = torch.addmm(square_norms, first, second.mT, beta=-0.5).mul_(2)
+    square -= first.square().sum(1)[:, None]
+    # Round-off can leave a distance below zero. Where values underflow their exponential takes ten times as
+    # long, and every product with what is left of them too; powers of two take a quarter of powers of e.
+    lowest = math.log2(torch.finfo(square.dtype).tiny) + 2
+    values = square.mul_(gamma / math.log(2)).clamp_(lowest, 0).exp2_()
+    return torch.threshold_(values, 2 ** (lowest + 1), 0.0)
+
 
 Index = Tensor | slice
 PairKernel = Callable[[Index, Index], Tensor]
@@ -24,13 +69,13 @@ class Gram(Protocol):
     num_instances: int
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """The kernel values of some instances with all; not to be changed."""
+        """Return the kernel values of some instances with all; read-only."""
         ...
 
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """The kernel values of some instances with some; not to be changed."""
+        """Return the kernel values of some instances with some; read-only."""
         ...
 
 
@@ -38,13 +83,13 @@ BLOCK = 256
 
 
 class PrecomputedGram:
-    """A matrix in memory.
+    """A matrix of kernel values in memory.
 
     Args:
-        matrix: symmetric; the caller answers for its being positive semidefinite.
+        matrix: symmetric. The caller ensures that the matrix is positive semidefinite.
 
     Raises:
-        ValueError: another shape than (instances, instances), values that are not finite, or not symmetric.
+        ValueError: a shape other than (instances, instances), values not finite, or an asymmetric matrix.
     """
 
     def __init__(self, matrix: Float[Tensor, "instances instances"]) -> None:
@@ -66,19 +111,19 @@ class PrecomputedGram:
 
 
 class CachedGram:
-    """Rows from a function; the first ones that are asked for are kept, as many as fit.
+    """Rows computed by a function; the first rows requested are kept, as many as fit into memory.
 
-    Solvers visit all instances in turn, so that the row used last is the one not needed for longest: a row
-    that is kept never makes way for another. Where all rows fit, a solver that reads all pairs fills them.
+    Solvers visit all instances in turn, so the row used last is needed again last: a row in memory never
+    makes way for another. Where all rows fit, a solver that reads all pairs fills the cache.
 
     Args:
-        kernel: evaluates pairs.
+        kernel: function of two index sets, returning kernel values.
         num_instances: N.
-        cache_bytes: the most memory of the rows that are kept; one block of rows comes on top.
+        cache_bytes: most bytes of kept rows; one block of rows comes on top.
 
     Attributes:
-        single: (instances, instances), all values in single precision, where a solver has kept them here for
-            the next one; not to be changed.
+        single: (instances, instances), all values in single precision, left here by a solver for the next
+            solver; read-only.
 
     Raises:
         ValueError: ``num_instances`` below one.
@@ -97,7 +142,7 @@ class CachedGram:
         self._is_matrix = False
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """The kernel values of some instances with all, remembered where they are."""
+        """Return the kernel values of some instances with all, from memory where present."""
         kept = self._room()
         if self._is_matrix:
             return kept[index]
@@ -128,9 +173,10 @@ class CachedGram:
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """The kernel values of some instances with some, remembered where all are.
+        """Return the kernel values of some instances with some, from memory where all are present.
 
-        Slices of rows are asked for to read all pairs: where these fit they are kept, each evaluated once.
+        A slice of rows announces that all pairs will be read: where all fit, each value is computed once and
+        kept.
         """
         kept = self._room()
         if isinstance(rows, slice) and len(kept) == self.num_instances and not self._is_matrix:
@@ -138,7 +184,7 @@ class CachedGram:
         return _between(kept, rows, columns) if self._is_matrix else self._kernel(rows, columns)
 
     def _room(self) -> Tensor:
-        """Where rows are kept, (capacity, instances)."""
+        """Return the memory for rows, (capacity, instances)."""
         if self._kept is None:
             one = self._kernel(slice(0, 1), slice(0, 1))
             check_shape("kernel(rows, columns)", one, 1, 1)
@@ -163,7 +209,7 @@ def _between(matrix: Tensor, rows: Tensor | slice, columns: Tensor | slice) -> T
 
 
 def asymmetry(matrix: Float[Tensor, "instances instances"]) -> float:
-    """max |k_ij − k_ji|, block by block: whole matrices of differences take ten times as long."""
+    """Return max |k_ij − k_ji|, computed by blocks: a whole matrix of differences takes ten times as long."""
     largest = 0.0
     for i in range(0, len(matrix), BLOCK):
         for j in range(i, len(matrix), BLOCK):

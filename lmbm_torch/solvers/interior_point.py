@@ -1,17 +1,17 @@
-"""Interior points of a box, for hinge problems so badly conditioned that descent crawls.
+"""Interior-point method for hinge problems so badly conditioned that coordinate descent is slow.
 
-The problem is min_w ½‖w‖² + Σ_i u_i [γ − r_i·w]_+, its dual
+The problem is min_w ½‖w‖² + Σ_i u_i [γ − r_i·w]_+ with the dual
 
     max_α γ Σ α − ½‖Rᵀα‖² over 0 ≤ α ≤ u,   w = Rᵀα.
 
-Primal-dual Newton steps with Mehrotra's predictor and corrector (1992) follow the central path, on which
-α (r·w − γ)_+ and (u − α) (γ − r·w)_+ are all one number that falls to zero. Their number, 15 to 40, hardly
-depends on C, on the ranges of the columns or on how alike they are: a step solves
+Primal-dual Newton steps with Mehrotra's predictor and corrector (1992) follow the central path, where all
+products α (r·w − γ)_+ and (u − α) (γ − r·w)_+ have one common value, decreasing to zero. The number of steps,
+15 to 40, hardly depends on C, on the ranges of the columns or on the correlation of columns. A step solves
 
     (I + RᵀΘR) Δw = Rᵀ(Θ ρ),   Δα = Θ (ρ − R Δw)
 
-for a positive diagonal Θ (Ferris and Munson 2002), by a factorisation whose rounding does not depend on the
-units of columns either. Duals stay inside their box, so that every step has its certificate.
+for a positive diagonal Θ (Ferris and Munson 2002), by a factorisation with rounding errors independent of the
+units of columns. Duals stay inside the box, so every step has a certificate.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ Solve = Callable[[np.ndarray], np.ndarray]
 
 
 class Rows(Protocol):
-    """R, (instances, columns), as far as the steps need it."""
+    """The operations of the steps on R, (instances, columns)."""
 
     def times(self, weights: np.ndarray) -> np.ndarray:
-        """R w, (instances,)."""
+        """Return R w, (instances,)."""
         ...
 
     def combine(self, duals: np.ndarray) -> np.ndarray:
-        """Rᵀα, (columns,)."""
+        """Return Rᵀα, (columns,)."""
         ...
 
     def factorise(self, scale: np.ndarray) -> Solve:
-        """What solves (I + RᵀΘR) for the diagonal Θ ≥ 0, (instances,)."""
+        """Return a solver of (I + RᵀΘR) for the diagonal Θ ≥ 0, (instances,)."""
         ...
 
 
 class MatrixRows(NamedTuple):
-    """Rows that are stored, dense or CSR, in float64.
+    """Rows in memory, dense or CSR, in float64.
 
     Args:
         matrix: (instances, columns).
@@ -62,15 +62,15 @@ class MatrixRows(NamedTuple):
     matrix: Any
 
     def times(self, weights: np.ndarray) -> np.ndarray:
-        """R w, for weights (columns,) or (columns, several)."""
+        """Return R w for weights (columns,) or (columns, several)."""
         return self.matrix @ weights
 
     def combine(self, duals: np.ndarray) -> np.ndarray:
-        """Rᵀα, for duals (instances,) or (instances, several)."""
+        """Return Rᵀα for duals (instances,) or (instances, several)."""
         return self.matrix.T @ duals
 
     def factorise(self, scale: np.ndarray) -> Solve:
-        """See :class:`Rows`; by the smaller of RᵀR and RRᵀ."""
+        """Compute the smaller of RᵀR and RRᵀ; see :class:`Rows`."""
         instances, columns = self.matrix.shape
         wide = instances < columns
         root = np.sqrt(scale)
@@ -100,7 +100,7 @@ class _Point(NamedTuple):
     """A point inside the box, with multipliers z of 0 ≤ α and v of α ≤ u; all (instances,) and positive.
 
     Args:
-        room: u − α, kept by itself: as a difference it would be rounded to nothing.
+        room: u − α, stored separately because the difference would round to zero.
     """
 
     duals: np.ndarray
@@ -117,14 +117,14 @@ class _Point(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Of the products αz and (u − α)v."""
+        """Return the mean of the products αz and (u − α)v."""
         return float(self.duals @ self.low + self.room @ self.high) / (2 * len(self.duals))
 
     def moved(self, length: float, step: _Point) -> _Point:
         return _Point(*(value + length * change for value, change in zip(self, step, strict=True)))
 
     def longest(self, step: _Point) -> float:
-        """The longest step, up to 1, that leaves everything at or above zero."""
+        """Return the longest step, up to 1, with all entries at or above zero."""
         return min(
             float((value[change < 0] / -change[change < 0]).min(initial=1.0))
             for value, change in zip(self, step, strict=True)
@@ -134,16 +134,17 @@ class _Point(NamedTuple):
 def ascend(
     rows: Rows, upper: np.ndarray, margin: float, tol: float, stop: np.ndarray | None = None
 ) -> np.ndarray:
-    """Duals strictly inside their box, (instances,), of a relative gap of at most ``tol``.
+    """Return duals strictly inside the box, (instances,), with a relative gap of at most ``tol``.
 
-    Or the best ones met, where the weights are a small difference of what many instances add and there is
-    nothing left of it in float64: C times the square of the columns' range beyond some 1e13.
+    Beyond C · (range of the columns)² ≈ 1e13 float64 cannot represent the solution; the best duals seen are
+    returned.
 
     Args:
         rows: R.
         upper: u > 0, (instances,).
         margin: γ.
-        stop: (1,), ends the steps once it is true.
+        tol: relative duality gap at which to stop.
+        stop: (1,), ends the iterations once true.
     """
     point = _Point.middle(rows, upper, margin)
     best, least, since = point.duals, np.inf, 0
@@ -165,13 +166,13 @@ def ascend(
 
 
 def _step(rows: Rows, point: _Point, beyond: np.ndarray) -> _Point:
-    """A step along the central path: straight to its end on trial, then as curved as this shows it to be."""
+    """Return the point after a predictor and a corrector step along the central path."""
     duals, room, low, high = point
     scale = 1 / (low / duals + high / room)
     solve = rows.factorise(scale)
 
     def towards(low_product: np.ndarray, high_product: np.ndarray) -> _Point:
-        """The step that makes αz and (u − α)v these products, to first order."""
+        """Return the step towards the given products αz and (u − α)v, to first order."""
         wish = low_product / duals - high_product / room - beyond
         step = scale * (wish - rows.times(solve(rows.combine(scale * wish))))
         down, up = (low_product - low * step) / duals - low, (high_product + high * step) / room - high
@@ -185,7 +186,7 @@ def _step(rows: Rows, point: _Point, beyond: np.ndarray) -> _Point:
 
 
 def factorised(matrix: np.ndarray) -> Solve:
-    """Solves systems of a positive definite matrix in any units, whose lower half is read."""
+    """Return a solver for a positive definite matrix in any units; only the lower half is read."""
     unit = 1 / np.sqrt(np.diagonal(matrix))
     scaled = unit[:, None] * matrix * unit
     scaled.flat[:: len(scaled) + 1] += RIDGE

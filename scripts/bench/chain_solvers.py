@@ -39,7 +39,7 @@ from lmbm_torch.models import LinearChain
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.margins import ChainMargins
+from lmbm_torch.solvers.chains.linear import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.training.chains import ChainModule

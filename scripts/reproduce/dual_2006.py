@@ -36,7 +36,7 @@ from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.tables import write_csv
 from lmbm_torch.estimators import KernelLogisticRegression
 from lmbm_torch.files import write_figure
-from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo

@@ -61,8 +61,8 @@ ARROWS = {
 EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
-FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
-FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.memory", "kernels.threads"}
+FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
+FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.threads"}
 RECORDS = {"inference.results", "inference.limits", "inference.common"}
 OF_LABEL_VECTORS = {
     *("estimators.baselines", "estimators.common", "estimators.decoders", "estimators.explain"),
@@ -72,8 +72,6 @@ ROOMS = {
     "kernels.matrix_bp": FOR_LOOPS | {"kernels.nvrtc"},
     "kernels.search": FOR_LOOPS | {"kernels.matrix_bp.compiled.rows"},
     "kernels.dual": FOR_LOOPS,
-    "kernels.numba_internals": {"kernels.uncollected"},
-    "kernels.sampling": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.splits", "data.tables"},
     "data.sequences": {"data.features", "data.formats", "data.seven_segment"},
     "data.tables": {"data.features"},

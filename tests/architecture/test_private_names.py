@@ -11,8 +11,7 @@ from test_imports import ROOT
 
 # Taken away by tests/kernels/test_numba_internals.py and tests/test_torch_internals.py.
 GUARDED = {
-    "kernels/numba_internals/dispatchers.py",
-    "kernels/numba_internals/kernel_cache.py",
+    "kernels/numba_internals.py",
     "torch_internals.py",
 }
 # Documented by Python itself.

@@ -13,8 +13,8 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import lp_relaxation, roof_duality
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
-from lmbm_torch.kernels.search.compiled import roof_duality as compiled
-from lmbm_torch.kernels.search.plain import roof_duality as plain
+from lmbm_torch.kernels.search.compiled import undirected as compiled
+from lmbm_torch.kernels.search.plain import undirected as plain
 
 STRENGTHS = (0.01, 0.3, 1.0, 100.0)
 

@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.solvers.base import run
 
 threadpoolctl = pytest.importorskip("threadpoolctl")

@@ -11,16 +11,14 @@ from strategies.chain import random_chain_energy
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.inference.trees import chain_dp, chain_steps
-from lmbm_torch.kernels.dual.compiled import chain_gradient, chain_likelihood, chain_pairs
-from lmbm_torch.kernels.dual.plain import chain_gradient as numpy_chain_gradient
-from lmbm_torch.kernels.dual.plain import chain_likelihood as numpy_chain_likelihood
-from lmbm_torch.kernels.dual.plain import chain_pairs as numpy_chain_smo
+from lmbm_torch.kernels.dual.compiled import chains as compiled_steps
+from lmbm_torch.kernels.dual.plain import chains as numpy_steps
 from lmbm_torch.kernels.search.compiled import chains
 from lmbm_torch.kernels.search.plain import chains as numpy_chains
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 
 
@@ -37,8 +35,8 @@ def random_problem(seed):
 def solver(request):
     """A solver, and its compiled and plain kernels."""
     if request.param == "smo":
-        return smo, (chain_pairs, numpy_chain_smo)
-    return exponentiated_gradient, (chain_gradient, numpy_chain_gradient)
+        return smo, (compiled_steps, numpy_steps)
+    return exponentiated_gradient, (compiled_steps, numpy_steps)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -60,7 +58,7 @@ def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
 def test_compiled_and_plain_smo_reach_one_optimum(monkeypatch):
     problem = random_problem(5)
     values = []
-    for each in (chain_pairs, numpy_chain_smo):
+    for each in (compiled_steps, numpy_steps):
         monkeypatch.setattr(smo, "kernels", lambda *_, each=each: each)
         values.append(run(smo, problem, tol=1e-6, max_iter=2000).primal)
     assert values[1] == pytest.approx(values[0], rel=2e-6)
@@ -71,10 +69,10 @@ def test_marginals_of_log_potentials_however_far_apart(scale):
     random = np.random.default_rng(6)
     log_nodes, log_pairs = scale * random.normal(size=(6, 4)), scale * random.normal(size=(4, 4))
     nodes, pairs = np.empty_like(log_nodes), np.empty_like(log_pairs)
-    chain_gradient.chain_marginals(log_nodes, log_pairs, nodes, pairs)
+    compiled_steps.chain_marginals(log_nodes, log_pairs, nodes, pairs)
     energy = ChainEnergy(torch.from_numpy(log_nodes)[None], torch.from_numpy(log_pairs))
     expected = chain_dp.marginals(energy)
-    for found in ((nodes, pairs), numpy_chain_gradient._marginals(log_nodes, log_pairs)):
+    for found in ((nodes, pairs), numpy_steps._marginals(log_nodes, log_pairs)):
         np.testing.assert_allclose(found[0], expected.states[0], atol=1e-9)
         np.testing.assert_allclose(found[1], expected.edges[0].sum(0), atol=1e-9)
 
@@ -103,9 +101,9 @@ def test_likelihoods_and_gradients_are_those_of_dynamic_programming(seed, scale)
     options = {"allow_unused": True, "materialize_grads": True}
     by_score, by_pair = torch.autograd.grad(total, (unary, table), **options)
     for compute in (
-        numpy_chain_likelihood.loss_and_gradient,
-        chain_likelihood.loss_and_gradient,
-        chain_likelihood._by_logarithms,
+        numpy_steps.loss_and_gradient,
+        compiled_steps.loss_and_gradient,
+        compiled_steps._by_logarithms,
     ):
         errors, pairs = np.full_like(scores, np.nan), np.ones_like(transition)
         loss = compute(scores, transition, start, labels, weight, errors, pairs)
@@ -124,9 +122,7 @@ def test_a_problem_of_chains_is_the_sum_of_its_blocks(scale):
     weights = flat.reshape(-1, states)
     own = scores @ weights[: -states - 1] + weights[-states - 1]
     errors, pairs = np.empty_like(own), np.zeros((states, states))
-    loss = numpy_chain_likelihood.loss_and_gradient(
-        own, weights[-states:], start, labels, 2.0 * weight, errors, pairs
-    )
+    loss = numpy_steps.loss_and_gradient(own, weights[-states:], start, labels, 2.0 * weight, errors, pairs)
     assert value == pytest.approx(0.5 * flat @ flat + loss)
     rows = np.vstack([scores.T @ errors, errors.sum(0), pairs]) + weights
     np.testing.assert_allclose(gradient, rows.ravel(), atol=1e-9 * scale)

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from strategies.structural import label_problems, random_label_problem, random_words
 
-from lmbm_torch.kernels.dual.compiled import planes as compiled_planes
-from lmbm_torch.kernels.dual.plain import planes as plain_planes
+from lmbm_torch.kernels.dual.compiled import structural as compiled_structural
 from lmbm_torch.kernels.dual.plain import structural
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
@@ -19,7 +18,7 @@ def plain(monkeypatch):
     monkeypatch.setattr(frank_wolfe, "kernels", lambda *_: structural)
 
 
-@pytest.mark.parametrize("backend", [plain_planes, compiled_planes], ids=["plain", "compiled"])
+@pytest.mark.parametrize("backend", [structural, compiled_structural], ids=["plain", "compiled"])
 @pytest.mark.parametrize("make", [random_label_problem, lambda seed: random_words(seed)[0]])
 def test_planes_are_those_of_dense_statistics(backend, make):
     problem = make(2)

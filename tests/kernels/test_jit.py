@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba")
+from lmbm_torch.kernels.installed import uncollected
 from lmbm_torch.kernels.jit import njit, part
-from lmbm_torch.kernels.uncollected import uncollected
 
 
 @part

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 import lmbm_torch
-from lmbm_torch.kernels import installed
+from lmbm_torch.kernels import installed, numba_internals
 from lmbm_torch.kernels.jit import njit
-from lmbm_torch.kernels.numba_internals import kernel_cache
 
 INNER = """
 from lmbm_torch.kernels.jit import njit
@@ -99,7 +98,7 @@ def answer(process):
 
 
 def codes(package, room="__pycache__"):
-    return sorted((package / "kernels" / "dual" / "compiled" / room).glob(f"*{kernel_cache.SUFFIX}"))
+    return sorted((package / "kernels" / "dual" / "compiled" / room).glob(f"*{numba_internals.SUFFIX}"))
 
 
 def test_an_inner_loop_of_another_file_may_change(package):
@@ -122,7 +121,7 @@ def test_where_nothing_can_be_written_kernels_are_compiled_and_it_is_said_once(p
     assert "let NUMBA_CACHE_DIR name a folder that can be written" in warned
     folder = package.parent / "own"
     assert answer(start(package, HOME="/dev/null", NUMBA_CACHE_DIR=str(folder))) == ("30 compiled", "")
-    assert len([*folder.rglob(f"*{kernel_cache.SUFFIX}")]) == 2
+    assert len([*folder.rglob(f"*{numba_internals.SUFFIX}")]) == 2
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
@@ -148,7 +147,7 @@ def test_code_that_others_can_write_is_compiled_anew_and_it_is_said_once(package
     # Code of one's own stands in its place, or in the user's folder.
     assert answer(start(package))[0] == "30 loaded"
     replaced = all(code.stat().st_uid == os.geteuid() for code in codes(package))
-    elsewhere = [*(package.parent / "home").rglob(f"*{kernel_cache.SUFFIX}")]
+    elsewhere = [*(package.parent / "home").rglob(f"*{numba_internals.SUFFIX}")]
     assert (replaced and not elsewhere) if owned_by_others == "a file" else len(elsewhere) == len(before)
 
 
@@ -196,17 +195,17 @@ def test_code_of_several_types_is_told_apart(tmp_path, monkeypatch):
         assert np.asarray(found).dtype == np.asarray(2 * argument).dtype
     assert sum(second.stats.cache_hits.values()) == len(arguments)
     second._cache.flush()
-    assert not [*tmp_path.rglob(f"*{kernel_cache.SUFFIX}")]
+    assert not [*tmp_path.rglob(f"*{numba_internals.SUFFIX}")]
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "empty", "another program's", "another function's"])
 def test_damaged_and_foreign_files_are_compiled_anew(tmp_path, monkeypatch, damage):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     njit(doubled.py_func, cache=True)(3)
-    (file,) = tmp_path.rglob(f"*{kernel_cache.SUFFIX}")
+    (file,) = tmp_path.rglob(f"*{numba_internals.SUFFIX}")
     whole = file.read_bytes()
     njit(tripled.py_func, cache=True)(3)
-    (other,) = tmp_path.rglob(f"*tripled*{kernel_cache.SUFFIX}")
+    (other,) = tmp_path.rglob(f"*tripled*{numba_internals.SUFFIX}")
     contents = {"cut": whole[:-100], "longer": whole + b"0", "empty": b""}
     contents["another program's"] = b"something else"
     file.write_bytes(contents.get(damage, other.read_bytes()))
@@ -226,7 +225,7 @@ def test_code_that_cannot_be_rebuilt_is_compiled(tmp_path, monkeypatch):
     def refuse(*_):
         raise ValueError("made for another machine")
 
-    monkeypatch.setattr(kernel_cache.CompileResult, "_rebuild", refuse)
+    monkeypatch.setattr(numba_internals.CompileResult, "_rebuild", refuse)
     again = njit(doubled.py_func, cache=True)
     assert again(3) == 6
     assert not again.stats.cache_hits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmbm_torch.kernels.memory import LINE, borrowed, empty
+from lmbm_torch.kernels.matrix_bp.compiled.state import LINE, borrowed, empty
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])

@@ -13,8 +13,7 @@ pytest.importorskip("numba")
 import numba
 
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.kernels import jit
-from lmbm_torch.kernels.numba_internals import dispatchers
+from lmbm_torch.kernels import jit, numba_internals
 
 KERNELS = """
 from lmbm_torch.kernels.jit import njit, part
@@ -90,18 +89,18 @@ def test_an_estimator_learns_the_same_without(tmp_path, taken):
 
 
 def test_a_release_that_nobody_has_tried_is_tried_before_it_is_used(monkeypatch):
-    monkeypatch.setattr(dispatchers, "TRIED", set())
+    monkeypatch.setattr(numba_internals, "TRIED", set())
     chosen = numba.config.CACHE_DIR
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert jit._internals.__wrapped__() is dispatchers
+        assert jit._internals.__wrapped__() is numba_internals
     assert chosen == numba.config.CACHE_DIR
 
 
 @pytest.mark.parametrize("fault", ["load_overload", "save_overload"])
 def test_a_release_that_keeps_no_code_is_used_by_its_public_interface(monkeypatch, fault):
-    monkeypatch.setattr(dispatchers, "TRIED", set())
-    monkeypatch.setattr(dispatchers.KernelCache, fault, lambda *_: None)
+    monkeypatch.setattr(numba_internals, "TRIED", set())
+    monkeypatch.setattr(numba_internals.KernelCache, fault, lambda *_: None)
     with pytest.warns(RuntimeWarning, match=r"is not as lmbm_torch knows it \(RuntimeError: expected 7.0"):
         assert jit._internals.__wrapped__() is None
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmbm_torch.kernels.sampling.compiled import chances as compiled_chances
-from lmbm_torch.kernels.sampling.compiled import most_f1 as compiled
-from lmbm_torch.kernels.sampling.plain import chances as plain_chances
-from lmbm_torch.kernels.sampling.plain import most_f1 as plain
-from lmbm_torch.kernels.sampling.plain.network import Network
+from lmbm_torch.kernels.search.compiled import samples as compiled
+from lmbm_torch.kernels.search.plain import samples as plain
+from lmbm_torch.kernels.search.plain.samples import Network
 
 
 def random_network(seed: int, labels: int, density: float, level: float) -> Network:
@@ -45,7 +43,7 @@ def test_answers_are_those_of_the_reference(labels, samples, density, level):
 @pytest.mark.parametrize("level", [-1000.0, -1.5, 1000.0])
 def test_chances_are_those_of_the_reference(labels, samples, density, level):
     network, noise = random_problem(labels, samples, density, level)
-    came, expected = (each.mean_chances(network, noise) for each in (compiled_chances, plain_chances))
+    came, expected = (each.mean_chances(network, noise) for each in (compiled, plain))
     np.testing.assert_allclose(came.mean, expected.mean, atol=1e-12)
     np.testing.assert_allclose(came.variance, expected.variance, atol=1e-12)
 

@@ -26,7 +26,7 @@ from lmbm_torch.shapes import Float
 def read_arff(
     path: str | PathLike, labels: Sequence[str] | int | str | PathLike | None = None
 ) -> MultilabelData:
-    """Read a dense or sparse ARFF file, all rows as training part; ``with_test`` adds a test part.
+    r"""Read a dense or sparse ARFF file, all rows as training part; ``with_test`` adds a test part.
 
     Numeric attributes are taken, and nominal attributes whose values stand for numbers. Sparse files give CSR
     features. ``?`` means NaN and is allowed for labels only.

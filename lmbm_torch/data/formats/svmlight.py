@@ -22,7 +22,7 @@ def read_svmlight(
     num_features: int | None = None,
     zero_based: bool = False,
 ) -> MultilabelData:
-    """Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all rows as training part.
+    r"""Read ``2,5 1:0.3 7:1`` lines (scikit-learn's reader, plain, .gz or .bz2), all rows as training part.
 
     Args:
         labels: the numbers that stand for labels, in the order of the columns; by default all occurring

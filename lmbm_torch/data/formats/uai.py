@@ -164,7 +164,7 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
 
 
 def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None:
-    """Write the known labels of one example, {0, 1, NaN} of shape (1, labels), in the form of 2014.
+    r"""Write the known labels of one example, {0, 1, NaN} of shape (1, labels), in the form of 2014.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.

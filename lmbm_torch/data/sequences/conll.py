@@ -199,7 +199,7 @@ def read_conll(
     templates: Sequence[Sequence[Sequence[int]]] | None = None,
     seed: int = 0,
 ) -> SequenceData:
-    """Read sequences from a file of columns, see :func:`read_columns`.
+    r"""Read sequences from a file of columns, see :func:`read_columns`.
 
     Features are indicators of the values around a token in the other columns
     (:class:`~lmbm_torch.data.sequences.windows.Windows`), for values in the training part.

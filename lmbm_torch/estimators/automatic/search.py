@@ -19,7 +19,7 @@ from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fi
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
 from lmbm_torch.estimators.common.measures import measure
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.solvers.networks.problems import Features
 
 # Training instances of the first round, and largest number of held-out instances; each round has GROWTH times

@@ -20,7 +20,7 @@ from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
 from lmbm_torch.solvers.structural import lbfgs

@@ -14,7 +14,7 @@ from lmbm_torch.fitting.feature_units import are_steep, have_like_units, merged
 from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-from lmbm_torch.solvers.chains.margins import ChainMargins
+from lmbm_torch.solvers.chains.linear import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing

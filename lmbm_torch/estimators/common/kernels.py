@@ -15,8 +15,7 @@ from torch import Tensor
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.solvers import kernels
-from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram
+from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram, linear, polynomial, rbf
 
 # New instances of a batch of kernel values.
 _ROWS_AT_ONCE = 1024
@@ -154,10 +153,10 @@ class Kernel:
             values = pairwise_kernels(first, second, metric=self.kernel, filter_params=True, **parameters)
             return torch.as_tensor(values, device=self.device)
         if self.kernel == "linear":
-            return kernels.linear(first, second)
+            return linear(first, second)
         if self.kernel == "poly":
-            return kernels.polynomial(first, second, self.gamma, self.degree, self.coef0)
-        return kernels.rbf(first, second, self.gamma, square_norms)
+            return polynomial(first, second, self.gamma, self.degree, self.coef0)
+        return rbf(first, second, self.gamma, square_norms)
 
 
 def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.ndarray | None) -> float:

@@ -40,7 +40,7 @@ from lmbm_torch.inference.messages import matrix_bp, modes
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM

@@ -30,7 +30,7 @@ from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import mixture
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:

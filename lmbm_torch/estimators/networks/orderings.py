@@ -15,7 +15,7 @@ from lmbm_torch.estimators.common.spreading import Kept, keep, spread
 from lmbm_torch.estimators.networks import kernel_blocks
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import dual_problem, fit_dual
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems

@@ -39,7 +39,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 
 # Logarithms of the smallest and the largest C, if only their number is given.
 LEAST, MOST = -3, 2

@@ -168,7 +168,7 @@ def roof(energy: PairwiseEnergy) -> Roof:
     unary, constant = energy.unary.numpy(), energy.constant.numpy()
     couplings = energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
     found = Roof(np.empty(len(unary)), np.empty_like(unary), np.empty_like(unary))
-    kernel = kernels("search.roof_duality", "roof duality")
+    kernel = kernels("search.undirected", "roof duality")
     none = np.zeros(unary.shape[1])
 
     def solve(row: int) -> None:
@@ -194,7 +194,7 @@ def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
         fields: (labels,).
         couplings: (labels, labels).
     """
-    kernel = kernels("search.roof_duality", "roof duality")
+    kernel = kernels("search.undirected", "roof duality")
     least = ROUND_OFF * (np.abs(fields).sum() + np.abs(couplings).sum())
     messages = kernel.messages(fields, couplings, np.zeros(len(fields)), least)
     return kernel.persistent(fields, couplings, messages, least)

@@ -36,8 +36,7 @@ from lmbm_torch.inference.relaxations.persistency import Settled, settle_persist
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.semidefinite.spin_parts import Example, Labellings, best_labellings
 from lmbm_torch.inference.semidefinite.spin_search import Limits
-from lmbm_torch.kernels.blas import single_threaded
-from lmbm_torch.kernels.threads import share
+from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 

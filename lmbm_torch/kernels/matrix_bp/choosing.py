@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.kernels.matrix_bp import plain
 from lmbm_torch.kernels.matrix_bp.compiled import resident
-from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem
+from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, converted
 from lmbm_torch.verdicts import is_traced
 
 BACKENDS = ("auto", "plain", "streaming", "resident")
@@ -54,7 +53,7 @@ class Propagation:
         # Of a decorated method ``torch.compile`` can make no graph.
         with torch.no_grad():
             if self.message_dtype in WORKING:
-                return _converted(self._run(_converted(problem, self.message_dtype)), own)
+                return converted(self._run(converted(problem, self.message_dtype)), own)
             if self.message_dtype is None:
                 return self._run(problem)
             return self._run_rounded(problem, self.message_dtype)
@@ -94,11 +93,3 @@ def kernel(device: str) -> Callable[[Problem], Beliefs]:
     name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
     module = None if name is None else compiled(name, "belief propagation")
     return (module or plain).propagate
-
-
-def _converted(record: Any, dtype: torch.dtype | None) -> Any:
-    """A record whose numbers with a point are in another precision."""
-    return record._make(
-        value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-        for value in record
-    )

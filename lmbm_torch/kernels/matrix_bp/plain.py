@@ -141,6 +141,14 @@ def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) ->
     return Beliefs(**joined)._replace(pair_sum=pair_sum)
 
 
+def converted(record: Any, dtype: torch.dtype | None) -> Any:
+    """Return a record whose floating-point tensors have another precision."""
+    return record._make(
+        value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+        for value in record
+    )
+
+
 def select(problem: Problem, rows: slice) -> Problem:
     """The problem of some of the instances."""
     per_instance = ("visible", "hidden", "known", "start", "pair_weights", "init")

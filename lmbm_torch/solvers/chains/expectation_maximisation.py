@@ -1,7 +1,4 @@
-"""Expectation maximisation for chains whose labels are hidden: no step lowers the likelihood.
-
-It finds a local optimum.
-"""
+"""Expectation maximisation for chains with hidden labels: the likelihood climbs to a local optimum."""
 
 from __future__ import annotations
 
@@ -22,13 +19,13 @@ Maximise = Callable[[Tensor, Tensor], None]
 
 @dataclass(frozen=True)
 class ExpectationProblem:
-    """A model of chains whose labels are hidden; the model, with its parameters, is the caller's.
+    """A model of chains with hidden labels; the caller owns the model and the parameters.
 
     Args:
-        energy: makes the chains for the parameters as they are, with log P(x, y) for score; all share their
-            transitions.
-        maximise: gives the model the most probable parameters for expected labels.
-        log_prior: of the parameters as they are, which it smooths.
+        energy: returns the chains' energy at the current parameters, with log P(x, y) as score; all chains
+            share the transitions.
+        maximise: sets the parameters to the most probable ones for expected labels.
+        log_prior: returns the log prior of the current parameters.
     """
 
     energy: Callable[[], ChainEnergy]
@@ -38,11 +35,11 @@ class ExpectationProblem:
 
 @dataclass(frozen=True)
 class ExpectationState(SolverState):
-    """How far expectation maximisation has come.
+    """The progress of expectation maximisation.
 
     Args:
-        objective: log-likelihood plus log-prior before the last step; infinitely low before the first.
-        gain: by how much that is above the one before it.
+        objective: log-likelihood plus log prior before the last step; −∞ before the first step.
+        gain: increase of the objective by the step before.
         num_iters: steps made so far.
     """
 
@@ -52,17 +49,17 @@ class ExpectationState(SolverState):
 
     @property
     def gap(self) -> float:
-        """The gain relative to the objective; infinite before there is one."""
+        """Return the gain relative to the objective; infinite before the second step."""
         value = max(abs(self.objective), np.finfo(np.float64).tiny)
         return self.gain / value if np.isfinite(self.gain) else float("inf")
 
 
 def init(problem: ExpectationProblem, *, generator: torch.Generator | None = None) -> ExpectationState:
-    """Take the parameters that fit random labels: states that begin alike would stay alike.
+    """Set the parameters to a fit of random labels: identical states would stay identical.
 
     Args:
-        problem: only the shapes of its chains count here.
-        generator: the source of randomness, on the chains' device; by default torch's own.
+        problem: only the shapes of the chains matter here.
+        generator: source of randomness, on the chains' device; by default torch's own.
     """
     chains = problem.energy()
     drawn = torch.empty_like(chains.unary).exponential_(generator=generator)
@@ -72,10 +69,10 @@ def init(problem: ExpectationProblem, *, generator: torch.Generator | None = Non
 
 
 def update(problem: ExpectationProblem, state: ExpectationState) -> ExpectationState:
-    """One step: the expected labels for the current parameters, then the parameters that fit them best.
+    """Run one step: expected labels at the current parameters, then the most probable parameters.
 
     Raises:
-        ValueError: chains whose transitions differ.
+        ValueError: chains with different transitions.
     """
     chains = problem.energy()
     if chains.transition.ndim != 2:

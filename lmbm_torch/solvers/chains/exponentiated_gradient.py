@@ -1,11 +1,11 @@
 """Exponentiated gradient on the factored dual of max-margin Markov networks of chains.
 
-Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional random
-fields and max-margin Markov networks", JMLR 2008. The distribution over a chain's labellings is kept as
-log-potentials, to which a step adds its rate times the dual's gradient, loss + score: it stays a chain, and
-its marginals come by forward–backward. Every chain has a rate of its own, halved where a step would lower the
-dual and raised where it did not. Masses never reach zero, so that the last digits of the gap take long: for
-these see :mod:`~lmbm_torch.solvers.chains.smo`.
+Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
+random fields and max-margin Markov networks", JMLR 2008. The distribution over a chain's labellings is stored
+as log-potentials. A step adds the rate times the dual's gradient, loss + score; the distribution remains a
+chain, with marginals by forward–backward. Every chain has a separate rate, halved after a step that would
+lower the dual and increased otherwise. No mass reaches zero, so the last digits of the gap converge slowly:
+for a tight gap use :mod:`~lmbm_torch.solvers.chains.smo`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.kernels.dual.plain.chain_gradient import Marginals
+from lmbm_torch.kernels.dual.plain.chains import Marginals
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
 
@@ -27,11 +27,13 @@ FIRST_ODDS = 4.0
 
 @dataclass(frozen=True, eq=False)
 class ExponentiatedState(ChainState):
-    """Marginals, and the log-potentials whose marginals they are.
+    """Marginals, and the log-potentials behind the marginals.
 
     Args:
-        log_nodes: (positions, states); log_pairs: (chains, states, states): log-potentials, not normalised.
-        nodes: (positions, states), P(y_t); pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
+        log_nodes: (positions, states), unnormalised log-potentials.
+        log_pairs: (chains, states, states), unnormalised log-potentials.
+        nodes: (positions, states), P(y_t).
+        pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
         rates: (chains,), step sizes.
     """
 
@@ -43,7 +45,7 @@ class ExponentiatedState(ChainState):
 
 
 def init(problem: ChainKernelProblem) -> ExponentiatedState:
-    """Independent labels, with most of the mass on the truth."""
+    """Return the state of independent labels, with most of the mass on the truth."""
     states = problem.num_states
     log_nodes = FIRST_ODDS * problem.truth
     nodes = np.exp(log_nodes - np.logaddexp.reduce(log_nodes, 1)[:, None])
@@ -57,14 +59,14 @@ def init(problem: ChainKernelProblem) -> ExponentiatedState:
 def update(
     problem: ChainKernelProblem, state: ExponentiatedState, *, num_iters: int = PASSES_AT_ONCE, seed: int = 0
 ) -> ExponentiatedState:
-    """The state after some more passes over all chains, in orders drawn from the seed.
+    """Run ``num_iters`` passes over all chains, in orders drawn from the seed.
 
     Raises:
         ValueError: a state of another problem, ``num_iters`` below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
-    backend = kernels("dual.chain_gradient", "exponentiated gradient")
+    backend = kernels("dual.chains", "exponentiated gradient")
     own = Marginals(*(getattr(state, name).copy() for name in Marginals._fields))
     scores = np.ascontiguousarray(state.scores.T)
     transition = state.transition.copy()

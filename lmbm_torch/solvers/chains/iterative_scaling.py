@@ -1,13 +1,13 @@
-"""Iterative scaling: how conditional random fields were first trained.
+"""Iterative scaling, the first training method of conditional random fields.
 
-Lafferty, McCallum and Pereira, "Conditional random fields", ICML 2001, Algorithm S, after Darroch and
+Source: Lafferty, McCallum and Pereira, "Conditional random fields", ICML 2001, Algorithm S, after Darroch and
 Ratcliff (1972); max_margin_markov_networks_survey_2003, section 4.2. A pass multiplies e^w of each feature by
 
     (observed count / expected count)^(1/S),
 
-with S the largest total count of any chain, and never lowers the likelihood. Features are counts, and nothing
-is regularised. It needs hundreds of passes where L-BFGS (:mod:`~lmbm_torch.solvers.structural.lbfgs`) needs
-tens.
+with S the largest total count of any chain, and never lowers the likelihood. Features are counts; no
+regularisation. Hundreds of passes are needed where L-BFGS (:mod:`~lmbm_torch.solvers.structural.lbfgs`) needs
+tens of iterations.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.structural.linear import FlatState
 
 
 @dataclass(frozen=True, eq=False)
 class ScalingState(FlatState):
-    """Weights and the counts that tell how far they are from the optimum.
+    """Weights, and the counts that measure the distance from the optimum.
 
     Args:
-        flat: the weights; 0 for features that never occur with a state, which the model then does without.
-        num_couplings: of its last ones; num_outputs: S.
+        flat: the weights; 0 for features absent from the model, never seen with a state.
+        num_couplings: number of the last weights.
+        num_outputs: S.
         loss: −Σ_x C_x log p(y_x | x).
-        observed, expected: the counts of the features that the model has, under the labels and under it.
-        num_iters: made so far.
+        observed: counts of the model's features under the labels.
+        expected: counts of the model's features under the model.
+        num_iters: passes made so far.
     """
 
     flat: np.ndarray
@@ -44,15 +46,15 @@ class ScalingState(FlatState):
 
     @property
     def gap(self) -> float:
-        """Σ |observed − expected| / Σ observed: 0 at the largest likelihood, and there alone."""
+        """Return Σ |observed − expected| / Σ observed, 0 only at the largest likelihood."""
         return float(np.abs(self.observed - self.expected).sum() / self.observed.sum())
 
 
 def init(problem: LikelihoodProblem) -> ScalingState:
-    """Zero weights; the problem's ½‖w‖² is left out.
+    """Return the state at zero weights; the problem's ½‖w‖² is ignored.
 
     Raises:
-        ValueError: features that are negative.
+        ValueError: negative features.
     """
     features: Any = problem.features
     values = features.data if sparse.issparse(features) else features
@@ -63,7 +65,7 @@ def init(problem: LikelihoodProblem) -> ScalingState:
 
 
 def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
-    """The state after one more pass over all chains."""
+    """Run one pass over all chains."""
     flat = state.flat.copy()
     occurs = state.observed > 0
     # Never 0 but by underflow.
@@ -73,7 +75,7 @@ def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
 
 
 def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, passes: int) -> ScalingState:
-    """The gradient of the problem is weights + expected − observed counts."""
+    """Return the state at given weights; the problem's gradient is weights + expected − observed counts."""
     value, gradient = problem.value_and_gradient(flat)
     expected = np.where(observed > 0, gradient - flat + observed, 0)
     shape, loss = (problem.num_couplings, problem.num_outputs), value - 0.5 * float(flat @ flat)
@@ -81,7 +83,7 @@ def _state(problem: LikelihoodProblem, flat: np.ndarray, observed: np.ndarray, p
 
 
 def _observed(problem: LikelihoodProblem) -> np.ndarray:
-    """Every feature's count under the labels, each chain as often as its weight says; flat."""
+    """Count every feature under the labels, each chain by weight; flat."""
     truth, steps = problem.truth, problem.step_starts
     often = problem.upper[problem.chain][:, None] * truth
     pairs = truth[steps].T @ often[steps + 1]
@@ -89,7 +91,7 @@ def _observed(problem: LikelihoodProblem) -> np.ndarray:
 
 
 def _largest_total(problem: LikelihoodProblem) -> float:
-    """Of all features of a chain, which no labelling changes: inputs, biases and transitions."""
+    """Return the largest total count of a chain (inputs, biases, transitions), equal for all labellings."""
     features: Any = problem.features
     totals = np.asarray(features.sum(axis=1)).ravel() + 2
     return float(np.add.reduceat(totals, problem.start[:-1]).max() - 1)

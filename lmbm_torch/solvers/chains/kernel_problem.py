@@ -1,4 +1,4 @@
-"""Max-margin Markov networks of chains with a kernel: the factored dual, in inner products alone."""
+"""Max-margin Markov networks of chains with a kernel: the factored dual in terms of inner products."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ limits = at_most(PASSES_AT_ONCE)
 
 @dataclass(frozen=True, eq=False)
 class Certificate(Certified):
-    """The weights that the marginals of all chains make, and the values of both problems.
+    """The weights of given marginals, with the primal and the dual value.
 
     Args:
-        scores: (positions, states), Σ_t' k(x_t, x_t') coef_t'; transition: (states, states).
-        primal: the objective at these weights; dual: the marginals' value, never above the optimum.
+        scores: (positions, states), Σ_t' k(x_t, x_t') coef_t'.
+        transition: (states, states).
+        primal: the objective at the weights.
+        dual: the value of the marginals, never above the optimum.
     """
 
     scores: np.ndarray
@@ -35,7 +37,7 @@ class Certificate(Certified):
 
 @dataclass(frozen=True, eq=False)
 class ChainState(Certificate, SolverState):
-    """Base of the states of this problem's solvers.
+    """Base class of the states of the problem's solvers.
 
     Args:
         num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
@@ -50,23 +52,23 @@ class ChainKernelProblem(LabelledChains):
 
         max_μ Σ_x C_x Σ_t (1 − μ_t(truth_t)) − ½‖w‖²,  w = Σ_x C_x Σ_t (e_truth − μ_t) ⊗ φ(x_t), transitions,
 
-    where the μ of a chain are the node and edge marginals of a distribution over its labellings. Edges sum to
-    the nodes at both ends: (40) and (41) print one of the two, which is a relaxation with another value. The
-    mass C/n of (41) is 1 here, and C_x stands beside it. Inputs enter by their kernel values alone;
-    transitions have weights of their own. A constant feature is a constant added to the kernel.
+    where μ of a chain are the node and edge marginals of a distribution over labellings. Edges sum to the
+    nodes at both ends: (40) and (41) print one of the two constraints, a relaxation with another value. The
+    mass C/n of (41) is 1 here, with a separate factor C_x. Inputs enter by kernel values alone; transitions
+    have explicit weights. A constant feature is a constant added to the kernel.
 
     Args:
-        gram: (positions, positions), symmetric and positive semidefinite, which the caller answers for.
+        gram: (positions, positions), symmetric and positive semidefinite (not checked).
         labels: (positions,), states.
-        start: (chains + 1,), where each chain's positions begin.
+        start: (chains + 1,), first position of each chain.
         num_states: S.
         C: the losses' weight in ½‖w‖² + Σ_x C_x hinge_x.
         sample_weight: (chains,), multiplies C.
         coupling_penalty: η > 0, multiplies the transitions' squares.
 
     Raises:
-        ValueError: shapes that do not fit, a kernel that is not finite or not symmetric, labels that are no
-            states, chains without a position, settings not above zero.
+        ValueError: wrong shapes, kernel values not finite or asymmetric, labels outside the states, chains
+            without a position, settings not above zero.
     """
 
     gram: np.ndarray
@@ -91,22 +93,26 @@ class ChainKernelProblem(LabelledChains):
 
     @property
     def has_single_positions(self) -> bool:
-        """Whether every chain is one position, so that no transition matters."""
+        """Return whether every chain has one position, so transitions are irrelevant."""
         return len(self.labels) == len(self.upper)
 
     def coef(self, nodes: np.ndarray) -> np.ndarray:
-        """C_x (truth − μ), (positions, states): what kernel values are multiplied with."""
+        """Return C_x (truth − μ), (positions, states), the coefficients of the kernel values."""
         return self.upper[self.chain][:, None] * (self.truth - nodes)
 
     def transition(self, pairs: np.ndarray) -> np.ndarray:
-        """The transitions' weights, from Σ_x C_x Σ_t of the edge marginals, (states, states)."""
+        """Return the weights of the transitions, (states, states).
+
+        Args:
+            pairs: (states, states), Σ_x C_x Σ_t of the edge marginals.
+        """
         steps = self.step_starts
         seen = np.zeros((self.num_states, self.num_states))
         np.add.at(seen, (self.labels[steps], self.labels[steps + 1]), self.upper[self.chain[steps]])
         return (seen - pairs) / self.coupling_penalty
 
     def certify(self, nodes: np.ndarray, pairs: np.ndarray) -> Certificate:
-        """Both values at given marginals, computed afresh from all of the kernel.
+        """Compute both values at given marginals anew, from all kernel values.
 
         Args:
             nodes: (positions, states).
@@ -121,7 +127,7 @@ class ChainKernelProblem(LabelledChains):
         return Certificate(scores, transition, float(0.5 * square + self.upper @ hinge), float(dual))
 
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
-        """By how much the best labelling's score is above the truth's, (chains,)."""
+        """Return the score of the best labelling minus the truth's, (chains,)."""
         if self.has_single_positions:
             # That spares a small table the wait for a further kernel.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]

@@ -1,11 +1,11 @@
-"""Dual ascent for chains of one position, the multi-class SVM of Crammer and Singer, to a certified gap.
+"""Dual ascent for chains of one position (the multi-class SVM of Crammer and Singer) to a certified gap.
 
-Without transitions an instance's dual variables are a distribution over its class, and the dual's maximum
-over it is a projection onto the simplex (Crammer and Singer, "On the algorithmic implementation of multiclass
-kernel-based vector machines", JMLR 2001, section 4). Steps go a little farther, so that fewer are needed
-(Mangasarian and Musicant, "Successive overrelaxation for support vector machines", 1999). Instances take
-turns in blocks, drawn with chances that are proportional to their shares of the gap, as examples are by
-Osokin et al., "Minding the gaps for block Frank–Wolfe optimization of structured SVMs", ICML 2016.
+Without transitions an instance's dual variables are a distribution over classes, and maximising the dual over
+one distribution is a projection onto the simplex (Crammer and Singer, "On the algorithmic implementation of
+multiclass kernel-based vector machines", JMLR 2001, section 4). Over-relaxed steps reduce the number of steps
+(Mangasarian and Musicant, "Successive overrelaxation for support vector machines", 1999). Instances are
+visited in blocks, drawn with probabilities proportional to the shares of the gap, like examples in Osokin et
+al., "Minding the gaps for block Frank–Wolfe optimization of structured SVMs", ICML 2016.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PASSES_AT_ONCE = 20
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
-    """The state at zero weights: all mass lies with the truth.
+    """Return the state at zero weights: all mass lies with the truth.
 
     Raises:
         ValueError: chains of several positions.
@@ -44,12 +44,12 @@ def update(
     tol: float = 1e-9,
     seed: int = 0,
 ) -> FactoredState:
-    """The state after some more passes, each of blocks with as many instances as there are.
+    """Run up to ``num_iters`` passes, each of as many visits as instances.
 
     Args:
-        num_iters: at most so many.
-        tol: the relative gap at which they end.
-        seed: with the passes made so far, of the blocks and of the orders in them.
+        num_iters: most passes.
+        tol: relative gap at which to stop.
+        seed: seed of the blocks and orders, combined with the number of passes made so far.
 
     Raises:
         ValueError: a state of another problem, ``num_iters`` below one, ``tol`` not above zero.
@@ -66,5 +66,5 @@ def update(
 
 
 def limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Arguments of the next ``update``."""
+    """Return arguments for the next ``update``."""
     return {"num_iters": 1 if watched else min(PASSES_AT_ONCE, left), "tol": tol}

@@ -1,4 +1,4 @@
-"""Problems of chains: max-margin Markov networks for Frank–Wolfe, and pieces that all solvers share."""
+"""Problems of chains: max-margin Markov networks for Frank–Wolfe, and parts shared by all solvers."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ def chain_problem(
     num_states: int,
     **settings: Unpack[LossSettings],
 ) -> StructuralProblem:
-    """score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}, Δ Hamming's, ½‖w‖² + C Σ hinge.
+    """Return the max-margin problem of chains with Hamming loss, ½‖w‖² + C Σ hinge.
 
-    max_margin_markov_networks_survey_2003, Equation 37, with its C being n times this one. Chains of one
-    position are the multi-class SVM of Crammer and Singer.
+    score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}: max_margin_markov_networks_survey_2003,
+    Equation 37, with the paper's C equal to n times ``C``. Chains of one position give the multi-class SVM of
+    Crammer and Singer.
 
     Args:
-        features: (positions, features), float32 or float64, dense or CSR, one chain after another.
+        features: (positions, features), float32 or float64, dense or CSR, chain after chain.
         labels: (positions,), states.
-        start: (chains + 1,), where each chain's positions begin.
+        start: (chains + 1,), first position of each chain.
         num_states: S.
         settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
-        ValueError: labels that are no states or of another shape; whatever
-            :meth:`StructuralProblem.from_rows` refuses.
-        TypeError: features that are neither float32 nor float64.
+        ValueError: labels outside the states or of another shape; see also
+            :meth:`StructuralProblem.from_rows`.
+        TypeError: features neither float32 nor float64.
     """
     labels = checked_states(labels, features.shape[0], num_states)  # pyright: ignore[reportOptionalSubscript]
     return StructuralProblem.from_rows(
@@ -53,7 +54,11 @@ def chain_problem(
 
 
 def checked_states(labels: np.ndarray, positions: int, num_states: int) -> np.ndarray:
-    """Labels as int64; refuses what is no state."""
+    """Return labels as int64.
+
+    Raises:
+        ValueError: labels of another shape, not integers, or outside the states.
+    """
     check_count("num_states", num_states)
     labels = np.asarray(labels)
     check_shape("labels", labels, positions)
@@ -65,7 +70,7 @@ def checked_states(labels: np.ndarray, positions: int, num_states: int) -> np.nd
 
 
 class LabelledChains:
-    """Chains with their labels, whatever their inputs: base of the problems that solvers of chains share."""
+    """Labelled chains with any kind of inputs: the base class of problems of chains."""
 
     labels: np.ndarray
     start: np.ndarray
@@ -74,7 +79,7 @@ class LabelledChains:
     sample_weight: np.ndarray | None
 
     def _check(self, positions: int) -> None:
-        """Refuse settings that are not as described, and make arrays of the labels and starts."""
+        """Check the settings, and convert the labels and starts to arrays."""
         check_positive("C", self.C)
         start = np.array(self.start, np.int64)
         if start.ndim != 1 or start[0] != 0 or start[-1] != positions or (np.diff(start) < 1).any():
@@ -90,26 +95,26 @@ class LabelledChains:
 
     @property
     def truth(self) -> np.ndarray:
-        """The true labels as marginals, (positions, states)."""
+        """Return the true labels as marginals, (positions, states)."""
         return np.eye(self.num_states)[self.labels]
 
     @property
     def step_starts(self) -> np.ndarray:
-        """The positions from which there is a step to a next one of the same chain."""
+        """Return the positions with a next position in the same chain."""
         return np.delete(np.arange(len(self.labels)), self.start[1:] - 1)
 
     @property
     def chain(self) -> np.ndarray:
-        """The chain of each position."""
+        """Return the chain of each position."""
         return np.repeat(np.arange(len(self.start) - 1), self.lengths)
 
 
 @dataclass(frozen=True)
 class ChainOracle:
-    """Loss-augmented Viterbi decoding, all chains that are asked for at once.
+    """Loss-augmented Viterbi decoding of many chains at once.
 
     Args:
-        labels: (positions,), the true ones.
+        labels: (positions,), the true states.
         start: (chains + 1,).
         num_states: S.
     """
@@ -119,7 +124,7 @@ class ChainOracle:
     num_states: int
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """The maximisers of Δ + score."""
+        """Return the maximisers of Δ + score."""
         lengths = np.diff(self.start)[examples]
         truth = self._truths(examples)
         augmented = scores.astype(np.float64) + 1
@@ -128,7 +133,7 @@ class ChainOracle:
         return Maximisers(self.planes(examples, found), bound)
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
-        """One plane for each of ``examples`` (planes,), ascending, from labellings one after another."""
+        """Return a plane for each of ``examples`` (planes,), ascending, from concatenated labellings."""
         lengths = np.diff(self.start)[examples]
         truth, size = self._truths(examples), self.num_states
         plane = np.repeat(np.arange(len(examples)), lengths)
@@ -158,10 +163,10 @@ class ChainOracle:
 def best_labels(
     scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, truth: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each chain's labelling of largest score, and by how much it is above the truth's, (chains,).
+    """Return each chain's labelling of largest score, and the score's excess over the truth's, (chains,).
 
     Args:
-        scores: (positions, states), one chain after another.
+        scores: (positions, states), chain after chain.
         transition: (states, states).
         lengths: (chains,).
         truth: (positions,).
@@ -179,7 +184,7 @@ def best_labels(
 
 
 def padded_chains(scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray) -> ChainEnergy:
-    """Chains of (positions, states) one after another, with padding, in float64."""
+    """Return concatenated chains, (positions, states), as a padded energy in float64."""
     inside = np.arange(lengths.max()) < lengths[:, None]
     unary = np.zeros((*inside.shape, scores.shape[1]))
     unary[inside] = scores

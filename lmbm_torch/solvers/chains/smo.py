@@ -1,10 +1,10 @@
 """Sequential minimal optimisation of max-margin Markov networks in the factored dual, to a certified gap.
 
-Taskar, Guestrin and Koller, "Max-margin Markov networks", NIPS 2003, section 4: a step moves mass between two
-labellings of a chain, which changes the marginals along them alone and keeps them consistent. The labelling
-that gains is the one of largest loss + score; the one that loses is the one of least among those whose
-marginals all have mass, so that no joint distribution is needed. Both are found by dynamic programming, the
-step has a closed form, and no labelling is ever stored.
+Source: Taskar, Guestrin and Koller, "Max-margin Markov networks", NIPS 2003, section 4. A step moves mass
+between two labellings of a chain. Only marginals along the two labellings change, and marginals remain
+consistent. Mass goes to the labelling of largest loss + score and comes from the labelling of least loss +
+score among labellings with mass in every marginal, so no joint distribution is needed. Dynamic programming
+finds both labellings, the step has a closed form, and no labelling is stored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ STEPS_PER_VISIT = 10
 
 @dataclass(frozen=True, eq=False)
 class FactoredState(ChainState):
-    """Marginals.
+    """The marginals of the dual.
 
     Args:
         nodes: (positions, states), P(y_t).
-        edges: (steps, states, states), P(y_t, y_{t+1}), one chain's steps after another's.
+        edges: (steps, states, states), P(y_t, y_{t+1}), chain after chain.
     """
 
     nodes: np.ndarray
@@ -36,7 +36,7 @@ class FactoredState(ChainState):
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
-    """The state at zero weights: all mass lies with the truth."""
+    """Return the state at zero weights: all mass lies with the truth."""
     steps, truth = problem.step_starts, problem.truth
     return certified(problem, truth, truth[steps][:, :, None] * truth[steps + 1][:, None], 0)
 
@@ -44,14 +44,14 @@ def init(problem: ChainKernelProblem) -> FactoredState:
 def update(
     problem: ChainKernelProblem, state: FactoredState, *, num_iters: int = PASSES_AT_ONCE, seed: int = 0
 ) -> FactoredState:
-    """The state after some more passes over all chains, in orders drawn from the seed.
+    """Run ``num_iters`` passes over all chains, in orders drawn from the seed.
 
     Raises:
         ValueError: a state of another problem, ``num_iters`` below one.
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
-    backend = kernels("dual.chain_pairs", "SMO of chains")
+    backend = kernels("dual.chains", "SMO of chains")
     nodes, edges = state.nodes.copy(), state.edges.copy()
     scores = np.ascontiguousarray(state.scores.T)
     transition = state.transition.copy()
@@ -64,7 +64,7 @@ def update(
 def certified(
     problem: ChainKernelProblem, nodes: np.ndarray, edges: np.ndarray, num_iters: int
 ) -> FactoredState:
-    """The state at given marginals, its values computed afresh."""
+    """Return the state at given marginals, with both values computed anew."""
     upper = problem.upper[problem.chain[problem.step_starts]]
     certificate = problem.certify(nodes, np.tensordot(upper, edges, 1))
     return FactoredState(**vars(certificate), num_iters=num_iters, nodes=nodes, edges=edges)

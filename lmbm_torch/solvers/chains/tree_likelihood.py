@@ -1,16 +1,16 @@
-"""Conditional random fields of trees, linear or with a kernel, in the dual through marginals.
+"""Conditional random fields of trees, linear or with a kernel, trained in the dual through marginals.
 
     min_w ½‖w‖² + Σ_i C_i (−log p(y_i | x_i)),   max_μ −½‖w‖² + Σ_i C_i H(μ_i),
-    w = Σ_i C_i (statistics of y_i − those expected under μ_i),
+    w = Σ_i C_i (statistics of y_i − expected statistics under μ_i),
 
-where μ_i are the node and edge marginals of a distribution over a tree's labellings. It has the product form
-of the tree, so that its entropy is Σ_edges H + Σ_nodes (1 − neighbours) H, and the duality gap is
-Σ_i C_i KL(μ_i ‖ p_i) (dual_optimization_conditional_models_2006, Section 4.2, with the tree entropy in place
-of its Equation 18). A chain is a tree.
+where μ_i are the node and edge marginals of a distribution over a tree's labellings. The distribution has the
+tree's product form, so the entropy is Σ_edges H + Σ_nodes (1 − neighbours) H and the duality gap Σ_i C_i
+KL(μ_i ‖ p_i) (dual_optimization_conditional_models_2006, Section 4.2, with the tree entropy in place of
+Equation 18). A chain is a tree.
 
-One tree after another takes a step, and the dual climbs with every one. Joint probabilities are never needed:
-moving mass between two labellings, as the paper does, leaves the product form, but there is one with the
-marginals that it leaves, whose entropy is larger still.
+Trees take steps in turn, and every step raises the dual. Joint probabilities are never needed: moving mass
+between two labellings, as in the paper, leaves the product form, but a product-form distribution with the
+resulting marginals exists and has an even larger entropy.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ _SETTLED = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class TreeLikelihood:
-    """The problem: trees' nodes one after another.
+    """The problem of trees, with the nodes of all trees concatenated.
 
-    score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_parent, y_t}, transitions penalised like the rest.
+    score(y) = Σ_t ⟨w_{y_t}, φ(x_t)⟩ + Σ_t transition_{y_parent, y_t}, with transitions penalised like all
+    weights.
 
     Args:
         gram: kernel values between nodes, float64; ⟨x_t, x_t'⟩ for a linear model.
         labels: int64, 0 … ``num_states`` − 1.
-        parents: int64, of each node, counted from its tree's first one; −1 for a root.
-        sizes: int64, nodes of each tree, at least one.
+        parents: int64, the parent of each node, counted from the tree's first node; −1 for a root.
+        sizes: int64, number of nodes of each tree, at least one.
         upper: C_i of each tree, float64, above zero.
         num_states: S.
 
     Raises:
-        ValueError: sizes that do not sum to the nodes, parents that do not stand before their child, labels
-            that are no states, weights not above zero.
+        ValueError: sizes with a sum other than the number of nodes, parents behind a child, labels outside
+            the states, weights not above zero.
     """
 
     gram: Gram
@@ -96,20 +97,20 @@ class TreeLikelihood:
         upper: Float[Tensor, " chains"],
         num_states: int,
     ) -> TreeLikelihood:
-        """Chains, in which every position is the next one's parent; arguments: see the class."""
+        """Return the problem of chains: each position is the parent of the next. Arguments: see the class."""
         parents = torch.cat([torch.arange(-1, length - 1, device="cpu") for length in lengths.tolist()])
         return cls(gram, labels, parents, lengths, upper, num_states)
 
     @property
     def spans(self) -> list[slice]:
-        """Where each tree's nodes are."""
+        """Return the slice of each tree's nodes."""
         ends = self.sizes.cumsum(0).tolist()
         return [slice(end - size, end) for end, size in zip(ends, self.sizes.tolist(), strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
 class TreeBelief:
-    """μ of one tree: of its nodes, and of each with its parent (0 at roots)."""
+    """The marginals μ of a tree: nodes, and pairs of a node and the parent (0 at roots)."""
 
     parents: Int[Tensor, " nodes"]
     nodes: Float[Tensor, "nodes states"]
@@ -117,17 +118,17 @@ class TreeBelief:
 
     @classmethod
     def of(cls, energy: TreeEnergy) -> TreeBelief:
-        """The marginals of a single tree's energy."""
+        """Return the marginals of a single tree's energy."""
         found = tree_dp.marginals(energy)
         return cls(energy.parents, found.nodes[0], found.edges[0])
 
     def entropy(self) -> float:
-        """H(μ) by the tree's product form."""
+        """Return H(μ) by the tree's product form."""
         nodes = self.less_degree * torch.special.entr(self.nodes)
         return float(torch.special.entr(self.edges).sum() + nodes.sum())
 
     def energy(self) -> TreeEnergy:
-        """The tree with these marginals, log-probabilities of the roots and of nodes given their parents."""
+        """Return the tree with the marginals μ: log-probabilities of roots and of nodes given parents."""
         is_root = self.parents < 0
         unary = torch.where(is_root[:, None], _log(self.nodes), 0.0)
         tables = _log(self.edges) - _log(self.nodes[self.parents])[:, :, None]
@@ -137,22 +138,22 @@ class TreeBelief:
     def certain(
         cls, parents: Int[Tensor, " nodes"], labels: Int[Tensor, " nodes"], states: int
     ) -> TreeBelief:
-        """The marginals of a single labelling."""
+        """Return the marginals of a single labelling."""
         nodes = torch.nn.functional.one_hot(labels, states).double()
         edges = nodes[parents][:, :, None] * nodes[:, None]
         return cls(parents, nodes, edges.masked_fill(parents[:, None, None] < 0, 0))
 
     def __sub__(self, other: TreeBelief) -> TreeBelief:
-        """The change from other marginals of the same tree to these."""
+        """Return the difference of two beliefs about the same tree."""
         return replace(self, nodes=self.nodes - other.nodes, edges=self.edges - other.edges)
 
     def moved(self, change: TreeBelief, share: float) -> TreeBelief:
-        """A share of a change further on."""
+        """Return the marginals after a share of a change."""
         return replace(self, nodes=self.nodes + share * change.nodes, edges=self.edges + share * change.edges)
 
     @property
     def less_degree(self) -> Float[Tensor, "nodes 1"]:
-        """1 − the number of neighbours: how often a node's entropy counts beside its edges'."""
+        """Return 1 − the number of neighbours, the coefficient of each node's entropy."""
         of_children = self.parents[self.parents >= 0]
         degree = (
             (self.parents >= 0)
@@ -164,13 +165,14 @@ class TreeBelief:
 
 @dataclass(frozen=True, eq=False)
 class TreeDualState(SolverState):
-    """The dual variables, the weights that they make, and the values of both problems.
+    """The dual variables, the weights, and both values.
 
     Args:
-        beliefs: μ, one for each tree.
-        coef: C_i (t_i − μ_i) at every node, which times the kernel gives unaries.
-        transition: the transitions' weights.
-        primal: the objective at the weights that the duals make; dual: never above the optimum.
+        beliefs: μ of each tree.
+        coef: C_i (t_i − μ_i) at every node; kernel values times ``coef`` give unaries.
+        transition: weights of the transitions.
+        primal: the objective at the weights of the duals.
+        dual: the dual value, never above the optimum.
         num_iters: passes over the trees, see :class:`~lmbm_torch.solvers.base.SolverState`.
     """
 
@@ -184,11 +186,12 @@ class TreeDualState(SolverState):
 
 @dataclass(frozen=True, eq=False)
 class TreeBlock:
-    """One tree's share of the dual, as a function of its marginals alone.
+    """A tree's share of the dual, as a function of the tree's marginals.
 
     Args:
-        gram: kernel values among its nodes.
-        unary, transition: scores of the current weights.
+        gram: kernel values among the nodes.
+        unary: scores of the nodes at the current weights.
+        transition: scores of the edges at the current weights.
         upper: C_i.
         current: μ_i.
     """
@@ -201,31 +204,31 @@ class TreeBlock:
 
     @property
     def model(self) -> TreeEnergy:
-        """The tree's distribution under the current weights: p_i."""
+        """Return the tree's distribution under the current weights, p_i."""
         return TreeEnergy(self.unary[None], self.transition, self.current.parents)
 
     def score(self, change: TreeBelief) -> float:
-        """⟨w, the statistics that are expected under marginals, or under a change of them⟩."""
+        """Return ⟨w, expected statistics under marginals or under a change of marginals⟩."""
         return float((self.unary * change.nodes).sum() + (self.transition * change.edges.sum(0)).sum())
 
     def square_norm(self, change: TreeBelief) -> float:
-        """‖the same statistics‖²."""
+        """Return ‖expected statistics‖²."""
         nodes = (change.nodes * (self.gram @ change.nodes)).sum()
         return float(nodes + change.edges.sum(0).square().sum())
 
     def gain(self, other: TreeBelief) -> float:
-        """By how much the dual is larger at other marginals."""
+        """Return the increase of the dual at new marginals."""
         change = other - self.current
         step = self.upper * (self.score(change) + (other.entropy() - self.current.entropy()))
         return step - 0.5 * self.upper**2 * self.square_norm(change)
 
     def best_share(self, change: TreeBelief, largest: float) -> float:
-        """Where on the line from μ_i along a change the dual is largest: exact, under the tree's entropy."""
+        """Return the step along a change from μ_i with the largest dual; exact, under the tree's entropy."""
         slope, curvature = self.score(change), self.upper * self.square_norm(change)
         nodes, edges = self.current.less_degree * change.nodes, change.edges
 
         def derivative(share: float) -> float:
-            """Of the dual divided by C_i; falls as the share grows."""
+            """Return the derivative of the dual divided by C_i; decreasing in ``share``."""
             at = self.current.moved(change, share)
             entropy = (edges * _log(at.edges)).sum() + (nodes * _log(at.nodes)).sum()
             return slope - share * curvature - float(entropy)
@@ -238,7 +241,7 @@ class TreeBlock:
         return found
 
     def after(self, belief: TreeBelief) -> TreeBlock:
-        """The block once its tree has other marginals."""
+        """Return the block with new marginals of the tree."""
         change = belief - self.current
         unary = self.unary - self.upper * (self.gram @ change.nodes)
         transition = self.transition - self.upper * change.edges.sum(0)
@@ -250,16 +253,16 @@ Step = Callable[[TreeBlock], TreeBelief]
 
 
 def line_search_step(block: TreeBlock) -> TreeBelief:
-    """The best marginals on the line from μ_i to those of the model."""
+    """Return the best marginals on the line from μ_i to the model's marginals."""
     change = TreeBelief.of(block.model) - block.current
     return block.current.moved(change, block.best_share(change, 1.0))
 
 
 def pair_step(block: TreeBlock) -> TreeBelief:
-    """Algorithm 1: ``PAIR_STEPS`` moves of mass between the most violating pair of labellings.
+    """Run Algorithm 1: ``PAIR_STEPS`` moves of mass between the most violating pair of labellings.
 
-    A labelling's slope is its score − log μ_i(y), so that both of the pair are found by dynamic programming;
-    how much one can give is the least of the marginals along it.
+    The slope of a labelling is the score − log μ_i(y), so dynamic programming finds both labellings of the
+    pair. The most mass a labelling can give is the least marginal along the labelling.
     """
     for _ in range(PAIR_STEPS):
         current = block.current
@@ -280,10 +283,10 @@ def pair_step(block: TreeBlock) -> TreeBelief:
 
 
 def exponentiated_step(block: TreeBlock) -> TreeBelief:
-    """μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … at which the dual climbs.
+    """Return μ_i^{1−η} p_i^η, normalised, with the first η of 1, ½, ¼ … at which the dual climbs.
 
-    Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional random
-    fields and max-margin Markov networks", JMLR 9, 2008.
+    Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
+    random fields and max-margin Markov networks", JMLR 9, 2008.
     """
     own, model = block.current.energy(), block.model
     rate = 1.0
@@ -298,7 +301,7 @@ def exponentiated_step(block: TreeBlock) -> TreeBelief:
 
 
 def init(problem: TreeLikelihood) -> TreeDualState:
-    """The state at uniform distributions over labellings."""
+    """Return the state at uniform distributions over labellings."""
     states, beliefs = problem.num_states, []
     for span in problem.spans:
         parents = problem.parents[span]
@@ -310,11 +313,11 @@ def init(problem: TreeLikelihood) -> TreeDualState:
 def update(
     problem: TreeLikelihood, state: TreeDualState, *, step: Step = line_search_step, seed: int = 0
 ) -> TreeDualState:
-    """One pass over all trees in random order, then a new certificate.
+    """Run one pass over all trees in random order, then compute a new certificate.
 
     Args:
         step: :func:`line_search_step`, :func:`pair_step` or :func:`exponentiated_step`.
-        seed: of the order of the trees.
+        seed: seed of the order of the trees.
 
     Raises:
         ValueError: a state of another problem.
@@ -333,7 +336,7 @@ def update(
 
 
 def _certified(problem: TreeLikelihood, beliefs: tuple[TreeBelief, ...], num_iters: int) -> TreeDualState:
-    """Both values at the duals, computed afresh from all of the kernel."""
+    """Compute both values at the duals anew, from all kernel values."""
     states, spans = problem.num_states, problem.spans
     coef = torch.empty(len(problem.labels), states, dtype=torch.float64, device="cpu")
     transition = torch.zeros(states, states, dtype=torch.float64, device="cpu")

@@ -1,14 +1,13 @@
-"""Newton's method for kernel logistic regression whose kernel matrix is of low rank.
+"""Newton's method for kernel logistic regression with a kernel matrix of low rank.
 
-With K = L Lᵀ the problem is plain multinomial logistic regression on the rows of L,
+With K = L Lᵀ the problem is multinomial logistic regression on the rows of L,
 
     min_W ½‖W‖² + Σ_i C_i (logsumexp_y (L W)_iy − Σ_y t_iy (L W)_iy),
 
-in as few dimensions as K has rank. Where losses weigh much and dimensions are few, all dual variables
-depend on each other, and coordinate steps make little progress. Newton steps, each by conjugate gradients
-preconditioned with every class's own Hessian, do not suffer from this. The distributions that the found
-weights predict are dual variables (dual_optimization_conditional_models_2006, Equation 25), whose duality gap
-is then computed with the whole kernel.
+with as many dimensions as the rank of K. With heavy losses and few dimensions all dual variables depend on
+each other, and coordinate steps are slow. Newton steps, by conjugate gradients preconditioned with every
+class's own Hessian, are not affected. The predicted distributions are dual variables
+(dual_optimization_conditional_models_2006, Equation 25), with a duality gap computed from the whole kernel.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SHORTEST_STEP = 1e-8
 
 
 def largest_rank(num_instances: int, num_classes: int, passes: float) -> int:
-    """Up to which rank Newton's method costs no more than so many passes over the kernel.
+    """Return the largest rank at which Newton's method costs at most ``passes`` passes over the kernel.
 
     A step takes instances · classes · rank² multiplications, a pass instances² · classes.
     """
@@ -44,9 +43,12 @@ def largest_rank(num_instances: int, num_classes: int, passes: float) -> int:
 
 
 def low_rank_factor(gram: Gram, max_rank: int) -> Float[Tensor, "instances rank"] | None:
-    """L with L Lᵀ = K up to round-off, float64, by Cholesky's method with pivots; None beyond ``max_rank``.
+    """Compute L with L Lᵀ = K up to round-off, by Cholesky's method with pivots.
 
-    Reads every row of the kernel once for its diagonal, and those of the pivots again.
+    Every row of the kernel is read once for the diagonal, and the rows of the pivots again.
+
+    Returns:
+        L in float64; None for a rank above ``max_rank``.
     """
     num_instances = gram.num_instances
     blocks = [slice(first, first + ROWS_AT_ONCE) for first in range(0, num_instances, ROWS_AT_ONCE)]
@@ -71,11 +73,12 @@ def maximise(
     targets: Float[Tensor, "instances classes"],
     upper: Float[Tensor, " instances"],
 ) -> Float[Tensor, "instances classes"]:
-    """The model's distributions over the classes at the optimum, with entries above zero.
+    """Return the model's distributions over the classes at the optimum, with entries above zero.
 
     Args:
         factor: L.
-        targets, upper: t and C.
+        targets: t.
+        upper: C.
     """
     # Where C is large, the weights of duals far from the optimum are a worse start than zero weights.
     weights = factor.new_zeros(factor.shape[1], targets.shape[1])
@@ -106,14 +109,14 @@ def maximise(
 
 
 def _value(factor: Tensor, targets: Tensor, upper: Tensor, weights: Tensor) -> tuple[float, Tensor]:
-    """The objective, and the scores of all instances."""
+    """Return the objective, and the scores of all instances."""
     scores = factor @ weights
     losses = -(targets * scores.log_softmax(-1)).sum(-1)
     return float(0.5 * weights.square().sum() + upper @ losses), scores
 
 
 def _newton_step(factor: Tensor, upper: Tensor, model: Tensor, gradient: Tensor) -> Tensor:
-    """−Hessian⁻¹ gradient, to a residual that falls with the gradient, by conjugate gradients."""
+    """Compute −Hessian⁻¹ gradient by conjugate gradients; the tolerance shrinks with the gradient."""
 
     def hessian(direction: Tensor) -> Tensor:
         change = model * (factor @ direction)
@@ -139,7 +142,7 @@ def _newton_step(factor: Tensor, upper: Tensor, model: Tensor, gradient: Tensor)
 
 
 def _preconditioner(factor: Tensor, upper: Tensor, model: Tensor) -> Callable[[Tensor], Tensor]:
-    """Solves with each class's own Hessian, 1 + Lᵀ diag(C p (1 − p)) L."""
+    """Return a solver for each class's own Hessian, 1 + Lᵀ diag(C p (1 − p)) L."""
     identity = torch.eye(factor.shape[1], dtype=factor.dtype, device=factor.device)
     weight = upper[:, None] * model * (1 - model)
     blocks = [identity + factor.mT @ (weight[:, each, None] * factor) for each in range(model.shape[1])]

@@ -16,9 +16,8 @@ from lmbm_torch.solvers.gram import Gram
 class MulticlassProblem:
     """Kernel logistic regression, min ½‖w‖² + Σ_i C_i loss_i with loss = −Σ_y t_y log p(y | x).
 
-    p(y | x) ∝ exp⟨w, φ(x, y)⟩, and the joint kernel is that of the instances where the classes agree and zero
-    elsewhere: one weight vector per class (dual_optimization_conditional_models_2006, Section 2, with
-    C = 1/λ).
+    p(y | x) ∝ exp⟨w, φ(x, y)⟩ with the instances' kernel for equal classes and zero for different classes:
+    one weight vector per class (dual_optimization_conditional_models_2006, Section 2, with C = 1/λ).
 
     Args:
         gram: kernel values between instances.
@@ -26,7 +25,8 @@ class MulticlassProblem:
         upper: C_i of each instance, float64, above zero.
 
     Raises:
-        ValueError: another shape, targets that are negative or do not sum to one, weights not above zero.
+        ValueError: another shape, targets with negative entries or sums other than one, weights not above
+            zero.
     """
 
     gram: Gram
@@ -38,33 +38,34 @@ class MulticlassProblem:
         check_shape("targets", self.targets, self.gram.num_instances, None)
 
     def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block instances"]:
-        """The kernel values of a block's instances with all."""
+        """Return the kernel values of a block's instances with all."""
         return self.gram.rows(index)
 
     def scores(
         self, rows: Tensor, coef: Float[Tensor, "instances classes"]
     ) -> Float[Tensor, "block classes"]:
-        """⟨w, φ(x_i, y)⟩ = Σ_j k(x_i, x_j) coef_jy, accumulated in the kernel's own dtype."""
+        """Return ⟨w, φ(x_i, y)⟩ = Σ_j k(x_i, x_j) coef_jy, accumulated in the kernel's own dtype."""
         return (rows @ coef.to(rows.dtype)).to(coef.dtype)
 
     def among(self, rows: Tensor, index: Int[Tensor, " block"]) -> Float[Tensor, "block block"]:
-        """The kernel values between a block's instances."""
+        """Return the kernel values between a block's instances."""
         return rows[:, index].to(self.targets.dtype).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
 class JointProblem:
-    """The same loss with any joint kernel k((x, y), (x', y')), given as a whole.
+    """Kernel logistic regression with any joint kernel k((x, y), (x', y')), given as a matrix.
 
-    The unconditional case, p(y) ∝ exp⟨w, φ(y)⟩ from N samples, is one instance whose target is their
-    empirical distribution, with C_1 = N·C.
+    The unconditional case, p(y) ∝ exp⟨w, φ(y)⟩ from N samples, is one instance with the samples' empirical
+    distribution as target and C_1 = N·C.
 
     Args:
-        matrix: the kernel values, float64, symmetric and positive semidefinite as a matrix of pairs (x, y).
-        targets, upper: see :class:`MulticlassProblem`.
+        matrix: kernel values, float64, symmetric and positive semidefinite as a matrix of pairs (x, y).
+        targets: see :class:`MulticlassProblem`.
+        upper: see :class:`MulticlassProblem`.
 
     Raises:
-        ValueError: see :class:`MulticlassProblem`; values that are not finite, or not symmetric.
+        ValueError: see :class:`MulticlassProblem`; kernel values not finite or asymmetric.
     """
 
     matrix: Float[Tensor, "instances classes instances classes"]
@@ -80,19 +81,19 @@ class JointProblem:
             raise ValueError(f"matrix: expected a symmetric one, got differences of up to {largest}")
 
     def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block classes instances classes"]:
-        """The kernel values of a block's instances with all."""
+        """Return the kernel values of a block's instances with all."""
         return self.matrix[index]
 
     def scores(
         self, rows: Tensor, coef: Float[Tensor, "instances classes"]
     ) -> Float[Tensor, "block classes"]:
-        """⟨w, φ(x_i, y)⟩ = Σ_jy' k((x_i, y), (x_j, y')) coef_jy'."""
+        """Return ⟨w, φ(x_i, y)⟩ = Σ_jy' k((x_i, y), (x_j, y')) coef_jy'."""
         return torch.einsum("bcnk,nk->bc", rows, coef)
 
     def among(
         self, rows: Tensor, index: Int[Tensor, " block"]
     ) -> Float[Tensor, "block classes block classes"]:
-        """The kernel values between a block's instances."""
+        """Return the kernel values between a block's instances."""
         return rows[:, :, index].contiguous()
 
 

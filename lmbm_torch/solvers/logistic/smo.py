@@ -2,13 +2,13 @@
 
 The dual variables of an instance are a distribution α_i over the classes. With w = Σ_i C_i Σ_y (t_iy − α_iy)
 φ(x_i, y) the dual is −½‖w‖² + Σ_i C_i H(α_i), and the duality gap is Σ_i C_i KL(α_i ‖ p(· | x_i)), where p is
-what the model of these weights predicts (dual_optimization_conditional_models_2006, Equation 5 with its
+the prediction of the model with weights w (dual_optimization_conditional_models_2006, Equation 5 with its
 constant, times C = 1/λ, and Equation 25).
 
-The kernel is read a block of instances at a time, against all others in one matrix product; inside the block
-they take turns, each with scores that include the changes of those before it. With a multi-class kernel an
-instance's whole distribution is maximised at once; with any joint kernel, two of its classes at a time, as in
-the paper. Where many passes leave a gap and the kernel is of low rank, Newton's method goes on.
+The kernel is read in blocks of instances, each against all instances in one matrix product. Inside a block
+instances take turns, with scores updated after every visit. With a multi-class kernel a visit maximises over
+the instance's whole distribution; with any joint kernel over two classes at a time, as in the paper. If many
+passes leave a gap and the kernel has a low rank, Newton's method continues.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ NEWTON_AFTER = 24
 
 @dataclass(frozen=True, eq=False)
 class LogisticState(SolverState):
-    """The dual variables, and the values of both problems.
+    """The dual variables, and both values.
 
     Args:
         probabilities: α, the dual variables.
-        coef: C_i (t_i − α_i), which times the kernel gives scores.
+        coef: C_i (t_i − α_i); kernel values times ``coef`` give scores.
         divergences: C_i KL(α_i ‖ p_i), each instance's share of the duality gap.
-        primal: the objective at the weights that the duals make.
+        primal: the objective at the weights of the duals.
         num_iters: passes over instances, see :class:`~lmbm_torch.solvers.base.SolverState`.
-        halfway: the gap after half of ``NEWTON_AFTER`` passes, from which the passes ahead are estimated.
+        halfway: gap after half of ``NEWTON_AFTER`` passes, for an estimate of the passes ahead.
     """
 
     probabilities: Float[Tensor, "instances classes"]
@@ -63,21 +63,20 @@ class LogisticState(SolverState):
 
     @property
     def dual(self) -> float:
-        """The dual value, never above the optimum."""
+        """Return the dual value, never above the optimum."""
         return self.primal - float(self.divergences.sum())
 
     @property
     def gap(self) -> float:
-        """The duality gap relative to the primal value."""
+        """Return the duality gap relative to the primal value."""
         return float(self.divergences.sum()) / max(self.primal, np.finfo(np.float64).tiny)
 
 
 def init(problem: Problem, probabilities: Float[Tensor, "instances classes"] | None = None) -> LogisticState:
-    """The state at given dual variables, by default the uniform distribution.
+    """Return the state at given dual variables, by default the uniform distribution.
 
     Raises:
-        ValueError: another shape than the targets', entries that are not above zero, rows that do not sum to
-            one.
+        ValueError: a shape other than the targets', entries not above zero, rows with sums other than one.
     """
     if probabilities is None:
         probabilities = torch.full_like(problem.targets, 1 / problem.targets.shape[1])
@@ -95,13 +94,13 @@ def update(
     tol: float | None = None,
     seed: int = 0,
 ) -> LogisticState:
-    """Further passes over the instances that hold the gap open, then a new certificate.
+    """Run passes over the instances with a share of the gap, then compute a new certificate.
 
     Args:
-        num_iters: how many.
-        tol: the gap wanted. If given, a multi-class problem that ``NEWTON_AFTER`` passes have left unsolved
-            is tried by :func:`finish` once, where that is cheaper than the passes to be expected.
-        seed: of the order of the instances.
+        num_iters: number of passes.
+        tol: gap to reach. If given, :func:`finish` is tried once on a multi-class problem unsolved after
+            ``NEWTON_AFTER`` passes, if cheaper than the passes expected.
+        seed: seed of the order of the instances.
 
     Raises:
         ValueError: a state of another problem, ``num_iters`` below one.
@@ -128,15 +127,15 @@ def update(
 
 
 def limits(state: LogisticState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Arguments of the next ``update``."""
+    """Return arguments for the next ``update``."""
     return {"tol": tol, "num_iters": min(PASSES_AT_ONCE, left)}
 
 
 def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.inf) -> LogisticState:
-    """The state at what Newton's method finds, if the kernel is of low rank and that is better.
+    """Return the state reached by Newton's method, if the kernel has a low rank and the dual value is higher.
 
     Args:
-        passes: the most that it may cost, as if in passes over the instances.
+        passes: most cost, in passes over the instances.
 
     Raises:
         ValueError: a state of another problem.
@@ -153,14 +152,14 @@ def finish(problem: MulticlassProblem, state: LogisticState, passes: float = np.
 
 
 def _passes_ahead(halfway: float, gap: float, tol: float) -> float:
-    """How many passes the gap will take to ``tol`` if it goes on as in the last half of ``NEWTON_AFTER``."""
+    """Estimate the passes until ``tol`` from the decrease of the gap in the last half of ``NEWTON_AFTER``."""
     if gap >= halfway:
         return np.inf
     return NEWTON_AFTER / 2 * np.log(gap / tol) / np.log(halfway / gap)
 
 
 def _violators(divergences: Tensor) -> Tensor:
-    """The instances without which hardly anything of the gap is left."""
+    """Select the instances with nearly all of the gap."""
     return (divergences > 0.01 * divergences.mean()).nonzero()[:, 0]
 
 
@@ -171,7 +170,7 @@ def _blocks(index: Tensor, seed: int, made: int) -> Iterator[Tensor]:
 
 
 def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> LogisticState:
-    """Both values at the duals, computed afresh from all of the kernel."""
+    """Compute both values at the duals anew, from all kernel values."""
     coef = problem.upper[:, None] * (problem.targets - probabilities)
     square_norm, loss = 0.0, 0.0
     divergences = torch.empty_like(problem.upper)
@@ -189,10 +188,10 @@ def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> Logis
 def _block_pass(
     problem: Problem, gram: Tensor, upper: Tensor, scores: Tensor, own: Tensor, found: Tensor
 ) -> None:
-    """One visit to each of a block's instances, on the CPU: compiled or, where that cannot be, in torch.
+    """Run one visit to each instance of a block on the CPU: compiled, or in torch without numba.
 
-    A block of another device is copied: each visit is a few numbers for each class, and needs those of the
-    last one, so that a device would launch some ten kernels for every instance.
+    A block on another device is copied: a visit computes a few numbers per class and needs the visit before,
+    so a GPU would launch some ten kernels for every instance.
     """
     block = tuple(each.cpu() for each in (gram, upper, scores, own, found))
     joint = isinstance(problem, JointProblem)

@@ -1,1 +1,1 @@
-"""Boltzmann machines: one hinge problem of all labels, whose cliques share weights."""
+"""Boltzmann machines: one hinge problem of all labels with shared weights of cliques."""

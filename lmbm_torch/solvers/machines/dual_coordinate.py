@@ -1,9 +1,8 @@
 """Dual coordinate descent for a Boltzmann machine's hinge problem, to a certified duality gap.
 
-Source: large_margin_boltzmann_machines_2009, section 5 and Algorithm 1, corrected as
-:class:`~lmbm_torch.solvers.machines.problem.SharedProblem` says. Its sweeps cost next to nothing in memory,
-but there are many where labels depend on each other; :mod:`~lmbm_torch.solvers.machines.proximal_newton`
-needs few steps.
+Source: large_margin_boltzmann_machines_2009, section 5 and Algorithm 1, corrected as explained at
+:class:`~lmbm_torch.solvers.machines.problem.SharedProblem`. Sweeps need hardly any memory, but many sweeps if
+labels depend on each other; :mod:`~lmbm_torch.solvers.machines.proximal_newton` needs few steps.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ SWEEPS_PER_PASS = 10
 
 @dataclass(frozen=True)
 class SharedState(SolverState):
-    """Feasible duals, the weights they make, and the values of both problems.
+    """Feasible duals, the weights, and both values.
 
     Args:
         dual_coef: (labels, instances).
-        weights: of features and of cliques.
+        weights: weights of features and of cliques.
         primal: the objective at ``weights``.
         dual: the dual value at ``dual_coef``.
         num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
@@ -41,22 +40,22 @@ class SharedState(SolverState):
 
 
 def init(problem: SharedProblem, dual_coef: np.ndarray | None = None) -> SharedState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero.
+    """Return the state at ``dual_coef`` (labels, instances), by default at zero.
 
     Raises:
-        ValueError: duals of the wrong shape or outside their box [0, C_l].
+        ValueError: duals of the wrong shape or outside the box [0, C_l].
     """
     return certified(problem, problem.feasible(dual_coef), 0)
 
 
 def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> SharedState:
-    """One further pass: a few random sweeps over all duals.
+    """Run one pass: a few random sweeps over all duals.
 
     Returns:
-        The state after it, its weights and both values computed afresh from the duals.
+        The state after the pass, with weights and both values computed anew from the duals.
 
     Raises:
-        ValueError: a state of another problem; weights of each label, for which there is proximal_newton.
+        ValueError: a state of another problem; sample weights for each label (use proximal_newton).
     """
     if problem.upper.ndim > 1:
         raise ValueError("sample_weight: expected one for each instance, got one for each label, too")
@@ -71,7 +70,7 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
 
 
 def certified(problem: SharedProblem, dual_coef: np.ndarray, num_iters: int) -> SharedState:
-    """The state at these duals, free of what a solver's running sums have gathered in round-off."""
+    """Return the state at given duals, without the round-off of a solver's running sums."""
     weights = problem.weights(dual_coef)
     primal, dual = problem.primal(weights), problem.dual(dual_coef, weights)
     return SharedState(dual_coef, weights, primal, dual, num_iters)

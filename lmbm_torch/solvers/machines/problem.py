@@ -1,4 +1,4 @@
-"""The hinge problem of a Boltzmann machine: all labels' losses together, for cliques' weights are shared."""
+"""The hinge problem of a Boltzmann machine: all labels' losses together, because cliques share weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SharedWeights(NamedTuple):
     """Weights of a Boltzmann machine.
 
     Args:
-        features: (features + 1, labels), the last row belonging to the constant.
+        features: (features + 1, labels); the last row belongs to the constant.
         cliques: (weights,), one for each group of tied cliques.
     """
 
@@ -34,11 +34,11 @@ class SharedWeights(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The inputs of a label beside the features.
+    """The inputs of a label in addition to the features.
 
     Args:
-        columns: (instances, 1 + weights seen): the constant, then the input that each weight multiplies.
-        weights: (weights seen,), their numbers, ascending.
+        columns: (instances, 1 + weights seen): the constant, then the input of each weight.
+        weights: (weights seen,), indices of the weights, ascending.
     """
 
     columns: np.ndarray
@@ -49,22 +49,21 @@ class Context(NamedTuple):
 class SharedProblem(HingeProblem):
     """min_w ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+,   m_il = Σ_{j: i ∈ C_j} w_j f_jl.
 
-    This is large_margin_boltzmann_machines_2009, problem 3.3 as section 5 solves it, with C = 1/(λN): η_j is
-    1 for weights of cliques with one label, the features' and the constant's too, else ``coupling_penalty``.
-    Its dual is max γ Σ α − ½ Σ_j η_j w_j² over 0 ≤ α_il ≤ C_l with w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl;
-    the paper prints η_j² there and nothing in line 9 of Algorithm 1, which then solves another problem. Where
-    cliques are tied, f_jl is the sum over those of the group that hold label i. Make one with
-    :meth:`from_labels`.
+    Source: large_margin_boltzmann_machines_2009, problem 3.3 in the form of section 5, with C = 1/(λN). η_j
+    is 1 for weights of cliques with one label (features and constant included), else ``coupling_penalty``.
+    The dual is max γ Σ α − ½ Σ_j η_j w_j² over 0 ≤ α_il ≤ C_l with w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl.
+    The paper prints η_j² there and nothing in line 9 of Algorithm 1, which would solve another problem. For
+    tied cliques f_jl is the sum over the cliques of the group with label i. Use :meth:`from_labels`.
 
     Args:
         features: (instances, features), dense or CSR.
-        constant: beside the features: 1, or 0 for a machine without biases.
+        constant: 1, or 0 for a machine without biases.
         spins: (labels, instances) in {−1, +1}.
-        cliques: the labels' cliques, without the K of a single label and the features.
+        cliques: the cliques of labels, without the K cliques of one label and the features.
         products: (instances, cliques): each clique's coefficient · feature · Π spins.
         penalty: (weights,), η of the cliques' weights.
-        upper: (instances,), C_l = C · sample weight: the duals' upper bound; or (labels, instances).
-        square_norm: (instances,), of the features and the constant.
+        upper: (instances,), C_l = C · sample weight, the upper bound of the duals; or (labels, instances).
+        square_norm: (instances,), squared norm of the features and the constant.
         margin: γ.
     """
 
@@ -93,24 +92,23 @@ class SharedProblem(HingeProblem):
         sample_weight: np.ndarray | None = None,
         margin: float = 1.0,
     ) -> SharedProblem:
-        """The problem of a machine as :class:`~lmbm_torch.models.BoltzmannMachine` describes it.
+        """Build the problem of a machine described as for :class:`~lmbm_torch.models.BoltzmannMachine`.
 
         Args:
-            features: (instances, features), dense or CSR; for labels that depend on no input a column of
-                ones, with ``bias=False``.
+            features: (instances, features), dense or CSR; for labels without inputs a column of ones, with
+                ``bias=False``.
             labels: (instances, labels) in {0, 1}.
             C: the losses' weight.
             coupling_penalty: η0 > 0, the penalty of weights of cliques with two or more labels. The paper's
-                plain machine, "η0 = 0", is 1 here, where it joins all other weights.
+                plain machine, "η0 = 0", is 1 here.
             sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
             margin: γ.
 
         Raises:
-            ValueError: shapes that do not fit, values that are not finite, labels other than 0 and 1 (a
-                missing label's spin would be needed by its neighbours, so NaN is refused), negative sample
-                weights, a setting that is not above zero, cliques that TiedCliques refuses or that hold a
-                feature that there is not.
-            TypeError: features that are neither float32 nor float64, labels that are no numbers.
+            ValueError: wrong shapes, values not finite, labels other than 0 and 1 (NaN is refused, because
+                neighbours need a missing label's spin), negative sample weights, a setting not above zero,
+                cliques refused by TiedCliques or with an unknown feature.
+            TypeError: features neither float32 nor float64, labels without numbers.
         """
         features, square_norm = rows_with_norms(features)
         labels = label_matrix(labels, len(square_norm))
@@ -132,12 +130,12 @@ class SharedProblem(HingeProblem):
 
     @property
     def num_columns(self) -> int:
-        """Weights of a label alone: the features', then the constant's."""
+        """Return the number of weights of one label alone: features, then the constant."""
         return self.features.shape[1] + 1  # pyright: ignore[reportOptionalSubscript]
 
     @cached_property
     def membership(self) -> np.ndarray:
-        """(labels, cliques), 1 where a label is in a clique."""
+        """Return (labels, cliques), 1 for a label in a clique."""
         inside = np.zeros((self.num_labels, len(self.cliques.cliques)))
         for c, clique in enumerate(self.cliques.cliques):
             inside[list(clique), c] = 1
@@ -145,11 +143,11 @@ class SharedProblem(HingeProblem):
 
     @cached_property
     def groups(self) -> np.ndarray:
-        """(cliques,), the weight that each clique takes."""
+        """Return (cliques,), the index of each clique's weight."""
         return np.array(self.cliques.groups, np.int64)
 
     def context(self, label: int) -> Context:
-        """The inputs of ``label`` beside the features."""
+        """Return the inputs of ``label`` in addition to the features."""
         mine = self.membership[label].nonzero()[0]
         seen, place = np.unique(self.groups[mine], return_inverse=True)
         columns = np.empty((self.num_instances, 1 + len(seen)))
@@ -161,37 +159,37 @@ class SharedProblem(HingeProblem):
 
     @cached_property
     def contexts(self) -> list[Context]:
-        """The inputs of every label beside the features."""
+        """Return the inputs of every label in addition to the features."""
         return [self.context(k) for k in range(self.num_labels)]
 
     def curvature(self) -> np.ndarray:
-        """Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in each α_il: (labels, instances)."""
+        """Return Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in α_il, (labels, instances)."""
         shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in self.contexts]
         return self.square_norm + np.array(shared)
 
     def margins(self, weights: SharedWeights) -> np.ndarray:
-        """m, (instances, labels)."""
+        """Return m, (instances, labels)."""
         fields = self.features @ weights.features[:-1] + self.constant * weights.features[-1]
         return fields * self.spins.T + self.products @ (self.membership * weights.cliques[self.groups]).T
 
     def hinge(self, weights: SharedWeights) -> np.ndarray:
-        """[γ − m]_+, (instances, labels)."""
+        """Return [γ − m]_+, (instances, labels)."""
         return np.maximum(self.margin - self.margins(weights), 0.0)
 
     def square(self, weights: SharedWeights) -> float:
-        """½ Σ_j η_j w_j²."""
+        """Return ½ Σ_j η_j w_j²."""
         return 0.5 * float(np.square(weights.features).sum() + self.penalty @ np.square(weights.cliques))
 
     def primal(self, weights: SharedWeights) -> float:
-        """½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
+        """Return ½ Σ_j η_j w_j² + Σ_l C_l Σ_i [γ − m_il]_+."""
         return self.square(weights) + float((self.upper * self.hinge(weights).T).sum())
 
     def dual(self, dual_coef: np.ndarray, weights: SharedWeights) -> float:
-        """γ Σ α − ½ Σ_j η_j w_j², for duals (labels, instances) and the weights they make."""
+        """Return γ Σ α − ½ Σ_j η_j w_j² for duals (labels, instances) and the weights of the duals."""
         return self.margin * float(dual_coef.sum()) - self.square(weights)
 
     def weights(self, dual_coef: np.ndarray) -> SharedWeights:
-        """w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl."""
+        """Return w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl."""
         signed = (dual_coef * self.spins).T
         by_clique = (self.products * (dual_coef.T @ self.membership)).sum(0)
         by_weight = np.bincount(self.groups, by_clique, self.cliques.num_weights)
@@ -200,7 +198,7 @@ class SharedProblem(HingeProblem):
 
 
 def dense(matrix: Any) -> np.ndarray:
-    """A matrix known to be small, as an array."""
+    """Return a small matrix as an array."""
     return matrix.toarray() if sparse.issparse(matrix) else matrix
 
 

@@ -1,24 +1,25 @@
 """Proximal point steps by semismooth Newton for a Boltzmann machine's hinge problem, to a certified gap.
 
-A pass maximises the dual less ‖α − α_old‖²/(2σ) over its box. In the weights that is a smooth problem,
+A pass maximises the dual less ‖α − α_old‖²/(2σ) over the box. In the weights the problem is smooth,
 
     min_w ½ Σ_j η_j w_j² + Σ_il max_{0 ≤ α ≤ C_l} [α (γ − m_il) − (α − α_old)²/(2σ)]
 
-whose maximisers are α_il = clip(α_old + σ (γ − m_il)), and a piecewise quadratic one: Newton steps with an
-exact line search solve it, each on the face of the duals that are free at its point. σ grows from pass to
-pass, so that few are needed (Rockafellar 1976; for support vector machines Yan and Li 2020, "An efficient
-augmented Lagrangian method for support vector machine").
+with maximisers α_il = clip(α_old + σ (γ − m_il)), and piecewise quadratic: solved by Newton steps with an
+exact line search, each on the face of the duals free at the current point. σ grows from pass to pass, so few
+passes are needed (Rockafellar 1976; for support vector machines Yan and Li 2020, "An efficient augmented
+Lagrangian method for support vector machine").
 
-Coordinate descent finds a face quickly but crawls along it, the slower the more the labels' problems depend
-on each other. So a few of its sweeps come first. Then the labels' faces, each of a few hundred duals, are
-solved directly, shared among threads, and the weights that they have in common by a Schur complement: the
-cost hardly depends on how strongly labels are coupled. Where columns differ in their ranges by orders of
-magnitude even that crawls, and what is left is for :mod:`~lmbm_torch.solvers.interior_point`.
+Coordinate descent finds a face quickly, but progress along the face is slow, the more so the more the labels'
+problems depend on each other. So a few sweeps of coordinate descent come first. Then the labels' faces, each
+of a few hundred duals, are solved directly in several threads, and the shared weights by a Schur complement:
+the cost hardly depends on the strength of the couplings. For columns with ranges of different orders of
+magnitude the remainder is left to :mod:`~lmbm_torch.solvers.interior_point`.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,16 +27,114 @@ from scipy import sparse
 from scipy.linalg.lapack import dposv  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
 from lmbm_torch.checks import check_shape
-from lmbm_torch.kernels.blas import single_threaded
-from lmbm_torch.kernels.threads import share
+from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.solvers import interior_point
+from lmbm_torch.solvers.interior_point import MatrixRows, Solve, factorised
 from lmbm_torch.solvers.machines import dual_coordinate
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified, init
-from lmbm_torch.solvers.machines.interior_rows import MachineRows
 from lmbm_torch.solvers.machines.problem import Context, SharedProblem, SharedWeights, dense
 from lmbm_torch.solvers.networks.problems import Features
 
 __all__ = ["init", "update"]
+
+
+class _Block(NamedTuple):
+    """A label's share of a factorisation.
+
+    Args:
+        seen: the shared weights of the label's cliques.
+        solve: solver for the block of the label's own weights.
+        solved: the block's solution for ``mixed``.
+        mixed: the entries between own and shared weights, (features + 1, seen).
+        own: the label's part of the Schur complement, (seen, seen).
+    """
+
+    seen: np.ndarray
+    solve: Solve
+    solved: np.ndarray
+    mixed: np.ndarray
+    own: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class MachineRows:
+    """The inputs of all margins with a loss, in one vector of weights, as interior points need.
+
+    Labels share only the weights of cliques, so the system of a step is solved label by label, and for the
+    shared weights by the Schur complement. Columns are divided by the root of the penalty; all penalties
+    become 1.
+
+    Args:
+        problem: the problem of the machine.
+        inputs: features and constant, (instances, features + 1), in float64.
+        counted: (labels, instances), True for margins with a loss; rows follow the order of True entries.
+    """
+
+    problem: SharedProblem
+    inputs: MatrixRows
+    counted: np.ndarray
+
+    @cached_property
+    def _unit(self) -> np.ndarray:
+        return np.sqrt(self.problem.penalty)
+
+    def times(self, weights: np.ndarray) -> np.ndarray:
+        """Return the margins, (rows,)."""
+        features, cliques = self._parts(weights)
+        return self.problem.margins(SharedWeights(features, cliques / self._unit)).T[self.counted]
+
+    def combine(self, duals: np.ndarray) -> np.ndarray:
+        """Return the weights of duals (rows,)."""
+        features, cliques = self.problem.weights(self._matrix(duals))
+        return np.concatenate([features.ravel(), cliques * self._unit])
+
+    def factorise(self, scale: np.ndarray) -> Solve:
+        """Factorise label by label, see :class:`~lmbm_torch.solvers.interior_point.Rows`."""
+        weights, found = self._matrix(scale), {}
+
+        def add(label: int) -> None:
+            columns, seen = self.problem.contexts[label]
+            shared = columns[:, 1:] / self._unit[seen]
+            weighed = weights[label, :, None] * shared
+            mixed = self.inputs.combine(weighed)
+            solve = self.inputs.factorise(weights[label])
+            solved = solve(mixed)
+            found[label] = _Block(seen, solve, solved, mixed, shared.T @ weighed - mixed.T @ solved)
+
+        share(range(self.problem.num_labels), add)
+        # In the order of the labels, whichever thread was first: sums depend on it.
+        blocks = [found[label] for label in range(self.problem.num_labels)]
+        schur = np.eye(len(self._unit))
+        for block in blocks:
+            schur[np.ix_(block.seen, block.seen)] += block.own
+        # Of no shared weights there is nothing to solve, which LAPACK refuses.
+        solve_shared = factorised(schur) if schur.size else np.copy
+
+        def solve_all(right: np.ndarray) -> np.ndarray:
+            features, cliques = self._parts(right)
+            alone = [block.solve(column) for block, column in zip(blocks, features.T, strict=True)]
+            pull = cliques.copy()
+            for block, part in zip(blocks, alone, strict=True):
+                pull[block.seen] -= block.mixed.T @ part
+            shared = solve_shared(pull)
+            own = [
+                part - block.solved @ shared[block.seen] for block, part in zip(blocks, alone, strict=True)
+            ]
+            return np.concatenate([np.column_stack(own).ravel(), shared])
+
+        return solve_all
+
+    def _matrix(self, values: np.ndarray) -> np.ndarray:
+        """Return values (rows,) as a matrix (labels, instances), 0 for margins without a loss."""
+        matrix = np.zeros(self.counted.shape)
+        matrix[self.counted] = values
+        return matrix
+
+    def _parts(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Split weights into features', (features + 1, labels), and cliques'."""
+        split = self.problem.num_columns * self.problem.num_labels
+        return weights[:split].reshape(self.problem.num_columns, -1), weights[split:]
+
 
 # σ in units of the duals' inverse mean curvature: the first, and its growth from pass to pass. Faster growth
 # makes for fewer passes of more Newton steps, twice as many in all for 10 (Scene and Yeast), and so do a
@@ -58,14 +157,14 @@ PATIENCE = 12
 
 
 def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> SharedState:
-    """One proximal step, the first one after some sweeps; its σ follows from the number of passes.
+    """Run one proximal step, preceded at first by some sweeps; σ follows from the number of passes.
 
     Args:
-        tol: the relative gap that is asked for, where many steps were not enough and another method ends it.
+        tol: relative gap for the interior-point method, used if many steps were not enough.
 
     Returns:
-        The state after it, no lower in the dual but for that end, whose gap is smaller; the same state where
-        nothing brings it nearer.
+        The new state, with a dual value no lower, or a smaller gap after the interior-point method; the same
+        state if no method makes progress.
 
     Raises:
         ValueError: a state of another problem.
@@ -90,12 +189,12 @@ def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> 
 
 
 def limits(state: SharedState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Arguments of the next ``update``."""
+    """Return arguments for the next ``update``."""
     return {"tol": tol}
 
 
 def _finished(problem: SharedProblem, state: SharedState, tol: float) -> SharedState:
-    """The end of the central path, if its gap is below the state's."""
+    """Run the interior-point method; return the better of the result and the state."""
     upper = np.broadcast_to(problem.upper, problem.spins.shape)
     counted = upper > 0
     rows = MachineRows(problem, interior_point.MatrixRows(_extended(problem)), counted)
@@ -107,7 +206,7 @@ def _finished(problem: SharedProblem, state: SharedState, tol: float) -> SharedS
 
 
 def _extended(problem: SharedProblem) -> Features:
-    """Features and constant, (instances, features + 1), in float64."""
+    """Return features and constant, (instances, features + 1), in float64."""
     constant = np.full((problem.num_instances, 1), problem.constant)
     if isinstance(problem.features, sparse.csr_array):
         return sparse.csr_array(sparse.hstack([problem.features, constant], "csr", dtype=np.float64))
@@ -117,7 +216,7 @@ def _extended(problem: SharedProblem) -> Features:
 def _maximise(
     problem: SharedProblem, rows: Features, state: SharedState, sigma: float
 ) -> tuple[np.ndarray, bool]:
-    """The duals of a proximal step from the state's, and whether there were steps enough for it."""
+    """Run a proximal step; return the duals, and whether the Newton steps sufficed."""
     old, weights = state.dual_coef, state.weights
     margins = problem.margins(weights).T
     duals = old
@@ -139,12 +238,13 @@ def _maximise(
 
 
 class _Face(NamedTuple):
-    """A label's free duals, with the solution of the regularised system on its face.
+    """A label's free duals, with the solution of the regularised system on the face.
 
     Args:
         rows: R, (free duals, features + 1).
-        seen: the numbers of the shared weights that it sees.
-        solved: (I/σ + R Rᵀ)⁻¹ (S, residual), with S (free duals, weights seen) their inputs.
+        seen: indices of the shared weights of the label's cliques.
+        solved: (I/σ + R Rᵀ)⁻¹ (S, residual), with the inputs S (free duals, weights seen) of the shared
+            weights.
         products: Sᵀ solved.
     """
 
@@ -163,7 +263,7 @@ class _Face(NamedTuple):
 
 
 def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
-    """(I/σ + R Rᵀ)⁻¹ right."""
+    """Compute (I/σ + R Rᵀ)⁻¹ right."""
     count, width = rows.shape  # pyright: ignore[reportGeneralTypeIssues]
     if count < width:
         gram = dense(rows @ rows.T)
@@ -177,7 +277,7 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
 
 
 def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """matrix⁻¹ right of a positive definite matrix, which is overwritten."""
+    """Compute matrix⁻¹ right for a positive definite matrix; the matrix is overwritten."""
     # LAPACK itself: SciPy's wrappers cost as much as a small system.
     _, solution, failed = dposv(matrix.T, right, lower=1, overwrite_a=1)
     if failed:
@@ -192,9 +292,9 @@ def _newton_direction(
     free: np.ndarray,
     sigma: float,
 ) -> SharedWeights:
-    """−(H + σ Σ_free f fᵀ)⁻¹ H residual, H the diagonal of the penalties.
+    """Compute −(H + σ Σ_free f fᵀ)⁻¹ H residual, with H the diagonal of the penalties.
 
-    By the matrix inversion lemma all is done among the free duals, label by label but for the shared weights.
+    By the matrix inversion lemma all systems are among free duals, label by label except for shared weights.
     """
     downhill = SharedWeights(-residual.features, -residual.cliques)
     faces: dict[int, _Face] = {}
@@ -230,7 +330,7 @@ def _line_search(
     fall: np.ndarray,
     change: np.ndarray,
 ) -> float:
-    """The length at which the slope, a rising and piecewise linear function, is nearly zero."""
+    """Return the step length with a slope near zero; the slope is increasing and piecewise linear."""
     slope_of_square = _inner(problem, weights, direction)
     curvature_of_square = _inner(problem, direction, direction)
     start = abs(slope_of_square - float((np.clip(wished, 0, problem.upper) * change).sum()))
@@ -250,7 +350,7 @@ def _line_search(
 
 
 def _between(problem: SharedProblem, state: SharedState, new: np.ndarray) -> np.ndarray:
-    """The best duals on the way from the state's to ``new``."""
+    """Return the best duals on the line from the state's duals to ``new``."""
     change = _combine(problem.weights(new), state.weights, -1.0)
     gain = problem.margin * float((new - state.dual_coef).sum()) - _inner(problem, state.weights, change)
     square = _inner(problem, change, change)
@@ -264,6 +364,6 @@ def _combine(weights: SharedWeights, other: SharedWeights, factor: float) -> Sha
 
 
 def _inner(problem: SharedProblem, weights: SharedWeights, other: SharedWeights) -> float:
-    """Σ_j η_j w_j w'_j."""
+    """Return Σ_j η_j w_j w'_j."""
     cliques = problem.penalty @ (weights.cliques * other.cliques)
     return float((weights.features * other.features).sum() + cliques)

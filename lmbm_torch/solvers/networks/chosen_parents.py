@@ -1,13 +1,12 @@
-"""Networks of many labels, each of which sees a few parents that are chosen for it, by blocks.
+"""Belief networks of many labels, each with a few chosen parents, solved by blocks of labels.
 
-Label k's field is ⟨w, x⟩ + b + Σ_{j ∈ pa(k)} v_j 2 y_j with y_j in {0, 1}: absent labels cost neither
-time nor memory. In spins s = 2y − 1 it is the field of a sigmoid belief network with intercept b + Σ_j v_j;
-what differs is that ½b² penalises the field where all parents are absent, as nearly all labels are.
+Label k's field is ⟨w, x⟩ + b + Σ_{j ∈ pa(k)} v_j 2 y_j with y_j in {0, 1}: absent labels cost neither time
+nor memory. In spins s = 2y − 1 the field is the field of a sigmoid belief network with intercept b + Σ_j v_j;
+the difference is that ½b² penalises the field at all parents absent, the usual case.
 
-Parents are chosen as Perkins, Lacker and Theiler, "Grafting", JMLR 2003, choose features: independent labels
-are learned first, and at their duals α the objective's derivative by a new weight v_j is
-−Σ_i α_ik s_ik 2 y_ij. The labels of the largest derivatives become parents, and the duals are where training
-goes on.
+Parents are chosen as features are chosen by Perkins, Lacker and Theiler, "Grafting", JMLR 2003: independent
+labels are trained first, and at the duals α the objective's derivative by a new weight v_j is −Σ_i α_ik s_ik
+2 y_ij. The labels of the largest derivatives become parents, and training continues from the duals.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import numpy as np
 from scipy import sparse
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.kernels.blas import single_threaded
-from lmbm_torch.kernels.threads import share
+from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
@@ -51,19 +49,19 @@ class ManyLabels:
     margin: float = 1.0
 
     def weights_of(self, k: int) -> np.ndarray | None:
-        """(instances,), the weights of label k's losses."""
+        """Return (instances,), the weights of label k's losses."""
         weight = self.sample_weight
         return weight if weight is None or weight.ndim == 1 else weight[:, k]
 
     def rows(self, rows: np.ndarray) -> ManyLabels:
-        """The problems of some instances alone."""
+        """Return the problems of some instances."""
         weight = None if self.sample_weight is None else self.sample_weight[rows]
         return replace(
             self, features=self.features[rows], labels=self.labels[rows].tocsc(), sample_weight=weight
         )
 
     def blocks(self) -> list[range]:
-        """The labels of each call of :func:`solve_block`."""
+        """Return the labels of each call of :func:`solve_block`."""
         count = self.labels.shape[1]
         return [range(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK)]
 
@@ -75,7 +73,8 @@ class Solved(NamedTuple):
         features: (labels of the block, features).
         bias: (labels of the block,).
         parents: (labels of the block, labels), CSR.
-        primal, dual: (labels of the block,), each label's objective, and the value of its dual.
+        primal: (labels of the block,), each label's objective.
+        dual: (labels of the block,), each label's dual value.
         losses: (labels of the block,), Σ_i [γ − m_i]_+.
         num_iters: (labels of the block,), rounds of the solver.
     """
@@ -90,7 +89,7 @@ class Solved(NamedTuple):
 
 
 class _Label(NamedTuple):
-    """One label's share of :class:`Solved`; its parents by position, their weights, and its duals."""
+    """A label's entries of :class:`Solved`, with parents by position, parents' weights, and duals."""
 
     features: np.ndarray
     bias: float
@@ -104,15 +103,16 @@ class _Label(NamedTuple):
 def solve_block(
     problems: ManyLabels, block: range, *, max_parents: int, tol: float, max_iter: int, seed: int
 ) -> Solved:
-    """Learn the labels ``block`` of the problems, each to a relative gap of ``tol`` or ``max_iter`` rounds.
+    """Train the labels ``block``, each to a relative gap of ``tol`` or for ``max_iter`` rounds.
 
-    Nothing depends on what other blocks are learned where: they may be learned by other processes.
+    The result does not depend on other blocks; separate processes may train separate blocks.
 
     Args:
-        max_parents: the most parents of a label.
+        max_parents: most parents of a label.
 
     Raises:
-        ValueError, TypeError: see :meth:`LabelProblems.from_labels`; a count of parents below one.
+        ValueError: ``max_parents`` below one; see also :meth:`LabelProblems.from_labels`.
+        TypeError: see :meth:`LabelProblems.from_labels`.
     """
     check_count("max_parents", max_parents)
     # Memory that another process shares cannot be written, for which kernels would be compiled anew.
@@ -140,14 +140,14 @@ def held_out_losses(
     max_iter: int,
     seed: int,
 ) -> np.ndarray:
-    """(counts,), the losses of held-out instances, summed, where labels have at most so many parents each.
+    """Sum the losses of held-out instances for several limits of the number of parents, (counts,).
 
-    Labels are learned to a relative gap of ``FIRST_TOL``, and see their parents' true values.
+    Labels are trained to a relative gap of ``FIRST_TOL``, with the true values of parents.
 
     Args:
-        split: instances to learn from, and those that are held out.
-        labels: positions, ascending, of those that are learned.
-        counts: limits of the parents; fastest when they rise.
+        split: indices of training instances and of held-out instances.
+        labels: positions, ascending, of the labels to train.
+        counts: limits of the number of parents; fastest in rising order.
     """
     known, held_out = (problems.rows(rows) for rows in split)
     known = replace(known, features=feature_rows(known.features))
@@ -169,7 +169,7 @@ def held_out_losses(
 
 
 def _losses(problems: ManyLabels, k: int, label: _Label) -> np.ndarray:
-    """(instances,), label k's weighted losses."""
+    """Return (instances,), label k's weighted losses."""
     fields = problems.features @ label.features + label.bias - label.weights.sum()
     fields += problems.labels[:, label.parents] @ (2 * label.weights)
     spins = 2 * problems.labels[:, [k]].toarray()[:, 0] - 1
@@ -179,11 +179,11 @@ def _losses(problems: ManyLabels, k: int, label: _Label) -> np.ndarray:
 
 
 def choose_parents(labels: sparse.csr_array, k: int, signed: np.ndarray, count: int) -> np.ndarray:
-    """Positions, ascending, of at most ``count`` labels before k whose new weights change the objective most.
+    """Return at most ``count`` positions before k, ascending, with the largest changes of the objective.
 
     Args:
         labels: (at least k labels, instances) in {0, 1}.
-        signed: (instances,), α_i s_i of label k without them.
+        signed: (instances,), α_i s_i of label k without the new parents.
     """
     promise = np.abs(labels @ signed)[:k]
     # Of equal ones the first.
@@ -194,7 +194,7 @@ def choose_parents(labels: sparse.csr_array, k: int, signed: np.ndarray, count: 
 def _begin(
     problems: ManyLabels, labels: Sequence[int], *, max_iter: int, seed: int
 ) -> tuple[LabelProblems, np.ndarray]:
-    """The problems of labels without parents, and their duals (labels, instances)."""
+    """Train labels without parents; return the problems, and duals (labels, instances)."""
     columns, weight = problems.labels[:, list(labels)].toarray(), problems.sample_weight
     if weight is not None and weight.ndim == 2:
         weight = weight[:, list(labels)]
@@ -214,7 +214,7 @@ def _learn(
     max_iter: int,
     seed: int,
 ) -> _Label:
-    """Learn label k with these parents, from the duals of the label with fewer or none."""
+    """Train label k with given parents, starting from the duals with fewer parents or none."""
     own = LabelProblems.from_labels(
         with_parents(problems.features, problems.labels[:, parents]),
         problems.labels[:, [k]].toarray(),
@@ -233,7 +233,7 @@ def _learn(
 
 
 def with_parents(features: Features, labels: Any) -> Features:
-    """Features and, behind them, 2y of the parents: dense or CSR as the features are, in their precision."""
+    """Append 2y of the parents to the features: dense or CSR like the features, in the same precision."""
     if isinstance(features, sparse.csr_array):
         # Of two CSR arrays SciPy makes the third in one pass; by coordinates it takes twice as long.
         columns = (2 * labels).tocsr()

@@ -1,7 +1,7 @@
 """Dual coordinate descent for label problems, after Hsieh et al. 2008, to a certified duality gap.
 
-It crawls where columns differ in their ranges by orders of magnitude. Labels that are not solved after many
-rounds are left to :mod:`~lmbm_torch.solvers.interior_point` where its steps are affordable.
+Convergence is slow for columns with ranges of different orders of magnitude. Labels unsolved after many
+rounds are left to :mod:`~lmbm_torch.solvers.interior_point` if the steps are affordable.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from scipy import sparse
 
-from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.kernels.threads import share, stoppable
+from lmbm_torch.kernels.threads import share, single_threaded, stoppable
 from lmbm_torch.solvers import interior_point
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
@@ -37,20 +36,20 @@ MOST_VALUES = 50_000_000
 
 
 def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
-    """Up to ``num_iters`` further rounds for every label whose relative gap is above ``tol``.
+    """Run up to ``num_iters`` rounds for every label with a relative gap above ``tol``.
 
-    A round looks at all instances once, then sweeps over those that matter to the label until little of their
-    violation is left. An update from zero begins with sweeps over all instances, each visited once for all
-    labels. After :func:`patience` rounds an update goes to the end by interior points, as one round.
+    A round reads all instances once, then sweeps over the instances with a violation until little violation
+    is left. An update from zero begins with sweeps over all instances, each visited once for all labels.
+    After :func:`patience` rounds an update finishes by interior points, counted as one round.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Returns:
-        The state after them; the same however many updates the rounds are made in.
+        The new state; independent of how the rounds are divided into updates.
 
     Raises:
-        ValueError: a state of other problems, positions that are not there.
+        ValueError: a state of other problems, unknown positions.
     """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
     if not len(labels):
@@ -83,7 +82,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
 
 
 def patience(problems: LabelProblems) -> float:
-    """Rounds of a stage until interior points would have cost no more."""
+    """Return the rounds of a stage after which interior points would have cost no more."""
     instances, columns = problems.num_instances, problems.num_columns
     if instances * columns > MOST_VALUES:
         return np.inf
@@ -92,18 +91,18 @@ def patience(problems: LabelProblems) -> float:
 
 
 def _stored(problems: LabelProblems) -> int:
-    """Values of the features."""
+    """Return the number of stored feature values."""
     features = problems.features
     return features.nnz if isinstance(features, sparse.csr_array) else features.size
 
 
 def _stage(problems: LabelProblems, state: NetworkState) -> int:
-    """How many stages came before the state's."""
+    """Return how many stages came before the state's."""
     return 0 if state.stage is None else [*problems.stages()].index(state.stage)
 
 
 def _finished(problems: LabelProblems, state: NetworkState, labels: np.ndarray, tol: float) -> NetworkState:
-    """The state with the ends of these labels' central paths, where their gaps are below the state's."""
+    """Run interior points for some labels; keep each label's result if the gap is smaller."""
     sees, duals = problems.sees(), state.dual_coef.copy()
 
     def finish(label: int, stop: np.ndarray) -> None:

@@ -1,11 +1,11 @@
 """Exponentiated gradient for label problems, to a certified duality gap.
 
-Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional random
-fields and max-margin Markov networks", JMLR 9, 2008, on lmbm_and_lmsbn_2010, Equation 6: a label's dual α_l
-and what is left of its box, C_l − α_l, are a distribution of mass C_l over two points, and a step multiplies
-the odds between them by exp(η g_l), g_l = γ − s_l z_l being the dual's gradient. The rate η is the inverse
-curvature along the log-odds, halved until the dual climbs by a fair share of what its gradient promises. No
-dual ever reaches a bound, but comes within 1e-13 of its box.
+Source: Collins, Globerson, Koo, Carreras and Bartlett, "Exponentiated gradient algorithms for conditional
+random fields and max-margin Markov networks", JMLR 9, 2008, applied to lmbm_and_lmsbn_2010, Equation 6. A
+dual α_l and the remainder of the box, C_l − α_l, are a distribution of mass C_l over two points. A step
+multiplies the odds between the two points by exp(η g_l), where g_l = γ − s_l z_l is the dual's gradient. The
+rate η is the inverse curvature along the log-odds, halved until the dual climbs by a fair share of the
+gradient's promise. Duals never reach a bound, but come within 1e-13 of the box.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ SWEEPS_PER_ROUND = 5
 
 
 def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[UpdateSettings]) -> NetworkState:
-    """Up to ``num_iters`` further rounds, of a few sweeps, for labels whose relative gap is above ``tol``.
+    """Run up to ``num_iters`` rounds, of a few sweeps, for labels with a relative gap above ``tol``.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Returns:
-        The state after them; the same however many updates the rounds are made in.
+        The new state; independent of how the rounds are divided into updates.
 
     Raises:
-        ValueError: a state of other problems, positions that are not there.
+        ValueError: a state of other problems, unknown positions.
     """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
-    backend = kernels("dual.network_gradient", "exponentiated gradient")
+    backend = kernels("dual.network", "exponentiated gradient")
     for _ in range(num_iters):
         if not len(labels):
             break

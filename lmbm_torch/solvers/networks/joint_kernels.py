@@ -1,7 +1,12 @@
-"""The joint kernel of a network's labels, in single precision, turned from label to label.
+"""Joint kernels of a network's labels in single precision: whole, or in parts beyond the memory limit.
 
-The joint kernels of two labels differ by the products of the spins that one of them does not see: one matrix
-holds the one after the other.
+The joint kernels of two labels differ by the products of the spins seen by one label only, so a single matrix
+holds one label's kernel after another's.
+
+Where the matrix does not fit into memory, labels are solved among parts of the instances. Only few instances
+have a dual inside the box or a share of the gap. If the joint kernel of these instances fits, the label is
+solved among them, otherwise (as at zero duals) among blocks of instances. Reading kernel values with all
+instances is the main cost of a round, done once for all labels to update all instances.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from copy import copy
 
 import numpy as np
 
+from lmbm_torch.kernels.dual.plain.kernel_network import Box, active, shares
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.gram import CachedGram
@@ -23,25 +29,25 @@ MEMORY = 2**30
 
 
 def most_instances() -> int:
-    """Instances whose joint kernel fits into memory."""
+    """Return the most instances with a joint kernel that fits into memory."""
     return max(math.isqrt(limit_bytes(MEMORY) // 4), 1)
 
 
 def fits(problems: KernelLabelProblems) -> bool:
-    """Whether the joint kernel of all instances fits into memory."""
+    """Return whether the joint kernel of all instances fits into memory."""
     return is_within_memory(1, problems.num_instances)
 
 
 def is_within_memory(matrices: int, instances: int) -> bool:
-    """Whether so many matrices of single precision, (instances, instances) each, fit into memory."""
+    """Return whether ``matrices`` matrices (instances, instances) of single precision fit into memory."""
     return matrices * instances**2 <= most_instances() ** 2
 
 
 def matrix(problems: KernelLabelProblems) -> np.ndarray:
-    """The features' part of the kernel, (instances, instances), in single precision.
+    """Return the features' part of the kernel, (instances, instances), in single precision.
 
-    Values that are evaluated are kept for the next network where two such matrices fit into memory: to copy
-    them takes a third of the time.
+    Computed values are kept for the next network if two matrices fit into memory: a copy takes a third of the
+    time.
     """
     size, gram = problems.num_instances, problems.gram
     if isinstance(gram, CachedGram) and gram.single is not None:
@@ -57,10 +63,10 @@ def matrix(problems: KernelLabelProblems) -> np.ndarray:
 
 
 class JointKernel:
-    """The joint kernel of some instances, of one label after the other.
+    """The joint kernel of some instances, for one label after another.
 
     Args:
-        values: (instances, instances) of the features' kernel, changed in place.
+        values: (instances, instances), the features' kernel, changed in place.
         index: the instances.
     """
 
@@ -72,23 +78,23 @@ class JointKernel:
 
     @classmethod
     def whole(cls, problems: KernelLabelProblems) -> JointKernel | None:
-        """That of all instances, None if it does not fit into memory."""
+        """Return the joint kernel of all instances, or None beyond the memory limit."""
         return cls(problems, matrix(problems), slice(None)) if fits(problems) else None
 
     def copy(self) -> JointKernel:
-        """Another one with values of its own."""
+        """Return a copy with separate values."""
         other = copy(self)
         other.values = self.values.copy()
         return other
 
     def among(self, index: np.ndarray) -> JointKernel:
-        """That of some of its instances."""
+        """Return the joint kernel of some of the instances."""
         other = copy(self)
         other.values, other._context = self.values[np.ix_(index, index)], self._context[:, index]
         return other
 
     def of(self, label: int) -> np.ndarray:
-        """The values for the label at this position; valid until the next call."""
+        """Return the values for the label at a position; valid until the next call."""
         sees = self._sees[:, label]
         (new,) = (sees != self._seen).nonzero()
         if len(new):
@@ -96,3 +102,106 @@ class JointKernel:
             kernels(*BACKEND).add_columns(self.values, self._context[new], scale)
         self._seen = sees
         return self.values
+
+
+# Instances that are visited together where those that matter are too many.
+BLOCK = 8192
+# Share of a label's gap at which the instances that matter are chosen anew.
+ROUND_TARGET = 0.01
+
+
+def solve_parts(
+    problems: KernelLabelProblems,
+    boxes: dict[int, Box],
+    tols: dict[int, float],
+    num_iters: int,
+    random: np.random.Generator,
+) -> int:
+    """Solve each label among parts of the instances; return the number of rounds."""
+    for made in range(num_iters):
+        left = [label for label, box in boxes.items() if _gap(box) > tols[label] * _primal(box)]
+        if not left:
+            return made
+        _visit_blocks(problems, {label: boxes[label] for label in left}, tols, random)
+        changes = np.zeros((problems.num_instances, problems.num_labels))
+        for label in left:
+            index = _active(boxes[label])
+            if len(index) <= most_instances():
+                goals = {label: _goal(boxes[label], tols[label])}
+                changes[index] += _solve_together(problems, boxes, index, goals)
+        _tell(problems, boxes, changes)
+    return num_iters
+
+
+def _visit_blocks(
+    problems: KernelLabelProblems, boxes: dict[int, Box], tols: dict[int, float], random: np.random.Generator
+) -> None:
+    """Solve labels once among blocks of the active instances in turn, until few instances are active."""
+    boxes = _wide(boxes)
+    matters = np.zeros(problems.num_instances, bool)
+    for box in boxes.values():
+        matters[_active(box)] = True
+    # Drawn anew, a block soon meets all others: in the order of their gaps they took ten times the rounds.
+    order = random.permutation(np.flatnonzero(matters))
+    step = min(BLOCK, most_instances())
+    for first in range(0, len(order), step):
+        if not boxes:
+            return
+        index = np.sort(order[first : first + step])
+        share = len(index) / len(order)
+        goals = {label: share * _goal(box, tols[label]) for label, box in boxes.items()}
+        changes = np.zeros((problems.num_instances, problems.num_labels))
+        changes[index] = _solve_together(problems, boxes, index, goals)
+        _tell(problems, boxes, changes)
+        boxes = _wide(boxes)
+
+
+def _wide(boxes: dict[int, Box]) -> dict[int, Box]:
+    """Select the labels with more active instances than fit into memory."""
+    return {label: box for label, box in boxes.items() if len(_active(box)) > most_instances()}
+
+
+def _goal(box: Box, tol: float) -> float:
+    """Return the gap at which a label's active instances are chosen anew."""
+    return max(ROUND_TARGET * _gap(box), 0.3 * tol * _primal(box))
+
+
+def _solve_together(
+    problems: KernelLabelProblems, boxes: dict[int, Box], index: np.ndarray, goals: dict[int, float]
+) -> np.ndarray:
+    """Solve labels among some instances, each to a given gap; return the changes of β, (rows, labels)."""
+    joint = JointKernel(problems, problems.among(index), index)
+    changes = np.zeros((len(index), problems.num_labels))
+    for label, goal in goals.items():
+        changes[:, label] = _solve_among(joint.of(label), boxes[label], index, goal)
+    return changes
+
+
+def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
+    some = Box(*(values[index] for values in box))
+    # A gap relative to the primal value of these instances alone would leave blocks as they are for ever.
+    primal = _primal(some)
+    if primal > 0:
+        kernels(*BACKEND).solve_label(joint, some, goal / primal, 10 * len(index))
+    change = some.coef - box.coef[index]
+    box.coef[index] = some.coef
+    return change
+
+
+def _tell(problems: KernelLabelProblems, boxes: dict[int, Box], changes: np.ndarray) -> None:
+    """Add the effect of changes of β (instances, labels) to the fields of all instances."""
+    gained = problems.expansions(changes) + problems.contextual(changes)
+    for label, box in boxes.items():
+        box.gradient[:] += gained[:, label]
+
+
+def _active(box: Box) -> np.ndarray:
+    return active(box, shares(box))
+
+
+def _gap(box: Box) -> float:
+    return float(shares(box).sum())
+
+
+def _primal(box: Box) -> float:
+    return _gap(box) + 0.5 * float(box.coef @ (box.linear - box.gradient))

@@ -1,9 +1,8 @@
 """Dual ascent by pairs of instances for kernel label problems, to a certified duality gap.
 
-Where it fits into memory, one matrix in single precision holds the joint kernel and is turned from label to
-label, see :mod:`~.joint_kernels`; elsewhere parts of it do, see :mod:`~.kernel_parts`. Each label's fields in
-double precision start the steps and certify their result, so that single precision costs at most a further
-update.
+A matrix in single precision holds the joint kernel, converted from label to label, or parts of the joint
+kernel beyond the memory limit; see :mod:`~.joint_kernels`. Fields in double precision start the steps and
+certify the result, so single precision costs at most one more update.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import torch
 
-from lmbm_torch.kernels.dual.plain.boxes import Box
+from lmbm_torch.kernels.dual.plain.kernel_network import Box
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.networks import states
@@ -27,8 +26,8 @@ from lmbm_torch.solvers.networks.joint_kernels import (
     is_within_memory,
     matrix,
     most_instances,
+    solve_parts,
 )
-from lmbm_torch.solvers.networks.kernel_parts import solve_parts
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, limits
 
@@ -44,7 +43,7 @@ class KernelState(NetworkState):
 
     Args:
         fields: z at ``weights``, (instances, labels).
-        steps: those made so far, of all labels together.
+        steps: steps made so far, of all labels together.
     """
 
     fields: np.ndarray
@@ -52,21 +51,21 @@ class KernelState(NetworkState):
 
 
 def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> KernelState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero.
+    """Return the state at ``dual_coef`` (labels, instances), by default at zero.
 
     Raises:
-        ValueError: duals of the wrong shape or outside their box [0, C_l].
+        ValueError: duals of the wrong shape or outside the box [0, C_l].
     """
     return _certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
 
 
 class Expansions(NamedTuple):
-    """A solution for labels by index, from which problems over the same kernel values can start.
+    """A solution for labels by index, a start for problems with the same kernel values.
 
     Args:
         dual_coef: (labels, instances).
         fields: Σ_j α_jk s_jk k(x_j, x_l), (instances, labels), without the context's part.
-        parents: (labels, labels) of bool, row k the labels that label k saw.
+        parents: (labels, labels) of bool, row k the parents of label k.
     """
 
     dual_coef: np.ndarray
@@ -75,15 +74,15 @@ class Expansions(NamedTuple):
 
     @classmethod
     def of(cls, problems: KernelLabelProblems, dual_coef: np.ndarray, fields: np.ndarray) -> Expansions:
-        """From the duals and the expansions by position."""
+        """Convert duals and expansions by position."""
         by_label = np.argsort(problems.ordering)
         return cls(dual_coef[by_label], fields[:, by_label], problems.parents)
 
 
 def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelState:
-    """The state at other solutions' duals, made feasible; its values are not certified yet.
+    """Return the uncertified state at the duals of known solutions, made feasible.
 
-    Each label begins with the solution in which its parents differ least, the last of several.
+    Each label starts from the solution with the most similar parents, the last of several.
     """
     differences = (np.stack([one.parents for one in known]) ^ problems.parents).sum(2)
     nearest = len(known) - 1 - differences[::-1].argmin(0)
@@ -98,7 +97,7 @@ def start(problems: KernelLabelProblems, known: Sequence[Expansions]) -> KernelS
 
 
 def solution(problems: KernelLabelProblems, state: KernelState) -> Expansions:
-    """A start for other problems over the same kernel values."""
+    """Return a start for other problems with the same kernel values."""
     of_context = problems.context @ state.weights[problems.num_instances :]
     return Expansions.of(problems, state.dual_coef, state.fields - of_context)
 
@@ -112,16 +111,18 @@ def held_out(
     num_iters: int = 1000,
     seed: int = 0,
 ) -> np.ndarray:
-    """Every instance's fields (instances, labels), learned without its fold.
+    """Compute every instance's fields (instances, labels), trained without the instance's fold.
 
-    Gaps are those of the running fields, not certified. Where the joint kernel fits into memory, nothing
-    depends on which labels are learned together.
+    The stopping gaps are those of running fields, not certified. If the joint kernel fits into memory,
+    results do not depend on which labels are trained together.
 
     Args:
-        problems: of labels that have no parents.
-        folds: disjoint sets of instances, all together.
-        positions: the labels to learn; all by default.
-        tol, num_iters, seed: as in :func:`update`, of each fold.
+        problems: problems of labels without parents.
+        folds: disjoint sets of instances, a partition.
+        positions: labels to train; all by default.
+        tol: as for :func:`update`, for each fold.
+        num_iters: as for :func:`update`, for each fold.
+        seed: as for :func:`update`.
 
     Raises:
         ValueError: labels with parents.
@@ -149,9 +150,10 @@ def held_out(
 def _learned_from_others(
     joint: JointKernel, boxes: dict[int, Box], fold: np.ndarray, solve: Callable[..., Any]
 ) -> np.ndarray:
-    """The fields (fold, labels) of some instances after ``solve`` has learned from all others.
+    """Compute the fields (fold, labels) of a fold after ``solve`` has trained on the remaining instances.
 
-    These are gathered once for all labels: steps among all instances would also look at those held out.
+    The remaining instances are gathered once for all labels: steps on all instances would read held-out rows
+    too.
     """
     values = joint.of(next(iter(boxes)))
     others = np.delete(np.arange(len(values)), fold)
@@ -164,7 +166,7 @@ def _learned_from_others(
 def next_stage(
     problems: KernelLabelProblems, state: KernelState
 ) -> tuple[KernelLabelProblems | None, KernelState]:
-    """See :func:`~lmbm_torch.solvers.networks.states.next_stage`."""
+    """Impute missing labels between stages, see :func:`~lmbm_torch.solvers.networks.states.next_stage`."""
     following = states.following_stage(problems, state)
     if following is None:
         return None, state
@@ -173,13 +175,13 @@ def next_stage(
 
 
 class Ascent(NamedTuple):
-    """Better duals of some labels.
+    """Improved duals of some labels.
 
     Args:
         labels: (labels,), positions.
         dual_coef: (labels, instances).
-        num_iters: rounds that they took.
-        steps: those of all labels together.
+        num_iters: number of rounds.
+        steps: steps of all labels together.
     """
 
     labels: np.ndarray
@@ -191,25 +193,24 @@ class Ascent(NamedTuple):
 def update(
     problems: KernelLabelProblems, state: KernelState, **settings: Unpack[UpdateSettings]
 ) -> KernelState:
-    """Up to ``num_iters`` further rounds for the labels whose relative gap is above ``tol``.
+    """Run up to ``num_iters`` rounds for the labels with a relative gap above ``tol``.
 
-    A round makes as many steps as there are instances, or, where the joint kernel does not fit into memory,
-    works once on the instances that matter.
+    A round makes as many steps as instances or, beyond the memory limit, solves the active instances once.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.
 
     Raises:
-        ValueError: a state of other problems, positions that are not there.
+        ValueError: a state of other problems, unknown positions.
     """
     return after(problems, state, [ascent(problems, state, **settings)])
 
 
 def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack[UpdateSettings]) -> Ascent:
-    """What :func:`update` finds, and takes as its settings; :func:`after` makes a state of it.
+    """Compute the improved duals of :func:`update`; :func:`after` converts the result to a state.
 
-    Where the joint kernel fits into memory and labels have no cliques, nothing depends on which labels are
-    learned together.
+    If the joint kernel fits into memory and labels have no cliques, results do not depend on which labels are
+    trained together.
     """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
     boxes = _boxes(problems, state, labels)
@@ -225,7 +226,7 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
 
 
 def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Ascent]) -> KernelState:
-    """The state with what was found of its labels, from one product with the kernel."""
+    """Return the state with improved duals, certified by one product with the kernel."""
     made = max(each.num_iters for each in found)
     if not made:
         return state
@@ -243,7 +244,7 @@ def _certified(
     stage: range | None,
     steps: int = 0,
 ) -> KernelState:
-    """The state at these duals, from one product with the kernel."""
+    """Return the state at given duals, by one product with the kernel."""
     weights = problems.weights(dual_coef)
     return _valued(problems, dual_coef, weights, problems.fields(weights), num_iters, stage, steps)
 
@@ -257,7 +258,7 @@ def _valued(
     stage: range | None,
     steps: int = 0,
 ) -> KernelState:
-    """The state at these duals, which give these weights and fields (instances, labels)."""
+    """Return the state at given duals, weights and fields (instances, labels)."""
     half = 0.5 * (weights[: problems.num_instances] * fields).sum(0)
     primal = half + problems.weighed(problems.losses(fields))
     dual = problems.margin * dual_coef.sum(1) - half
@@ -265,7 +266,7 @@ def _valued(
 
 
 def _boxes(problems: KernelLabelProblems, state: KernelState, labels: np.ndarray) -> dict[int, Box]:
-    """The duals of some labels by position, each with arrays of its own."""
+    """Return the duals of some labels by position, each with separate arrays."""
     spins = problems.spins[labels].astype(np.float64)
     bound = (problems.upper if problems.upper.ndim == 1 else problems.upper[labels]) * spins
     linear = problems.margin * spins
@@ -287,7 +288,7 @@ def _solve(
     random: np.random.Generator,
     joint: JointKernel | None,
 ) -> list[int]:
-    """Solve each label, by parts, in random order, without a joint kernel; the steps of each."""
+    """Solve each label; return the steps of each. Without a joint kernel, by parts in random order."""
     size = problems.num_instances
     if joint is None:
         return [size * solve_parts(problems, boxes, tols, num_iters, random)] * len(boxes)

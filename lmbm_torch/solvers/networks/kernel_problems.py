@@ -1,4 +1,4 @@
-"""The K hinge problems of a sigmoid belief network whose fields are kernel expansions over the instances."""
+"""The K hinge problems of a sigmoid belief network with kernel expansions as fields."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class KernelLabelProblems(NetworkProblems):
-    """The problems of the additive joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩. See :meth:`from_labels`.
+    """The problems of the additive joint kernel k(x, x') + 1 + c ⟨s_pa, s'_pa⟩; see :meth:`from_labels`.
 
-    The field stays linear in the parents, z_lk = Σ_j β_jk k(x_j, x_l) + ⟨v_k, context_l⟩, so that decoding
-    costs what it does without a kernel. Weights are (instances + columns of the context, labels): β on top of
-    v. All labels read the same kernel values.
+    The field z_lk = Σ_j β_jk k(x_j, x_l) + ⟨v_k, context_l⟩ is linear in the parents, so decoding costs as
+    much as without a kernel. Weights are (instances + columns of the context, labels): β on top of v. All
+    labels read the same kernel values.
 
     Args:
         gram: the features' part of the kernel.
-        scale: (columns of the context,), each column's weight in the joint kernel: 1 for the constant, else
+        scale: (columns of the context,), weight of each column in the joint kernel: 1 for the constant, else
             c.
     """
 
@@ -45,12 +45,12 @@ class KernelLabelProblems(NetworkProblems):
         parent_scale: float = 1.0,
         **settings: Unpack[NetworkSettings],
     ) -> KernelLabelProblems:
-        """The same as :meth:`LabelProblems.from_labels`, with kernel values in place of features.
+        """Build the problems like :meth:`LabelProblems.from_labels`, with kernel values in place of features.
 
         Args:
             gram: positive semidefinite, on the CPU.
-            parent_scale: c, which multiplies parents' and cliques' part of the joint kernel: the larger, the
-                less their weights are penalised beside the features'.
+            parent_scale: c, multiplies the parents' and cliques' part of the joint kernel: the larger, the
+                less the weights of parents are penalised in comparison with features.
 
         Raises:
             ValueError: see :meth:`LabelProblems.from_labels`; ``parent_scale`` not above zero.
@@ -66,7 +66,7 @@ class KernelLabelProblems(NetworkProblems):
         return self.num_instances
 
     def in_order(self, ordering: np.ndarray) -> KernelLabelProblems:
-        """The same problems in another ordering, (labels,), from what was checked already.
+        """Return the problems in another ordering, (labels,), without repeated checks.
 
         Raises:
             ValueError: problems with cliques, an ordering that is no permutation.
@@ -87,12 +87,12 @@ class KernelLabelProblems(NetworkProblems):
 
     @cached_property
     def parents(self) -> np.ndarray:
-        """Row k the labels that label k sees, (labels, labels) by index; not to be changed."""
+        """Return (labels, labels) by index, row k the parents of label k; read-only."""
         by_label = np.argsort(self.ordering)
         return self.sees()[1 : 1 + self.num_labels].T[np.ix_(by_label, by_label)]
 
     def among(self, index: np.ndarray) -> np.ndarray:
-        """The kernel values of some instances among themselves, (rows, rows), in single precision."""
+        """Return the kernel values among some instances, (rows, rows), in single precision."""
         values = np.empty((len(index), len(index)), np.float32)
         columns, step = torch.from_numpy(index), self._rows_at_once()
         for first in range(0, len(index), step):
@@ -102,12 +102,12 @@ class KernelLabelProblems(NetworkProblems):
         return values
 
     def fields(self, weights: np.ndarray) -> np.ndarray:
-        """z, (instances, labels), for ``weights`` (columns, labels)."""
+        """Return z, (instances, labels), for ``weights`` (columns, labels)."""
         coef = weights[: self.num_instances]
         return self.expansions(coef) + self.context @ weights[self.num_instances :]
 
     def expansions(self, coef: np.ndarray) -> np.ndarray:
-        """Σ_j coef_jk k(x_j, x_l), (instances, labels), for ``coef`` (instances, labels)."""
+        """Return Σ_j coef_jk k(x_j, x_l), (instances, labels), for ``coef`` (instances, labels)."""
         fields = np.zeros(coef.shape)
         support = np.flatnonzero(coef.any(1))
         if len(support) > self.num_instances / 2:
@@ -124,9 +124,9 @@ class KernelLabelProblems(NetworkProblems):
         return fields
 
     def triangle(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Some rows after the other, from the first one's place: their kernel values from there on.
+        """Yield each block of rows: the first row, and kernel values from the first row's column on.
 
-        All that is on and above the diagonal, in double precision.
+        Covered are all values on and above the diagonal, in double precision.
         """
         step = self._rows_at_once()
         for first in range(0, self.num_instances, step):
@@ -138,15 +138,15 @@ class KernelLabelProblems(NetworkProblems):
         return max(1, part_bytes(_ROWS_AT_ONCE * row) // row)
 
     def contextual(self, coef: np.ndarray) -> np.ndarray:
-        """The context's part of the fields, (instances, labels), for ``coef`` (instances, labels)."""
+        """Return the context's part of the fields, (instances, labels), for ``coef`` (instances, labels)."""
         return self.context @ self._context_weights(coef)
 
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights that duals have made."""
+        """Return ‖w_k‖² = Σ_l β_lk z_lk, (labels,), for weights computed from duals."""
         return (weights[: self.num_instances] * self.fields(weights)).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """β_lk = α_lk s_lk over v_k = scale Σ_l β_lk context_l, (columns, labels)."""
+        """Return β_lk = α_lk s_lk over v_k = scale Σ_l β_lk context_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
         return np.vstack([signed, self._context_weights(signed)])
 

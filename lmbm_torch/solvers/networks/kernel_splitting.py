@@ -1,15 +1,15 @@
-"""Duals of many kernel networks at once, from which each is soon solved: alternating directions.
+"""Approximate duals of many kernel networks at once, as starts for dual ascent: alternating directions.
 
-A label whose parents differ from those of a solved problem starts all but anew, since parents weigh more than
-the features' part of the joint kernel: from known duals, steps on pairs are nine tenths of those from zero
-(Yeast). What all labels of all orderings share is the kernel K. With one inverse of K + ρ1, the parents' part
-U D Uᵀ of each added by the inverse of a small matrix, a step of all problems together is one product of
-matrices, for each problem a hundredth of what a round of steps on pairs takes:
+A label with parents different from a solved problem's gains little from known duals, because parents weigh
+more than features in the joint kernel: nine tenths of the steps remain (Yeast). All labels of all orderings
+share the kernel K. With one inverse of K + ρ1, extended for each problem's parents U D Uᵀ by the inverse of a
+small matrix, a step of all problems together is one matrix product, for each problem a hundredth of the time
+of a round of steps on pairs:
 
     x = (K + ρ1 + U D Uᵀ)⁻¹ (γs + ρ(z − u)),    v = a x + (1 − a) z + u,    z = clip(v),    u = v − z
 
-(Boyd et al. 2011, sections 3.4.3 and 5). ρ is corrected once, by the residuals of all (Stellato et al. 2020,
-section 5.2). It ends after a few steps with feasible duals; the dual ascent that starts there certifies.
+(Boyd et al. 2011, sections 3.4.3 and 5). ρ is corrected once, by the residuals of all problems (Stellato et
+al. 2020, section 5.2). A few steps give feasible duals; the dual ascent from there certifies.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import get_lapack_funcs
 
-from lmbm_torch.kernels.blas import single_threaded
-from lmbm_torch.kernels.threads import share
+from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.solvers.networks.joint_kernels import is_within_memory, matrix
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
@@ -45,7 +44,7 @@ OVERHEAD = 150
 
 
 class _Inverse(NamedTuple):
-    """What all problems' steps share at one ρ.
+    """The shared part of all problems' steps at one ρ.
 
     Args:
         rho: ρ.
@@ -62,14 +61,17 @@ class _Inverse(NamedTuple):
 
 @dataclass(eq=False)
 class _Batch:
-    """Problems that share products, each a row.
+    """Problems with shared products, one in each row.
 
     Args:
-        place: (problems,), of each in the list of all.
+        place: (problems,), index of each problem in the list of all.
         sees: (problems, columns) in {0, 1}.
-        targets: γ s, (problems, instances); lower, upper: the boxes of β = s α.
-        z, u: as above.
-        residuals: of the last iteration, (problems,), the primal one relative to the dual one.
+        targets: γ s, (problems, instances).
+        lower: lower bounds of β = s α.
+        upper: upper bounds of β.
+        z: z, as in the module's docstring.
+        u: u, as in the module's docstring.
+        residuals: (problems,), primal residual relative to the dual residual, of the last iteration.
     """
 
     place: np.ndarray
@@ -82,16 +84,17 @@ class _Batch:
     residuals: np.ndarray
 
     def left(self, which: np.ndarray) -> None:
-        """Go on with some of the problems."""
+        """Keep some of the problems."""
         for name, values in vars(self).items():
             setattr(self, name, values[which])
 
 
 def pays(problems: KernelLabelProblems, state: KernelState, networks: int) -> bool:
-    """Whether :func:`starts` of further networks take less time than the steps on pairs that they save.
+    """Return whether :func:`starts` of ``networks`` networks cost less time than the saved steps on pairs.
 
     Args:
-        problems, state: of a network that is solved.
+        problems: problems of a solved network.
+        state: the state of the solved network.
     """
     size, labels = problems.num_instances, problems.num_labels
     count = networks * labels
@@ -119,15 +122,16 @@ def starts(
     *,
     tol: float,
 ) -> list[Expansions]:
-    """Feasible duals of networks that differ from one in their ordering alone, near their optimum.
+    """Return feasible duals near the optimum, for networks with orderings other than that of ``problems``.
 
-    Nothing depends on the number of threads. None where single precision does not hold the inverse.
+    Results do not depend on the number of threads. The list is empty if single precision cannot hold the
+    inverse.
 
     Args:
-        problems: the network's: all labels known, no cliques.
-        orderings: of the others, (labels,) each.
-        solved: networks whose solutions are taken for labels with the same parents.
-        tol: relative gap at which a label is left as it is.
+        problems: problems without missing labels and without cliques.
+        orderings: orderings of the networks, (labels,) each.
+        solved: solved networks; labels with equal parents take over the solution.
+        tol: relative gap at which a label is left as is.
     """
     parents = [_parents(ordering) for ordering in orderings]
     found = {
@@ -155,7 +159,7 @@ def starts(
 
 
 def _parents(ordering: np.ndarray) -> np.ndarray:
-    """Row k the labels before label k, (labels, labels)."""
+    """Return (labels, labels), row k the labels before label k."""
     position = np.argsort(ordering)
     return position[None, :] < position[:, None]
 
@@ -167,7 +171,7 @@ def _key(parents: np.ndarray, label: int) -> tuple[int, bytes]:
 def _approach(
     problems: KernelLabelProblems, labels: np.ndarray, parents: np.ndarray, tol: float
 ) -> np.ndarray | None:
-    """β (problems, instances) of ``labels`` by index, each with ``parents`` (problems, labels)."""
+    """Compute β (problems, instances) of ``labels`` by index, each with ``parents`` (problems, labels)."""
     position = np.argsort(problems.ordering)
     spins = problems.spins[position[labels]].astype(np.float64)
     bounds = spins * (problems.upper if problems.upper.ndim == 1 else problems.upper[position[labels]])
@@ -229,7 +233,7 @@ def _advance(
     tol: float,
     batch: _Batch,
 ) -> None:
-    """Some iterations; writes z to the problems' rows of ``coef``, and drops those that are solved."""
+    """Run some iterations, write z to the problems' rows of ``coef``, and drop solved problems."""
     seen = batch.sees
     small = np.eye(seen.shape[1], dtype=np.float32) + seen[:, :, None] * inverse.square * seen[:, None, :]
     # Of columns that a problem does not see nothing is left.
@@ -255,7 +259,7 @@ def _advance(
 def _residuals(
     batch: _Batch, right: np.ndarray, x: np.ndarray, before: np.ndarray, rho: np.float32
 ) -> np.ndarray:
-    """The root of the primal residual by the dual one, each relative to what it is the difference of."""
+    """Return the root of the primal residual over the dual residual, both relative."""
     primal = _norms(x - batch.z) / np.maximum(_norms(x), _norms(batch.z))
     slopes = np.maximum(_norms(right - rho * x), _norms(batch.targets))
     return np.sqrt(primal / (rho * _norms(batch.z - before) / slopes))
@@ -267,7 +271,7 @@ def _norms(rows: np.ndarray) -> np.ndarray:
 
 
 def _unsolved(batch: _Batch, kernel: np.ndarray, context: np.ndarray, tol: float) -> np.ndarray:
-    """Which problems' gaps are not small enough yet at z."""
+    """Return the problems with a gap above the tolerance at z."""
     gradient = batch.z @ kernel + ((batch.z @ context) * batch.sees) @ context.T - batch.targets
     gaps = (gradient * (batch.z - np.where(gradient > 0, batch.lower, batch.upper))).sum(1)
     duals = 0.5 * (batch.z * (batch.targets - gradient)).sum(1)

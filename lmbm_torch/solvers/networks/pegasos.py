@@ -1,8 +1,8 @@
 """Pegasos for label problems: stochastic subgradient steps of size 1/(λt), with a duality gap.
 
-Shalev-Shwartz et al. 2007. Every instance is visited once a pass, in random order; the iterate is then
-w = Σ_l α_l s_l (features, context)_l with α_l = C_l · (the share of l's visits that found it within its
-margin), which lies in the dual's box: the gap that certifies the dual solvers certifies this one too.
+Source: Shalev-Shwartz et al. 2007. A pass visits every instance once, in random order. The iterate is then w
+= Σ_l α_l s_l (features, context)_l with α_l = C_l · (share of l's visits within the margin), which lies in
+the dual's box, so the gap of the dual solvers is also valid here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ BATCH = 16
 
 
 def init(problems: LabelProblems) -> NetworkState:
-    """The state at zero weights.
+    """Return the state at zero weights.
 
     Raises:
-        ValueError: missing labels, which this solver cannot impute on the way.
+        ValueError: missing labels, because Pegasos does not impute.
     """
     missing = int((problems.spins == 0).sum())
     if missing:
@@ -29,7 +29,7 @@ def init(problems: LabelProblems) -> NetworkState:
 
 
 def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> NetworkState:
-    """One pass over all instances in random order, in small batches, for all labels at once."""
+    """Run one pass over all instances in random order, in small batches, for all labels at once."""
     instances, passes = problems.num_instances, state.num_iters
     # The sums of all steps so far; divided by the number of visits they are the weights, so that the factor
     # 1 − 1/t which every step applies to every weight costs nothing.
@@ -50,13 +50,13 @@ def step_along(
     """Visit the instances in ``order``, in small batches, for all labels at once.
 
     Args:
-        sums: (columns, labels), of all steps so far, changed in place; divided by the visits so far and these
-            they are the weights.
-        visits: so far.
-        epoch: the instances whose losses the objective sums up: 1/λ = C · epoch.
+        sums: (columns, labels), sums of all steps so far, changed in place; the weights are ``sums`` divided
+            by the number of visits.
+        visits: visits so far.
+        epoch: number of instances in the objective: 1/λ = C · epoch.
 
     Returns:
-        Which instances were within the margin, (labels, instances).
+        Whether each instance was within the margin, (labels, instances).
     """
     width = problems.num_features
     hit = np.zeros(problems.spins.shape, np.bool_)
@@ -74,7 +74,7 @@ def step_along(
 
 
 def _rows(features: Features, batch: np.ndarray) -> tuple[np.ndarray | slice, Features]:
-    """Some instances, and the only columns in which they are not all zero."""
+    """Return some instances, restricted to the columns with a non-zero entry."""
     rows = features[batch]
     if isinstance(rows, sparse.csr_array):
         columns = np.unique(rows.indices)

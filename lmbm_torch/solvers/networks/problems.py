@@ -1,4 +1,4 @@
-"""The K hinge problems of a sigmoid belief network: one binary problem a label, all over the same inputs."""
+"""The K hinge problems of a sigmoid belief network: one binary problem a label, all with the same inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scipy import sparse
 
 from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
 from lmbm_torch.energies import to_spins
-from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.kernels.threads import single_threaded
 
 Features = np.ndarray | sparse.csr_array
 
@@ -26,7 +26,7 @@ MOSTLY_FULL = 2 / 3
 
 
 class NetworkSettings(TypedDict, total=False):
-    """Settings that ``from_labels`` takes by name; :func:`network_structure` holds their defaults.
+    """Settings of ``from_labels``; :func:`network_structure` holds the defaults.
 
     Args:
         ordering: the label at each position; index order by default.
@@ -52,7 +52,7 @@ class NetworkWeights(NamedTuple):
         features: (labels, features).
         bias: (labels,).
         parents: (labels, labels), row i the weights of label i's parents.
-        cliques: (cliques,), in the order in which they were asked for.
+        cliques: (cliques,), in the order of the request.
     """
 
     features: np.ndarray
@@ -62,9 +62,9 @@ class NetworkWeights(NamedTuple):
 
 
 class HingeProblem:
-    """Labels' hinge losses: spins (labels, instances), 0 where missing, and duals in [0, ``upper``].
+    """Labels' hinge losses: spins (labels, instances), 0 for missing labels, and duals in [0, ``upper``].
 
-    ``upper`` is (instances,), or (labels, instances) where each label weighs instances in its own way.
+    ``upper`` is (instances,), or (labels, instances) for separate weights of each label.
     """
 
     spins: np.ndarray
@@ -79,10 +79,10 @@ class HingeProblem:
         return self.spins.shape[0]
 
     def feasible(self, dual_coef: np.ndarray | None) -> np.ndarray:
-        """A float64 copy of the duals (labels, instances), zero if None.
+        """Return a float64 copy of the duals (labels, instances), zero if None.
 
         Raises:
-            ValueError: duals of the wrong shape or outside their box [0, C_l].
+            ValueError: duals of the wrong shape or outside the box [0, C_l].
         """
         if dual_coef is None:
             return np.zeros(self.spins.shape)
@@ -96,21 +96,21 @@ class HingeProblem:
 class NetworkProblems(HingeProblem, ABC):
     """min_w ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+ for each label k.
 
-    This is lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in the
-    instance's features and in its *context*: the constant 1, the spins of the labels before k, and the
-    products of spins in k's cliques. Everything below is counted by position in the ordering.
+    Source: lmbm_and_lmsbn_2010, Equation 6, with C = 1/(λN). The field z_lk is linear in the instance's
+    features and in the instance's *context*: the constant 1, the spins of the labels before k, and the
+    products of spins in k's cliques. Labels are counted by position in the ordering.
 
     Args:
-        spins: (labels, instances) in {−1, +1}, 0 where the label is missing.
+        spins: (labels, instances) in {−1, +1}, 0 for a missing label.
         context: (instances, columns): 1, then the spins, then the cliques' products.
         shared: (labels,): label k sees the first ``shared[k]`` columns of the context …
         own: (labels + 1,): … and the columns from ``own[k]`` up to ``own[k + 1]``.
         cliques: the clique of each column from ``own[0]`` on, child last.
         C: the losses' weight.
-        upper: (instances,), C_l = C · sample weight: the duals' upper bound; or (labels, instances).
+        upper: (instances,), C_l = C · sample weight, the upper bound of the duals; or (labels, instances).
         margin: γ.
         ordering: (labels,), the label at each position.
-        clique_order: (cliques,), the place of each clique in the list that was asked for.
+        clique_order: (cliques,), index of each clique in the requested list.
     """
 
     spins: np.ndarray
@@ -127,27 +127,27 @@ class NetworkProblems(HingeProblem, ABC):
     @property
     @abstractmethod
     def num_features(self) -> int:
-        """Rows of the weights that are not of the context."""
+        """Return the number of weights of a label without the context's."""
 
     @property
     def num_columns(self) -> int:
-        """Rows of the weights: features, then context."""
+        """Return the number of weights of a label: features, then context."""
         return self.num_features + self.context.shape[1]
 
     @abstractmethod
     def fields(self, weights: np.ndarray) -> np.ndarray:
-        """z, (instances, labels), for ``weights`` (columns, labels)."""
+        """Return z, (instances, labels), for ``weights`` (columns, labels)."""
 
     @abstractmethod
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """‖w_k‖², (labels,)."""
+        """Return ‖w_k‖², (labels,)."""
 
     @abstractmethod
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """The weights (columns, labels) that the duals (labels, instances) make."""
+        """Return the weights (columns, labels) of duals (labels, instances)."""
 
     def sees(self) -> np.ndarray:
-        """(columns of the context, labels): which of them each label has a weight for; not to be changed."""
+        """Return (columns of the context, labels), True where the label has a weight; read-only."""
         return self._sees
 
     @cached_property
@@ -156,24 +156,24 @@ class NetworkProblems(HingeProblem, ABC):
         return (column < self.shared) | ((column >= self.own[:-1]) & (column < self.own[1:]))
 
     def hinge(self, weights: np.ndarray) -> np.ndarray:
-        """[γ − s z]_+, (instances, labels); 0 where the label is missing."""
+        """Return [γ − s z]_+, (instances, labels); 0 for missing labels."""
         return self.losses(self.fields(weights))
 
     def losses(self, fields: np.ndarray) -> np.ndarray:
-        """[γ − s z]_+ of given fields z; both (instances, labels)."""
+        """Return [γ − s z]_+ of given fields z; both (instances, labels)."""
         spins = self.spins.T
         return np.where(spins == 0, 0.0, np.maximum(self.margin - spins * fields, 0.0))
 
     def primal(self, weights: np.ndarray) -> np.ndarray:
-        """½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
+        """Return ½‖w_k‖² + Σ_l C_l [γ − s_lk z_lk]_+, (labels,)."""
         return 0.5 * self.square_norms(weights) + self.weighed(self.hinge(weights))
 
     def weighed(self, losses: np.ndarray) -> np.ndarray:
-        """Σ_l C_l losses_lk, (labels,), for losses (instances, labels)."""
+        """Return Σ_l C_l losses_lk, (labels,), for losses (instances, labels)."""
         return self.upper @ losses if self.upper.ndim == 1 else np.einsum("kl,lk->k", self.upper, losses)
 
     def by_box(self, labels: np.ndarray) -> Iterator[tuple[Self, np.ndarray]]:
-        """Problems of one box, upper (instances,), and those of ``labels`` that have it."""
+        """Yield problems with a common box, upper (instances,), and the members of ``labels``."""
         if self.upper.ndim == 1:
             yield self, labels
             return
@@ -181,15 +181,15 @@ class NetworkProblems(HingeProblem, ABC):
             yield replace(self, upper=self.upper_of(label)), np.array([label])
 
     def upper_of(self, label: int) -> np.ndarray:
-        """(instances,), the bounds of one label's duals, by position."""
+        """Return (instances,), the bounds of one label's duals, by position."""
         return self.upper if self.upper.ndim == 1 else self.upper[label]
 
     def dual(self, dual_coef: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and the weights they make."""
+        """Return γ Σ_l α_lk − ½‖w_k‖², (labels,), for duals (labels, instances) and their weights."""
         return self.margin * dual_coef.sum(1) - 0.5 * self.square_norms(weights)
 
     def network(self, weights: np.ndarray) -> NetworkWeights:
-        """The same weights counted by label index."""
+        """Return the weights counted by label index."""
         width, labels = self.num_features, self.num_labels
         by_label = np.argsort(self.ordering)
         among = weights[width + 1 : width + 1 + labels].T
@@ -204,9 +204,9 @@ class NetworkProblems(HingeProblem, ABC):
         )
 
     def stages(self) -> Iterator[range]:
-        """Positions that can be learned together, in turn: a stage ends where a label has missing values.
+        """Return the ranges of positions to train together; a label with missing values ends a stage.
 
-        The label's own classifier imputes them before a later label sees them.
+        The label's own classifier imputes the missing values before a later label sees the label.
         """
         is_last = (self.spins == 0).any(1)
         is_last[-1] = True
@@ -214,7 +214,7 @@ class NetworkProblems(HingeProblem, ABC):
         return map(range, [0, *ends], ends)
 
     def impute(self, position: int, weights: np.ndarray) -> Self:
-        """Fill the missing spins of the label at ``position`` in the context by the sign of its field."""
+        """Fill the missing spins of the label at ``position`` in the context by the sign of the field."""
         missing = self.spins[position] == 0
         if not missing.any():
             return self
@@ -224,7 +224,7 @@ class NetworkProblems(HingeProblem, ABC):
         return replace(self, context=_context(spins, self.cliques))
 
     def complete(self, weights: np.ndarray) -> Self:
-        """The same instances with every missing label imputed, in turn, and its loss no longer left out."""
+        """Impute every missing label in turn; afterwards all losses count."""
         if self.spins.all():
             return self
         problems = self
@@ -236,11 +236,11 @@ class NetworkProblems(HingeProblem, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelProblems(NetworkProblems):
-    """The problems of a network whose fields are linear in features. Make them with :meth:`from_labels`.
+    """The problems of a network with fields linear in features; see :meth:`from_labels`.
 
     Args:
         features: (instances, features), dense or CSR.
-        square_norm: (instances,), of the features.
+        square_norm: (instances,), squared norms of the features.
     """
 
     features: Features
@@ -250,19 +250,19 @@ class LabelProblems(NetworkProblems):
     def from_labels(
         cls, features: Features, labels: np.ndarray, **settings: Unpack[NetworkSettings]
     ) -> LabelProblems:
-        """The problems of a network in which every label may have all labels before it as parents.
+        """Build the problems of a network with all earlier labels as possible parents of each label.
 
         Args:
             features: (instances, features), dense or CSR.
-            labels: (instances, labels) in {0, 1}; NaN is a missing label, whose loss is left out and whose
-                spin, where other labels need it, is filled in by :meth:`impute`.
+            labels: (instances, labels) in {0, 1}; NaN is a missing label, without a loss; :meth:`impute`
+                fills in the spin for later labels.
             settings: see :class:`NetworkSettings`.
 
         Raises:
-            ValueError: shapes that do not fit, values that are not finite, labels other than 0, 1 and NaN,
-                negative sample weights, an ordering that is no permutation, a clique that is too small, or
-                that repeats or lacks a label.
-            TypeError: features that are neither float32 nor float64, labels that are no numbers.
+            ValueError: wrong shapes, values not finite, labels other than 0, 1 and NaN, negative sample
+                weights, an ordering that is no permutation, a clique too small, with a repeated or unknown
+                label.
+            TypeError: features neither float32 nor float64, labels without numbers.
         """
         features, square_norm = rows_with_norms(features)
         structure = network_structure(len(square_norm), labels, **settings)
@@ -274,16 +274,16 @@ class LabelProblems(NetworkProblems):
 
     @single_threaded()
     def fields(self, weights: np.ndarray) -> np.ndarray:
-        """z, (instances, labels), for ``weights`` (columns, labels)."""
+        """Return z, (instances, labels), for ``weights`` (columns, labels)."""
         width = self.num_features
         return self.features @ weights[:width] + self.context @ weights[width:]
 
     def square_norms(self, weights: np.ndarray) -> np.ndarray:
-        """‖w_k‖², (labels,)."""
+        """Return ‖w_k‖², (labels,)."""
         return np.square(weights).sum(0)
 
     def weights(self, dual_coef: np.ndarray) -> np.ndarray:
-        """w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
+        """Return w_k = Σ_l α_lk s_lk (features, context)_l, (columns, labels)."""
         signed = (dual_coef * self.spins).T
         return np.vstack([self.features.T @ signed, (self.context.T @ signed) * self.sees()])
 
@@ -299,7 +299,7 @@ def network_structure(
     sample_weight: np.ndarray | None = None,
     margin: float = 1.0,
 ) -> dict[str, Any]:
-    """The fields of :class:`NetworkProblems` for ``instances``, from what ``from_labels`` is given."""
+    """Return the fields of :class:`NetworkProblems` from the arguments of ``from_labels``."""
     labels = label_matrix(labels, instances, allow_missing=True)
     check_positive("C", C)
     check_positive("margin", margin)
@@ -333,7 +333,7 @@ def network_structure(
 
 
 def label_matrix(labels: np.ndarray, instances: int, *, allow_missing: bool = False) -> np.ndarray:
-    """(instances, labels) in {0, 1}, or NaN where missing labels are allowed; refuses anything else."""
+    """Check labels (instances, labels) in {0, 1}, or NaN if missing labels are allowed; return an array."""
     labels = np.asarray(labels)
     check_shape("labels", labels, instances, None)
     check_labels("labels", labels, allow_missing=allow_missing)
@@ -341,7 +341,7 @@ def label_matrix(labels: np.ndarray, instances: int, *, allow_missing: bool = Fa
 
 
 def rows_with_norms(features: Features) -> tuple[Features, np.ndarray]:
-    """Rows as :func:`feature_rows` gives them, and their squared norms (instances,), which must be finite."""
+    """Return the rows of :func:`feature_rows` and squared norms (instances,), checked to be finite."""
     features = feature_rows(features)
     square_norm = row_square_norms(features)
     check_finite("features: squared norms", square_norm)
@@ -349,10 +349,13 @@ def rows_with_norms(features: Features) -> tuple[Features, np.ndarray]:
 
 
 def feature_rows(features: Features) -> Features:
-    """Rows in the layout that the solvers walk: C-ordered, or CSR without duplicates; float32 or float64.
+    """Convert rows to the solvers' layout: C-ordered, or CSR without duplicates; float32 or float64.
 
-    Wide arrays that are nearly all zeros, such as counts of words, become CSR, and CSR that is nearly full an
-    array.
+    Wide arrays of nearly all zeros, such as word counts, become CSR, and nearly full CSR becomes an array.
+
+    Raises:
+        ValueError: another number of dimensions, values not finite.
+        TypeError: neither float32 nor float64.
     """
     if sparse.issparse(features):
         features = canonical(features)
@@ -368,6 +371,7 @@ def feature_rows(features: Features) -> Features:
 
 
 def _as_fast_rows(features: Features) -> Features:
+    """Choose dense or CSR, whichever the solvers read faster."""
     rows, columns = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, sparse.csr_array):
         return features.toarray() if features.nnz > MOSTLY_FULL * rows * columns else features
@@ -376,10 +380,13 @@ def _as_fast_rows(features: Features) -> Features:
 
 
 def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int | None = None) -> np.ndarray:
-    """(instances,), ones if not given; refuses other shapes, and values that are negative or not finite.
+    """Return checked sample weights, (instances,); ones if not given.
 
     Args:
-        labels: where weights may also be those of each label, (instances, labels).
+        labels: number of labels, if (instances, labels) is allowed too.
+
+    Raises:
+        ValueError: another shape, negative values, values not finite.
     """
     weight = np.ones(instances) if sample_weight is None else np.asarray(sample_weight, np.float64)
     check_shape("sample_weight", weight, instances, *([labels] if labels and weight.ndim == 2 else []))
@@ -390,7 +397,10 @@ def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int
 
 
 def canonical(features: Any) -> sparse.csr_array:
-    """CSR of sorted indices, 32-bit where they fit, without duplicates and zeros; a copy if need be."""
+    """Return CSR with sorted indices, without duplicates and zeros; a copy if necessary.
+
+    Indices are 32-bit where possible.
+    """
     rows = sparse.csr_array(features)
     if not rows.has_canonical_format or not rows.data.all():
         rows = rows.copy()
@@ -405,7 +415,7 @@ def canonical(features: Any) -> sparse.csr_array:
 
 
 def row_square_norms(features: Features) -> np.ndarray:
-    """(instances,), in double precision."""
+    """Return squared norms (instances,) in double precision."""
     if isinstance(features, sparse.csr_array):
         squares = np.square(features.data, dtype=np.float64)
         return sparse.csr_array((squares, features.indices, features.indptr), shape=features.shape).sum(1)

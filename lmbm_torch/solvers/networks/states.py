@@ -1,4 +1,4 @@
-"""State, stages and path of the dual solvers of label problems."""
+"""State, stages and C path of the dual solvers of label problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDS_PER_CALLBACK = 5
 
 @dataclass(frozen=True)
 class NetworkState(SolverState):
-    """Feasible duals, the weights they make, and the values of both problems.
+    """Feasible duals, the weights, and both values.
 
     Args:
         dual_coef: (labels, instances).
@@ -25,8 +25,8 @@ class NetworkState(SolverState):
         primal: (labels,), each label's objective at ``weights``.
         dual: (labels,), each label's dual value at ``dual_coef``.
         num_iters: see :class:`SolverState`.
-        stage: positions of the labels that :func:`~lmbm_torch.solvers.base.run` works on; None for all labels
-            together, whose common gap counts.
+        stage: positions of the labels in training by :func:`~lmbm_torch.solvers.base.run`; None for all
+            labels together, with a common gap.
     """
 
     dual_coef: np.ndarray
@@ -38,19 +38,19 @@ class NetworkState(SolverState):
 
     @property
     def gaps(self) -> np.ndarray:
-        """Each label's duality gap relative to its primal value, (labels,)."""
+        """Return each label's duality gap relative to the primal value, (labels,)."""
         return relative_gap(self.primal - self.dual, self.primal)
 
     def solved(self, tol: float) -> bool:
-        """Whether every label of the stage has a relative gap of at most ``tol``."""
+        """Return whether every label of the stage has a relative gap of at most ``tol``."""
         return super().solved(tol) if self.stage is None else not unsolved(self, self.stage, tol).any()
 
 
 def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> NetworkState:
-    """The state at ``dual_coef`` (labels, instances), by default at zero.
+    """Return the state at ``dual_coef`` (labels, instances), by default at zero.
 
     Raises:
-        ValueError: duals of the wrong shape or outside their box [0, C_l].
+        ValueError: duals of the wrong shape or outside the box [0, C_l].
     """
     return certified(problems, problems.feasible(dual_coef), 0, next(problems.stages(), None))
 
@@ -58,25 +58,25 @@ def init(problems: NetworkProblems, dual_coef: np.ndarray | None = None) -> Netw
 def certified(
     problems: NetworkProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None = None
 ) -> NetworkState:
-    """The state at these duals, without the round-off that a solver's running sums gather."""
+    """Return the state at given duals, without the round-off of a solver's running sums."""
     weights = problems.weights(dual_coef)
     primal, dual = problems.primal(weights), problems.dual(dual_coef, weights)
     return NetworkState(dual_coef, weights, primal, dual, num_iters, stage)
 
 
 def unsolved(state: NetworkState, labels: np.ndarray | range, tol: float) -> np.ndarray:
-    """Which of ``labels`` have a relative gap above ``tol``, by the same comparison that ends the solvers."""
+    """Return whether each of ``labels`` has a relative gap above ``tol``, compared as in the solvers."""
     return (state.primal - state.dual > tol * state.primal)[labels]
 
 
 class UpdateSettings(TypedDict, total=False):
-    """Settings of an ``update``; :func:`work` holds their defaults.
+    """Settings of an ``update``; :func:`work` holds the defaults.
 
     Args:
-        tol: labels whose relative gap is at most this are left as they are.
-        num_iters: the most rounds to make.
-        seed: of the order in which instances are visited.
-        positions: the labels to work on, by position in the ordering; all by default.
+        tol: labels with a relative gap of at most ``tol`` are left as is.
+        num_iters: most rounds.
+        seed: seed of the order of visits to instances.
+        positions: labels to train, by position in the ordering; all by default.
     """
 
     tol: float
@@ -86,7 +86,7 @@ class UpdateSettings(TypedDict, total=False):
 
 
 class Work(NamedTuple):
-    """The settings of an update, with the labels, by position, that are still to be solved."""
+    """The settings of an update, and the unsolved labels by position."""
 
     labels: np.ndarray
     tol: float
@@ -102,7 +102,11 @@ def work(
     seed: int = 0,
     positions: Sequence[int] | None = None,
 ) -> Work:
-    """The work of an update; refuses a state of other problems, and positions that are not there."""
+    """Check an update's settings, and select the unsolved labels.
+
+    Raises:
+        ValueError: a state of other problems, unknown positions.
+    """
     check_shape("state.dual_coef", state.dual_coef, *problems.spins.shape)
     check_shape("state.weights", state.weights, problems.num_columns, problems.num_labels)
     every = range(problems.num_labels)
@@ -113,17 +117,17 @@ def work(
 
 
 def limits(state: NetworkState, tol: float, left: int, watched: bool) -> dict[str, Any]:
-    """Arguments of the next ``update``: one makes all rounds, unless a callback waits for its state."""
+    """Return arguments for the next ``update``: all rounds, or few if a callback waits for the state."""
     rounds = min(ROUNDS_PER_CALLBACK, left) if watched else left
     return {"tol": tol, "num_iters": rounds, "positions": state.stage}
 
 
 def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkProblems | None, NetworkState]:
-    """Impute the labels that the last stage's label lacks, before the labels behind it see them.
+    """Impute the missing values of the stage's last label, before later labels see the label.
 
     Returns:
-        The completed problems and the state of their next stage; None and the state, certified afresh, after
-        the last one.
+        The completed problems and the first state of the next stage; after the last stage None and the state,
+        certified anew.
     """
     following = following_stage(problems, state)
     if following is None:
@@ -133,7 +137,7 @@ def next_stage(problems: NetworkProblems, state: NetworkState) -> tuple[NetworkP
 
 
 def following_stage(problems: NetworkProblems, state: NetworkState) -> range | None:
-    """The positions to learn after those of the state's stage; None after the last ones."""
+    """Return the positions to train after the state's stage; None after the last stage."""
     stages = list(problems.stages())
     following = stages[stages.index(state.stage) + 1 :] if state.stage in stages else []
     return following[0] if following else None
@@ -145,17 +149,17 @@ def path(
     penalties: Sequence[float],
     **settings: Any,
 ) -> Iterator[NetworkState]:
-    """Solve for one C after the other, each from the last one's duals scaled to the new box.
+    """Solve for one C after another, each from the last duals scaled to the new box.
 
     Args:
         penalties: values of C.
         settings: arguments of :func:`~lmbm_torch.solvers.base.run`.
 
     Yields:
-        The state for each of ``penalties``, in the order given (fastest when they rise).
+        The state for each of ``penalties``, in the given order (fastest in rising order).
 
     Raises:
-        ValueError: see :func:`~lmbm_torch.solvers.base.run`; penalties not above zero.
+        ValueError: penalties not above zero; see also :func:`~lmbm_torch.solvers.base.run`.
     """
     weight = problems.upper / problems.C
     duals, last = None, None

@@ -1,14 +1,14 @@
 """Block-coordinate Frank–Wolfe for structural SVMs, to a certified duality gap.
 
-Lacoste-Julien et al., "Block-coordinate Frank–Wolfe optimization for structural SVMs", ICML 2013; with the
-pairwise steps and the cache of earlier maximisers of Osokin et al., "Minding the gaps for block Frank–Wolfe
+Sources: Lacoste-Julien et al., "Block-coordinate Frank–Wolfe optimization for structural SVMs", ICML 2013;
+pairwise steps and the cache of earlier maximisers from Osokin et al., "Minding the gaps for block Frank–Wolfe
 optimization of structured SVMs", ICML 2016. The dual has one variable for each example and labelling,
 
     max_α Σ α_l(y) Δ(y_l, y) − ½‖w‖²,   w = Σ α_l(y) ψ_l(y),   α ≥ 0,   Σ_y α_l(y) = C_l
 
-and is kept as the planes of the labellings found so far. A pass decodes in batches, moves duals between an
-example's planes with the closed-form step until little of the gap among the known planes is left, and decodes
-all examples once at the weights that it arrives at: that gives the gap, and the planes of the next pass.
+and is stored as the planes of the labellings seen so far. A pass decodes in batches, moves duals between an
+example's planes with closed-form steps until little of the gap among known planes is left, and decodes all
+examples once at the final weights, which gives the gap and new planes for the next pass.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MAX_SWEEPS = 200
 
 @dataclass(frozen=True)
 class KnownPlanes:
-    """The planes found so far, with their duals.
+    """The planes seen so far, with duals.
 
     Args:
-        planes: of each example the truth first, then the labellings that are remembered.
-        dual_coef: (planes,), α; an example's sum to its C.
-        idle: (planes,), passes since each had a dual.
+        planes: for each example the truth first, then the remembered labellings.
+        dual_coef: (planes,), α; the sum over an example's planes is C_l.
+        idle: (planes,), passes since each plane had a dual.
     """
 
     planes: CuttingPlanes
@@ -51,7 +51,7 @@ class KnownPlanes:
     idle: np.ndarray
 
     def join(self, new: CuttingPlanes) -> KnownPlanes:
-        """Remember ``new`` planes, without duals yet."""
+        """Add ``new`` planes, without duals yet."""
         joined, order = self.planes.join(new)
         numbers = (
             np.concatenate([each, np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
@@ -61,7 +61,7 @@ class KnownPlanes:
 
 @dataclass(frozen=True)
 class FrankWolfeState(KnownPlanes, CertifiedWeights, SolverState):
-    """The planes with their duals; primal, dual and gap belong to the weights that they make.
+    """The planes with duals; primal, dual and gap belong to the weights of the duals.
 
     Args:
         num_iters: passes made so far, see :class:`~lmbm_torch.solvers.base.SolverState`.
@@ -71,14 +71,14 @@ class FrankWolfeState(KnownPlanes, CertifiedWeights, SolverState):
 
 
 def init(problem: StructuralProblem) -> FrankWolfeState:
-    """The state at zero weights: every example's dual lies with its truth."""
+    """Return the state at zero weights: every example's dual lies with the truth."""
     planes = CuttingPlanes.of_truths(np.arange(problem.num_examples))
     known = KnownPlanes(planes, problem.upper.copy(), np.zeros(len(planes), np.int64))
     return _certified(problem, known, 0)
 
 
 def scaled(problem: StructuralProblem, state: FrankWolfeState, factor: float) -> FrankWolfeState:
-    """The state with the planes of another C's; ``factor``, the ratio of both, multiplies their duals."""
+    """Return the state with another C's planes; ``factor``, the ratio of both C, multiplies the duals."""
     return _certified(problem, KnownPlanes(state.planes, factor * state.dual_coef, state.idle), 0)
 
 
@@ -91,14 +91,14 @@ def update(
     max_idle: int = MAX_IDLE_PASSES,
     known_share: float = KNOWN_GAP_SHARE,
 ) -> FrankWolfeState:
-    """The state after one more pass.
+    """Run one pass.
 
     Args:
-        batch_size: examples that are decoded at the same weights before steps are taken on them, in an order
-            drawn from the seed; 1 is the original algorithm, all of them by default.
-        seed: of the orders in which examples are visited.
-        max_idle: passes after which a plane without a dual is forgotten.
-        known_share: the share of the gap that may be left among the known planes.
+        batch_size: number of examples decoded at the same weights before steps are taken, in an order drawn
+            from the seed; 1 is the original algorithm; all examples by default.
+        seed: seed of the orders of visits to examples.
+        max_idle: passes after which a plane without a dual is dropped.
+        known_share: share of the gap that may remain among the known planes.
 
     Raises:
         ValueError: a state of another problem, a batch size below one.
@@ -121,12 +121,12 @@ def update(
 
 
 def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
-    """The mean of the states' weights, each counted as often as it has passes behind it, with its own gap.
+    """Return the mean of the states' weights, each weighted by the number of passes, with the mean's gap.
 
-    The duals' mean is feasible and has these weights (Lacoste-Julien et al. 2013, section 4).
+    The mean of the duals is feasible and has the mean weights (Lacoste-Julien et al. 2013, section 4).
 
     Raises:
-        ValueError: no state that has passes behind it.
+        ValueError: no state with passes.
     """
     total = 0
     features, couplings, losses = 0.0, 0.0, 0.0
@@ -151,7 +151,7 @@ def _swept(
     max_sweeps: int,
     random: np.random.Generator,
 ) -> tuple[KnownPlanes, StructuralWeights]:
-    """The duals after steps on the planes of some examples, and the weights, with some round-off."""
+    """Run steps on the planes of some examples; return the duals, and the weights with some round-off."""
     weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
     kernels("dual.structural", "Frank–Wolfe").sweeps(
         problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
@@ -162,7 +162,7 @@ def _swept(
 def _certified(
     problem: StructuralProblem, known: KnownPlanes, num_iters: int, max_idle: int = MAX_IDLE_PASSES
 ) -> FrankWolfeState:
-    """The state at these duals, free of a sweep's round-off, with the planes that violate it most."""
+    """Return the state at the duals, without a sweep's round-off, with the most violated planes added."""
     planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
     found = problem.maximisers(weights)

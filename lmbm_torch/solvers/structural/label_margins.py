@@ -1,4 +1,4 @@
-"""Structural SVMs of few labels, whose labellings are summed, for :mod:`~.smoothing`."""
+"""Structural SVMs of few labels, with sums over all labellings, for :mod:`~.smoothing`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
 @dataclass(frozen=True, eq=False)
 class LabelMargins(MarginProblem):
-    """The problem of :func:`~.label_vectors.label_vector_problem` where all labellings are summed.
+    """The problem of :func:`~.label_vectors.label_vector_problem`, with sums over all labellings.
 
     Args:
         features: (instances, features).
         upper: (instances,), C_l.
         coupling_penalty: η.
-        oracle: the labels, their pairs and costs, and a decoder that relaxes nothing.
+        oracle: the labels, pairs and costs, and a decoder without relaxation.
     """
 
     features: Features
@@ -36,10 +36,10 @@ class LabelMargins(MarginProblem):
 
     @classmethod
     def of(cls, problem: StructuralProblem) -> LabelMargins:
-        """The same problem.
+        """Convert a structural problem of label vectors.
 
         Raises:
-            TypeError: a problem of other outputs than label vectors.
+            TypeError: a problem of outputs other than label vectors.
         """
         if not isinstance(problem.oracle, LabelVectorOracle):
             raise TypeError(f"problem: expected one of label vectors, got {type(problem.oracle).__name__}")
@@ -54,7 +54,7 @@ class LabelMargins(MarginProblem):
         return len(self.oracle.first)
 
     def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """See :meth:`MarginProblem.losses_at`; gradients by scores and couplings of spins."""
+        """Return the smoothed losses and gradients, see :meth:`MarginProblem.losses_at`; pairs of spins."""
         energy, labels = self._augmented(flat, 1 / temperature)
         found = spin_moments.moments(energy, torch.from_numpy(self.upper))
         losses = found.log_partition - energy.score(labels)
@@ -63,18 +63,18 @@ class LabelMargins(MarginProblem):
         return float(self.upper @ losses.numpy()), errors, products - self._true_products
 
     def hinges(self, flat: np.ndarray) -> float:
-        """See :meth:`MarginProblem.hinges`; by the decoder's bounds."""
+        """Return the hinges by the decoder's bounds, see :meth:`MarginProblem.hinges`."""
         energy, labels = self._augmented(flat, 1.0)
         found = decode_with(self.oracle.decoder, energy)
         return float(self.upper @ (found.bound - energy.score(labels)).clamp(min=0).numpy())
 
     def expected_loss(self, errors: np.ndarray) -> float:
-        """See :meth:`MarginProblem.expected_loss`."""
+        """Return the expected loss, see :meth:`MarginProblem.expected_loss`."""
         wrong = np.abs(errors) / 2
         return float((wrong if self.oracle.costs is None else wrong * self.oracle.costs).sum())
 
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
-        """See :meth:`MarginProblem.curvature_at`."""
+        """Estimate the Hessian, see :meth:`MarginProblem.curvature_at`."""
         _, errors, _ = self.losses_at(flat, temperature)
         means = np.square(self._truth + errors / np.maximum(self.upper, TINY)[:, None])
         products = means[:, self.oracle.first] * means[:, self.oracle.second]
@@ -87,10 +87,10 @@ class LabelMargins(MarginProblem):
 
     @cached_property
     def _truth(self) -> np.ndarray:
-        """The true labels' spins."""
+        """Return the true labels' spins."""
         return to_spins(self.oracle.labels, np.float64)
 
     @cached_property
     def _true_products(self) -> np.ndarray:
-        """Of the true spins of each pair, summed over the instances, weighted."""
+        """Return the weighted sum over instances of each pair's product of true spins."""
         return self.upper @ (self._truth[:, self.oracle.first] * self._truth[:, self.oracle.second])

@@ -22,36 +22,36 @@ BOUND_TOLERANCE = 1e-6
 
 
 class Decoder(Protocol):
-    """A search for labellings of large score: ``decode`` of exact, integer_program, lp_relaxation or another.
+    """A search for labellings of large score: ``decode`` of exact, integer_program or lp_relaxation.
 
-    Training is certified by the decoder's ``bound``. So any decoder will do whose bound is true, even a
-    heuristic: the duality gap shows how far it falls short. :func:`decode_with` checks its answers.
+    The decoder's ``bound`` certifies training, so every decoder with a valid bound is allowed, heuristics
+    included: the duality gap shows the shortfall of a heuristic. :func:`decode_with` checks the answers.
     """
 
     def __call__(self, energy: PairwiseEnergy) -> Decoding:
-        """Labellings of large score.
+        """Return labellings of large score.
 
-        A decoder that can keep labels that are given takes ``known=`` too: (batch, labels) of {0, 1, NaN},
-        NaN for a free label, or None.
+        A decoder that can fix given labels also takes ``known=``: (batch, labels) of {0, 1, NaN}, NaN for a
+        free label, or None.
 
         Args:
-            energy: float64 on the CPU in training; not to be changed.
+            energy: float64 on the CPU in training; read-only.
 
         Returns:
-            ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,): no labelling scores more. If
-            ``relaxed`` (batch, labels) in [0, 1] is given, training uses it in place of the labels, and the
-            bound is the relaxation's value.
+            ``labels`` (batch, labels) in {0, 1}, and ``bound`` (batch,), an upper bound on every score. If
+            ``relaxed`` (batch, labels) in [0, 1] is given, training uses ``relaxed`` in place of the labels,
+            and the bound is the relaxation's value.
         """
         ...
 
 
 def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decoding:
-    """The decoder's answer, found to be one.
+    """Run the decoder and check the answer.
 
     Raises:
         TypeError: no :class:`~lmbm_torch.inference.results.Decoding`.
-        ValueError: labels or a bound of another shape, labels other than 0 and 1, relaxed ones beyond [0, 1],
-            a bound that is not finite or below the score of the labels.
+        ValueError: labels or a bound of another shape, labels other than 0 and 1, relaxed labels beyond [0,
+            1], a bound not finite or below the score of the labels.
     """
     found = decoder(energy, **known)
     if not isinstance(found, Decoding):
@@ -84,25 +84,26 @@ def label_vector_problem(
     costs: np.ndarray | None = None,
     **settings: Unpack[LossSettings],
 ) -> StructuralProblem:
-    """score(x, y) = Σ_i s_i (⟨w_i, x⟩ + b_i) + Σ_{(i, j)} v_ij s_i s_j with spins s = 2y − 1, Δ Hamming's.
+    """Return the structural problem of label vectors with pairwise couplings and Hamming loss Δ.
 
-    With a decoder that relaxes (:mod:`~lmbm_torch.inference.relaxations.lp_relaxation`) a labelling may be
-    fractional. What is solved is then the outer relaxation of the SVM, an upper bound on its objective
-    (Finley and Joachims 2008), and the duality gap refers to that.
+    score(x, y) = Σ_i s_i (⟨w_i, x⟩ + b_i) + Σ_{(i, j)} v_ij s_i s_j with spins s = 2y − 1. With a relaxing
+    decoder (:mod:`~lmbm_torch.inference.relaxations.lp_relaxation`) a labelling may be fractional. The
+    solution is then the outer relaxation of the SVM, an upper bound on the objective (Finley and Joachims
+    2008), and the duality gap refers to the relaxation.
 
     Args:
         features: (instances, features), float32 or float64, dense or CSR.
         labels: (instances, labels) in {0, 1}.
-        decoder: finds labellings of large score, and a bound.
-        pairs: the labels that are coupled.
-        costs: (instances, labels), what each wrong label counts in Δ; 1 by default.
+        decoder: function that returns labellings of large score and a bound.
+        pairs: the coupled pairs of labels.
+        costs: (instances, labels), cost of each wrong label in Δ; 1 by default.
         settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
-        ValueError: shapes that do not fit, labels other than 0 and 1, pairs that are not two labels each or
-            occur twice; whatever :meth:`StructuralProblem.from_rows` refuses.
-        TypeError: labels that are no numbers; features that are neither float32 nor float64; a decoder that
-            cannot be called.
+        ValueError: wrong shapes, labels other than 0 and 1, pairs not of two labels or repeated; see also
+            :meth:`StructuralProblem.from_rows`.
+        TypeError: labels without numbers; features neither float32 nor float64; a decoder that is not
+            callable.
     """
     if not callable(decoder):
         raise TypeError(f"decoder: expected a function of an energy, got {decoder!r}")
@@ -122,10 +123,10 @@ def label_vector_problem(
 
 
 def viterbi(energy: PairwiseEnergy, *, known: torch.Tensor | None = None) -> Decoding:
-    """The labelling of largest score where label i is coupled with i + 1 alone, by dynamic programming.
+    """Decode energies with couplings of neighbouring labels i and i + 1 only, by dynamic programming.
 
     Args:
-        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        known: (batch, labels) of {0, 1, NaN}, NaN for a free label; only labellings in agreement compete.
 
     Raises:
         ValueError: other couplings; ``known`` of another shape or with other values.
@@ -143,11 +144,11 @@ class LabelVectorOracle:
     """Loss-augmented decoding of label vectors.
 
     Args:
-        labels: (examples, labels), the true ones.
-        first: (couplings,), the one label of each pair.
-        second: (couplings,), the other one.
-        decoder: finds labellings of large score, and a bound.
-        costs: (examples, labels), what each wrong label counts in Δ; 1 where there are none.
+        labels: (examples, labels), the true labels.
+        first: (couplings,), the first label of each pair.
+        second: (couplings,), the second label of each pair.
+        decoder: function that returns labellings of large score and a bound.
+        costs: (examples, labels), cost of each wrong label in Δ; 1 if None.
     """
 
     labels: np.ndarray
@@ -157,7 +158,7 @@ class LabelVectorOracle:
     costs: np.ndarray | None = None
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """The maximisers of Δ + score, all in one call of the decoder."""
+        """Return the maximisers of Δ + score, by one call of the decoder."""
         augmented, labels = self.augmented(scores, couplings, examples)
         found = decode_with(self.decoder, augmented)
         bound = found.bound - augmented.score(labels)
@@ -170,7 +171,7 @@ class LabelVectorOracle:
     def augmented(
         self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray, slope: float = 1.0
     ) -> tuple[PairwiseEnergy, torch.Tensor]:
-        """The energy whose score is larger by ``slope`` · Δ but for a constant, and the true labels."""
+        """Return the energy with ``slope`` · Δ added to the score (up to a constant), and the true labels."""
         labels = torch.from_numpy(self.labels[examples])
         energy = self._energy(scores, couplings)
         if self.costs is None:
@@ -178,14 +179,14 @@ class LabelVectorOracle:
         return energy.add_unary(slope * torch.from_numpy(self.costs[examples]) * (1 - 2 * labels)), labels
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
-        """One plane for each example of ``examples`` (planes,), from its labelling (planes, labels)."""
+        """Return a plane for each example of ``examples`` (planes,), from the labelling (planes, labels)."""
         spins = to_spins(labels, np.int64)
         return self._planes(examples, spins, self._products(spins))
 
     def _relaxed_planes(
         self, examples: np.ndarray, relaxed: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Planes from P(y_i = 1) and, of the pairs' marginals that agree with it, the best."""
+        """Return planes from P(y_i = 1) and the best consistent marginals of pairs."""
         first, second = relaxed[:, self.first], relaxed[:, self.second]
         both = np.where(couplings > 0, np.minimum(first, second), np.maximum(first + second - 1, 0))
         products = 4 * both - 2 * first - 2 * second + 1

@@ -1,8 +1,8 @@
 """Smooth losses of structured outputs by L-BFGS, with a certificate of the distance from the optimum.
 
-L-BFGS starts each direction from a multiple of the identity. Features in unlike units, far from zero, or rare
-and frequent ones side by side make that a poor guess of the inverse Hessian, to be mended by hundreds of
-iterations; here it starts from an estimate of the Hessian, which is made anew now and then.
+Plain L-BFGS starts each direction from a multiple of the identity, a poor estimate of the inverse Hessian for
+features in unlike units, far from zero, or with unlike frequencies, corrected only over hundreds of
+iterations. Here the start is an estimate of the Hessian, renewed now and then.
 """
 
 from __future__ import annotations
@@ -30,16 +30,20 @@ LEAST_SINCE, SHARE_SINCE = 5, 0.25
 
 @dataclass(frozen=True, eq=False)
 class DescentState(FlatState):
-    """Weights, with what the next iteration needs to know.
+    """Weights, and the information for the next iteration.
 
     Args:
-        flat: the weights; num_couplings: of its last ones; num_outputs: of the others.
-        objective: the value at the weights; gradient: the same place's.
+        flat: the weights.
+        num_couplings: number of the last weights.
+        num_outputs: number of outputs of the remaining weights.
+        objective: the value at the weights.
+        gradient: the gradient at the weights.
         first_slope: ‖gradient‖ at zero weights.
         num_iters: iterations made so far.
         curvature: an estimate of the Hessian, made after ``estimated`` iterations.
+        estimated: see ``curvature``.
         corrections: the last steps, each with the change of the gradient.
-        gained: what the last iteration took off the objective.
+        gained: decrease of the objective by the last iteration.
     """
 
     flat: np.ndarray
@@ -56,39 +60,39 @@ class DescentState(FlatState):
 
     @property
     def slope(self) -> float:
-        """‖gradient‖."""
+        """Return ‖gradient‖."""
         return float(np.linalg.norm(self.gradient))
 
     @property
     def relative_gradient(self) -> float:
-        """‖gradient‖ relative to the one at zero weights."""
+        """Return ‖gradient‖ relative to the norm at zero weights."""
         return self.slope / max(self.first_slope, TINY)
 
     @property
     def gap(self) -> float:
-        """The relative gradient, or the last iteration's gain relative to the objective, if that is more.
+        """Return the larger of the relative gradient and the last iteration's gain relative to the objective.
 
-        Where losses are steep a first step may leave a thousandth of the gradient far from the optimum.
+        For steep losses a first step may leave a thousandth of the gradient far from the optimum.
         """
         return max(self.relative_gradient, self.gained / max(self.objective, TINY))
 
     @property
     def excess(self) -> float:
-        """A bound on what the value is above the optimum, ½‖gradient‖²: the objective is 1-strongly convex.
+        """Bound the excess of the value over the optimum by ½‖gradient‖²: the objective is 1-strongly convex.
 
-        Of a likelihood it is the duality gap too, to the dual's value at the labellings' probabilities. No
-        objective is below zero.
+        For a likelihood the bound is also the duality gap to the dual value at the labellings' probabilities.
+        No objective is below zero.
         """
         return min(0.5 * self.slope**2, self.objective)
 
     @property
     def relative_excess(self) -> float:
-        """That bound relative to the objective; loose where C is large."""
+        """Return the bound relative to the objective; loose for large C."""
         return self.excess / max(self.objective, TINY)
 
 
 class SmoothProblem(Protocol):
-    """What L-BFGS minimises: ½‖w‖² and smooth losses, see :class:`~.linear.LinearOutputs`."""
+    """The interface of problems for L-BFGS: ½‖w‖² and smooth losses, see :class:`~.linear.LinearOutputs`."""
 
     @property
     def num_outputs(self) -> int: ...
@@ -105,7 +109,7 @@ class SmoothProblem(Protocol):
 
 
 def init(problem: SmoothProblem) -> DescentState:
-    """The state at zero weights."""
+    """Return the state at zero weights."""
     flat = np.zeros(problem.num_weights)
     value, gradient = problem.value_and_gradient(flat)
     slope, curvature = float(np.linalg.norm(gradient)), problem.curvature_at(flat)
@@ -116,13 +120,13 @@ def init(problem: SmoothProblem) -> DescentState:
 def update(
     problem: SmoothProblem, state: DescentState, *, num_corrections: int = CORRECTIONS
 ) -> DescentState:
-    """One iteration: a line search along the quasi-Newton direction (Nocedal and Wright, Algorithm 7.5).
+    """Run one iteration, a line search along the quasi-Newton direction (Nocedal and Wright, Algorithm 7.5).
 
     Args:
-        num_corrections: that are remembered for the next one, each of twice the weights' memory.
+        num_corrections: number of remembered steps, each with twice the weights' memory.
 
     Returns:
-        The state after it; the same state where round-off hides what is left to gain.
+        The new state; the same state if round-off hides the remaining gain.
     """
     check_shape("state.flat", state.flat, problem.num_weights)
     curvature, estimated = state.curvature, state.estimated
@@ -155,7 +159,7 @@ def update(
 
 
 def _direction(gradient: np.ndarray, curvature: Curvature, corrections: Corrections) -> np.ndarray:
-    """−H gradient, H the inverse Hessian that the corrections make of the estimated one, up to a factor."""
+    """Return −H gradient, with H up to a factor the inverse Hessian of estimate and corrections."""
     if not corrections:
         return curvature.solve(-gradient)
     direction, shares = -gradient, []
@@ -173,7 +177,7 @@ def _direction(gradient: np.ndarray, curvature: Curvature, corrections: Correcti
 def _line_search(
     problem: SmoothProblem, state: DescentState, direction: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
-    """Point, value and gradient after a step by the strong Wolfe conditions; None where none is found."""
+    """Search by the strong Wolfe conditions; return point, value and gradient, or None after a failure."""
     last = (state.flat, state.objective, state.gradient)
 
     def evaluated(flat: np.ndarray) -> tuple[np.ndarray, float, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Scores of structured outputs that are linear in features: by weights, and how losses bend along these."""
+"""Scores of structured outputs linear in features, and the curvature of losses by the weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INNER_PRODUCTS = "features: inner products"
 
 
 class FlatState(SolverState):
-    """A state with weights as :class:`LinearOutputs` takes them."""
+    """A state with flat weights as for :class:`LinearOutputs`."""
 
     flat: np.ndarray
     num_couplings: int
@@ -33,29 +33,28 @@ class FlatState(SolverState):
 
     @cached_property
     def weights(self) -> StructuralWeights:
-        """Of the features, biases included, and of the couplings."""
+        """Return the weights of the features, biases included, and of the couplings."""
         end = len(self.flat) - self.num_couplings
         features = self.flat[:end].reshape(-1, self.num_outputs)
         return StructuralWeights(features.T.copy(), self.flat[end:].copy())
 
 
 class Curvature(Protocol):
-    """An estimate of an objective's Hessian by flat weights, whose inverse is simple."""
+    """An estimate of an objective's Hessian by flat weights, with a simple inverse."""
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """The flat step whose image is this flat gradient."""
+        """Solve for the flat step with the flat gradient as image."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnCurvature:
-    """Of many columns, each for itself but for what all have in common.
+    """A curvature for many columns: each output's Hessian is a diagonal plus an outer product.
 
     Args:
-        diagonal: (features + 1, outputs), and
-        direction: (features + 1, outputs): of each output's weights, a diagonal and the outer product of one
-            direction, that of features that are all far from zero.
-        couplings: (couplings,), a diagonal alone.
+        diagonal: (features + 1, outputs).
+        direction: (features + 1, outputs), the common direction of features far from zero.
+        couplings: (couplings,), a diagonal.
     """
 
     diagonal: np.ndarray
@@ -63,7 +62,7 @@ class ColumnCurvature:
     couplings: np.ndarray
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """See :class:`Curvature` (Sherman and Morrison)."""
+        """Solve by the formula of Sherman and Morrison, see :class:`Curvature`."""
         step = gradient[: self.diagonal.size].reshape(self.diagonal.shape) / self.diagonal
         along = np.einsum("jk,jk->k", self.direction, step)
         step -= self._image * (along / (1.0 + np.einsum("jk,jk->k", self.direction, self._image)))
@@ -76,12 +75,12 @@ class ColumnCurvature:
 
 @dataclass(frozen=True, eq=False)
 class GramCurvature:
-    """Of few columns with all their products: of each output the identity and a multiple of one matrix.
+    """A curvature for few columns: each output's Hessian is the identity and a multiple of a common matrix.
 
     Args:
         vectors: (features + 1, features + 1), the matrix's eigenvectors in columns.
-        diagonal: (features + 1, outputs), in their coordinates.
-        couplings: (couplings,), a diagonal alone.
+        diagonal: (features + 1, outputs), in the eigenvectors' coordinates.
+        couplings: (couplings,), a diagonal.
     """
 
     vectors: np.ndarray
@@ -89,17 +88,17 @@ class GramCurvature:
     couplings: np.ndarray
 
     def solve(self, gradient: np.ndarray) -> np.ndarray:
-        """See :class:`Curvature`."""
+        """Solve in the eigenvectors' coordinates, see :class:`Curvature`."""
         rows = gradient[: self.diagonal.size].reshape(self.diagonal.shape)
         step = self.vectors @ ((self.vectors.T @ rows) / self.diagonal)
         return np.concatenate([step.ravel(), gradient[self.diagonal.size :] / self.couplings])
 
 
 class LinearOutputs(ABC):
-    """Scores ⟨w_k, x_t⟩ + b_k of each row's outputs, and couplings whose weights no feature changes.
+    """Scores ⟨w_k, x_t⟩ + b_k of each row's outputs, and couplings independent of features.
 
-    Weights are flat: (features, bias) by outputs, so that what one entry of a sparse row meets lies together,
-    then the couplings.
+    Weights are flat: (features, bias) by outputs, with the weights of a sparse row's entry side by side, then
+    the couplings.
     """
 
     features: Features
@@ -121,27 +120,27 @@ class LinearOutputs(ABC):
         return (self.num_features + 1) * self.num_outputs + self.num_couplings
 
     def scores(self, flat: np.ndarray) -> np.ndarray:
-        """Without couplings, (rows, outputs)."""
+        """Return the scores without couplings, (rows, outputs)."""
         rows = flat[: self.num_weights - self.num_couplings].reshape(-1, self.num_outputs)
         return self.features @ rows[:-1] + rows[-1]
 
     def couplings(self, flat: np.ndarray) -> np.ndarray:
-        """(couplings,)."""
+        """Return the couplings, (couplings,)."""
         return flat[self.num_weights - self.num_couplings :]
 
     def by_weights(self, errors: np.ndarray, couplings: np.ndarray) -> np.ndarray:
-        """The flat gradient that one by scores (rows, outputs) and couplings makes."""
+        """Return the flat gradient for gradients by scores (rows, outputs) and by couplings."""
         return np.concatenate([(self.features.T @ errors).ravel(), errors.sum(0), couplings.ravel()])
 
     def curvature(self, variances: np.ndarray, couplings: np.ndarray) -> Curvature:
-        """Of ½‖w‖² and losses, as if rows and outputs were independent.
+        """Estimate the Hessian of ½‖w‖² and the losses, with rows and outputs treated as independent.
 
         Args:
-            variances: (rows, outputs), of each output, times its loss's weight.
-            couplings: (couplings,), the second derivatives by each coupling, penalty included.
+            variances: (rows, outputs), variance of each output times the loss's weight.
+            couplings: (couplings,), second derivatives by each coupling, penalty included.
 
         Raises:
-            ValueError: features so large that their inner products are not finite.
+            ValueError: features so large that inner products are not finite.
         """
         if self.num_features <= min(MOST_COLUMNS, COLUMNS_AN_OUTPUT * self.num_outputs):
             return self._gram_curvature(variances, couplings)
@@ -169,7 +168,7 @@ class LinearOutputs(ABC):
 
 
 def _gram(features: Features, weights: np.ndarray) -> np.ndarray:
-    """Σ_t weights_t x_t x_tᵀ, (features + 1, features + 1), with the constant 1 as the last feature."""
+    """Return Σ_t weights_t x_t x_tᵀ, (features + 1, features + 1), with the constant 1 as last feature."""
     rows: Any = features
     size = rows.shape[1]
     gram = np.empty((size + 1, size + 1))
@@ -189,7 +188,7 @@ def _parts(rows: np.ndarray) -> Iterator[slice]:
 
 
 def _products_of_squares(features: Features, values: np.ndarray) -> np.ndarray:
-    """Σ_t x_tj² values_ts, (features, outputs), of ``values`` (rows, outputs)."""
+    """Return Σ_t x_tj² values_ts, (features, outputs), for ``values`` (rows, outputs)."""
     rows: Any = features
     if sparse.issparse(rows):
         squares = np.square(rows.data, dtype=np.float64)

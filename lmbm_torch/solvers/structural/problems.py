@@ -1,4 +1,4 @@
-"""Structural SVMs as their solvers see them: rows of features, scores linear in them, and an oracle."""
+"""Structural SVMs in the solvers' form: rows of features, scores linear in the features, and an oracle."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import Certified
 from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
 
-BACKEND = ("dual.planes", "training of structural SVMs")
+BACKEND = ("dual.structural", "training of structural SVMs")
 
 
 class StructuralWeights(NamedTuple):
     """Weights of a linear structured model.
 
     Args:
-        features: (outputs, features + 1), the last column belonging to the constant feature 1.
-        couplings: (couplings,), the weights of several outputs together, whatever the features.
+        features: (outputs, features + 1); the last column belongs to the constant feature 1.
+        couplings: (couplings,), weights of several outputs together, independent of features.
     """
 
     features: np.ndarray
@@ -32,7 +32,7 @@ class StructuralWeights(NamedTuple):
 
 @dataclass(frozen=True)
 class CertifiedWeights(Certified):
-    """Weights, their objective (an upper bound on it, by an oracle that relaxes), and a dual value."""
+    """Weights, the objective (an upper bound for a relaxing oracle), and a dual value."""
 
     weights: StructuralWeights
     primal: float
@@ -43,15 +43,15 @@ class CertifiedWeights(Certified):
 class CuttingPlanes:
     """Lower bounds loss − ⟨w, ψ⟩ on examples' hinges, each from one labelling; entries of ψ as in CSR.
 
-    ψ = φ(x, truth) − φ(x, labelling): a labelling that differs little from the truth has few entries.
+    ψ = φ(x, truth) − φ(x, labelling): a labelling close to the truth has few entries.
 
     Args:
-        example: (planes,), whose hinge it bounds; ascending.
+        example: (planes,), the example with the bounded hinge; ascending.
         loss: (planes,), Δ(truth, labelling).
-        start: (planes + 1,), where each plane's entries begin.
-        index: (entries,), row · outputs + output, rows counted from the example's first one; or
-            −1 − c for coupling c.
-        value: (entries,), of ψ, for a unary entry to be multiplied with the row's features.
+        start: (planes + 1,), first entry of each plane.
+        index: (entries,), row · outputs + output, rows counted from the example's first row; or −1 − c for
+            coupling c.
+        value: (entries,), entries of ψ; a unary entry is multiplied with the row's features.
     """
 
     example: np.ndarray
@@ -62,7 +62,7 @@ class CuttingPlanes:
 
     @classmethod
     def of_truths(cls, examples: np.ndarray) -> CuttingPlanes:
-        """The planes of the true labellings, which say that no hinge is negative."""
+        """Return the planes of the true labellings, which bound every hinge by zero from below."""
         start = np.zeros(len(examples) + 1, np.int64)
         return cls(examples, np.zeros(len(examples)), start, np.zeros(0, np.int32), np.zeros(0))
 
@@ -70,7 +70,7 @@ class CuttingPlanes:
     def from_dense(
         cls, example: np.ndarray, loss: np.ndarray, unary: np.ndarray, couplings: np.ndarray
     ) -> CuttingPlanes:
-        """Planes of single-row examples from dense ψ: (planes, outputs) and (planes, couplings)."""
+        """Return planes of single-row examples from dense ψ: (planes, outputs) and (planes, couplings)."""
         index = np.concatenate([np.arange(unary.shape[1]), -1 - np.arange(couplings.shape[1])])
         dense = np.hstack([unary, couplings])
         plane, column = dense.nonzero()
@@ -82,18 +82,22 @@ class CuttingPlanes:
 
     @property
     def plane(self) -> np.ndarray:
-        """(entries,), the plane that each entry belongs to."""
+        """Return (entries,), the plane of each entry."""
         return np.repeat(np.arange(len(self)), np.diff(self.start))
 
     def select(self, planes: np.ndarray) -> CuttingPlanes:
-        """Some of the planes, by number or by mask."""
+        """Select planes by number or by mask."""
         planes = np.arange(len(self))[planes]
         start = np.concatenate([[0], np.diff(self.start)[planes].cumsum()])
         entries = kernels(*BACKEND).entries(self, planes, start)
         return CuttingPlanes(self.example[planes], self.loss[planes], start, *entries)
 
     def join(self, other: CuttingPlanes) -> tuple[CuttingPlanes, np.ndarray]:
-        """Both, each example's planes of this one first; and where each plane stood before, (planes,)."""
+        """Join the planes of both, those of ``self`` first within each example.
+
+        Returns:
+            The planes, and each plane's earlier position, (planes,).
+        """
         parts = {name: np.concatenate([own, getattr(other, name)]) for name, own in vars(self).items()}
         parts["start"] = np.concatenate([self.start, self.start[-1] + other.start[1:]])
         together = CuttingPlanes(**parts)
@@ -102,10 +106,10 @@ class CuttingPlanes:
 
 
 class LossSettings(TypedDict, total=False):
-    """Settings of every problem; :meth:`StructuralProblem.from_rows` holds their defaults.
+    """Settings of every problem; :meth:`StructuralProblem.from_rows` holds the defaults.
 
     Args:
-        C: the losses' weight in ½‖w‖² + C Σ hinge; biases are regularised like other weights.
+        C: the losses' weight in ½‖w‖² + C Σ hinge; biases are regularised like all weights.
         sample_weight: (examples,), multiplies C.
         coupling_penalty: η > 0, multiplies the couplings' squares.
     """
@@ -116,11 +120,11 @@ class LossSettings(TypedDict, total=False):
 
 
 class Maximisers(NamedTuple):
-    """The labellings that violate the margin most, one for each example asked for.
+    """The labellings with the largest margin violation, one for each example.
 
     Args:
-        planes: in the order of the examples.
-        bound: (examples,), on every labelling's loss − ⟨w, ψ⟩; the hinge itself if the oracle is exact.
+        planes: planes in the order of the examples.
+        bound: (examples,), upper bound on every labelling's loss − ⟨w, ψ⟩; the hinge for an exact oracle.
     """
 
     planes: CuttingPlanes
@@ -131,10 +135,10 @@ class Oracle(Protocol):
     """Loss-augmented decoding of a batch of examples."""
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """The maximisers of Δ + score.
+        """Return the maximisers of Δ + score.
 
         Args:
-            scores: (rows, outputs), ⟨x, weights⟩ for all rows of these examples, one example after another.
+            scores: (rows, outputs), ⟨x, weights⟩ for all rows of the examples, example after example.
             couplings: (couplings,), the weights.
             examples: (examples,), ascending.
         """
@@ -145,21 +149,21 @@ class Oracle(Protocol):
 class StructuralProblem:
     """min_w ½‖w‖² + Σ_l C_l max_y [Δ(y_l, y) − ⟨w, ψ_l(y)⟩],  ψ_l(y) = φ(x_l, y_l) − φ(x_l, y).
 
-    This is the n-slack structural SVM with margin rescaling (Tsochantaridis et al. 2004). An example has one
-    or more rows of features (a vector of labels one, a word one per letter) and w has a vector of weights for
-    each output (a label, a letter), so that an example's ψ is Σ_t x_t ⊗ a_t and a vector of coupling
-    statistics. ‖w‖² counts the couplings ``coupling_penalty`` times. Make one with :meth:`from_rows`.
+    The n-slack structural SVM with margin rescaling (Tsochantaridis et al. 2004). An example has one or more
+    rows of features (a vector of labels one row, a word one row per letter) and w has a weight vector for
+    each output (a label, a letter), so an example's ψ is Σ_t x_t ⊗ a_t and a vector of coupling statistics.
+    ‖w‖² counts the couplings ``coupling_penalty`` times. Use :meth:`from_rows`.
 
     Args:
         features: (rows, features), dense or CSR; a constant 1 is added to each row.
-        start: (examples + 1,), where each example's rows begin.
-        gram: inner products of each example's rows, one (rows, rows) matrix after another, flat.
+        start: (examples + 1,), first row of each example.
+        gram: inner products of each example's rows, one flat (rows, rows) matrix after another.
         gram_start: (examples + 1,).
-        num_outputs: vectors of weights.
-        num_couplings: further weights.
+        num_outputs: number of weight vectors.
+        num_couplings: number of couplings.
         upper: (examples,), C_l = C · sample weight.
         coupling_penalty: η > 0.
-        oracle: finds the maximising labellings.
+        oracle: function that returns the maximising labellings.
     """
 
     features: Features
@@ -185,17 +189,19 @@ class StructuralProblem:
         sample_weight: np.ndarray | None = None,
         coupling_penalty: float = 1.0,
     ) -> StructuralProblem:
-        """The problem of an oracle.
+        """Build the problem of an oracle.
 
         Args:
             features: (rows, features), float32 or float64, dense or CSR.
-            start: where each example's rows begin, and the number of rows; by default one row each.
-            C, sample_weight, coupling_penalty: see :class:`LossSettings`.
+            start: first row of each example, and the number of rows; by default one row each.
+            C: see :class:`LossSettings`.
+            sample_weight: see :class:`LossSettings`.
+            coupling_penalty: see :class:`LossSettings`.
 
         Raises:
-            ValueError: shapes that do not fit, values that are not finite, negative sample weights, examples
-                without a row, C or the penalty not above zero.
-            TypeError: features that are neither float32 nor float64.
+            ValueError: wrong shapes, values not finite, negative sample weights, examples without a row, C or
+                the penalty not above zero.
+            TypeError: features neither float32 nor float64.
         """
         features = feature_rows(features)
         check_count("num_outputs", num_outputs)
@@ -236,11 +242,11 @@ class StructuralProblem:
         return int(self.start[-1])
 
     def scores(self, weights: StructuralWeights) -> np.ndarray:
-        """(rows, outputs)."""
+        """Return the scores, (rows, outputs)."""
         return _scores(self.features, weights)
 
     def maximisers(self, weights: StructuralWeights, examples: np.ndarray | None = None) -> Maximisers:
-        """The labelling of largest loss − ⟨w, ψ⟩ for every example, or for some in ascending order."""
+        """Return the labelling of largest loss − ⟨w, ψ⟩ for all examples, or for some in ascending order."""
         if examples is None:
             return self.oracle(self.scores(weights), weights.couplings, np.arange(self.num_examples))
         spans = [np.arange(*self.start[each : each + 2].tolist()) for each in examples.tolist()]
@@ -248,14 +254,14 @@ class StructuralProblem:
         return self.oracle(_scores(rows, weights), weights.couplings, examples)
 
     def values(self, planes: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """loss − ⟨w, ψ⟩, (planes,)."""
+        """Return loss − ⟨w, ψ⟩, (planes,)."""
         scores = self.scores(weights).ravel()
         return planes.loss - kernels(*BACKEND).products(
             planes, self._first(planes), scores, weights.couplings
         )
 
     def weights(self, planes: CuttingPlanes, dual_coef: np.ndarray) -> StructuralWeights:
-        """w = Σ_p α_p ψ_p, couplings divided by their penalty."""
+        """Return w = Σ_p α_p ψ_p, couplings divided by the penalty."""
         size = self.num_rows * self.num_outputs
         total = kernels(*BACKEND).sums(planes, self._first(planes), dual_coef, size, self.num_couplings)
         rows = total[:size].reshape(self.num_rows, self.num_outputs)
@@ -263,27 +269,27 @@ class StructuralProblem:
         return StructuralWeights(features, total[size:] / self.coupling_penalty)
 
     def square_norm(self, weights: StructuralWeights) -> float:
-        """‖w‖², the couplings counted η times."""
+        """Return ‖w‖², the couplings counted η times."""
         couplings = self.coupling_penalty * np.square(weights.couplings).sum()
         return float(np.square(weights.features).sum() + couplings)
 
     def violated(self, planes: CuttingPlanes, found: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
-        """Which of the planes ``found``, one for each example, bound its hinge better than the known."""
+        """Return whether each of ``found``, one plane per example, bounds the hinge best."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
         # A plane that is known already comes back with the same value up to round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:
-        """½‖w‖² + Σ_l C_l hinge_l; the truth's own labelling keeps every hinge from being negative."""
+        """Return ½‖w‖² + Σ_l C_l hinge_l; the truth's own labelling bounds every hinge by zero from below."""
         return float(0.5 * self.square_norm(weights) + self.upper @ np.maximum(hinge, 0.0))
 
     def dual(self, planes: CuttingPlanes, dual_coef: np.ndarray, weights: StructuralWeights) -> float:
-        """Σ_p α_p loss_p − ½‖w‖², for the weights that the duals make."""
+        """Return Σ_p α_p loss_p − ½‖w‖² for the weights of the duals."""
         return float(dual_coef @ planes.loss - 0.5 * self.square_norm(weights))
 
     def _first(self, planes: CuttingPlanes) -> np.ndarray:
-        """Where the outputs of each plane's example begin among those of all rows, (planes,)."""
+        """Return the first output of each plane's example among the outputs of all rows, (planes,)."""
         return self.start[planes.example] * self.num_outputs
 
 
@@ -292,7 +298,7 @@ def _scores(rows: Features, weights: StructuralWeights) -> np.ndarray:
 
 
 def _gram(features: Features, start: np.ndarray) -> np.ndarray:
-    """⟨x_t, x_t'⟩ + 1 for the rows of each example."""
+    """Return ⟨x_t, x_t'⟩ + 1 for the rows of each example."""
     if len(start) == start[-1] + 1:
         return 1.0 + row_square_norms(features)
     blocks = []

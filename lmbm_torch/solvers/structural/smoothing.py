@@ -1,14 +1,14 @@
-"""Max-margin training by L-BFGS on hinges that are smoothed less and less.
+"""Max-margin training by L-BFGS on hinges with decreasing smoothing.
 
-The hinge max_y [Δ(y) + score(y)] − score(truth) is below τ log Σ_y exp((Δ(y) + score(y)) / τ) − score(truth),
-by no more than τ times an entropy, and the latter is as smooth as a likelihood (Nesterov 2005). Its gradient
-is an expectation over labellings, whose marginals are feasible in the dual of the hinges: with the best
-labellings, each gradient is a certificate. The temperature τ falls where smoothing is most of the gap.
+The hinge max_y [Δ(y) + score(y)] − score(truth) is below τ log Σ_y exp((Δ(y) + score(y)) / τ) − score(truth)
+by at most τ times an entropy, and the latter is as smooth as a likelihood (Nesterov 2005). The gradient is an
+expectation over labellings, with marginals feasible in the dual of the hinges: together with the best
+labellings each gradient is a certificate. The temperature τ falls once smoothing is most of the gap.
 
-Frank–Wolfe keeps labellings, of which a long chain needs as many as it has positions that differ, and duals
-of all instances: with chains of 500 a hundred passes leave a gap of a fifth, and its steps know nothing of
-columns in unlike units. The gradients that are needed here, some fifty for a gap of a thousandth, do not
-depend on the length; where weights are more than rows they are some hundreds.
+Frank–Wolfe stores labellings (a long chain needs as many as positions that differ) and duals of all
+instances: with chains of 500 positions a hundred passes leave a gap of a fifth, and steps ignore the units of
+columns. Here some fifty gradients give a gap of a thousandth, independent of the length; with more weights
+than rows some hundreds.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ limits = at_most(ITERATIONS_AT_ONCE)
 
 
 class MarginProblem(LinearOutputs):
-    """min_w ½‖w‖² + Σ_x C_x max_y [Δ(y_x, y) + score(x, y) − score(x, y_x)], labellings that can be summed.
+    """min_w ½‖w‖² + Σ_x C_x max_y [Δ(y_x, y) + score(x, y) − score(x, y_x)] with summable labellings.
 
     Attributes:
         coupling_penalty: η > 0, multiplies the couplings' squares in ‖w‖².
@@ -50,40 +50,43 @@ class MarginProblem(LinearOutputs):
 
     @abstractmethod
     def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
-        """Σ_x C_x (log Σ_y exp(Δ / τ + score) − score(truth)), with its gradient by scores and couplings."""
+        """Return Σ_x C_x (log Σ_y exp(Δ / τ + score) − score(truth)), with gradients.
+
+        The gradients are by scores and by couplings.
+        """
 
     @abstractmethod
     def hinges(self, flat: np.ndarray) -> float:
-        """Σ_x C_x max_y […], or a bound on it."""
+        """Return Σ_x C_x max_y […], or an upper bound."""
 
     @abstractmethod
     def expected_loss(self, errors: np.ndarray) -> float:
-        """Σ_x C_x E[Δ] under the labellings of which :meth:`losses_at` gave this gradient by scores."""
+        """Return Σ_x C_x E[Δ] under the labellings of :meth:`losses_at`, from the gradient by scores."""
 
     @abstractmethod
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
-        """Of ½‖w‖² and the losses of :meth:`losses_at`."""
+        """Estimate the Hessian of ½‖w‖² and the losses of :meth:`losses_at`."""
 
     def penalised(self, flat: np.ndarray) -> np.ndarray:
-        """The gradient of ½‖w‖²."""
+        """Return the gradient of ½‖w‖²."""
         penalised = flat.copy()
         self.couplings(penalised)[:] *= self.coupling_penalty
         return penalised
 
     def unpenalised(self, gradient: np.ndarray) -> np.ndarray:
-        """The weights of which ½‖w‖² has this gradient."""
+        """Return the weights with a given gradient of ½‖w‖²."""
         flat = gradient.copy()
         self.couplings(flat)[:] /= self.coupling_penalty
         return flat
 
     def square_norm(self, flat: np.ndarray) -> float:
-        """‖w‖², the couplings counted η times."""
+        """Return ‖w‖², the couplings counted η times."""
         return float(flat @ self.penalised(flat))
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothedProblem:
-    """The smoothed problem divided by τ², as a function of w / τ: what L-BFGS minimises."""
+    """The smoothed problem divided by τ², as a function of w / τ, for L-BFGS."""
 
     problem: MarginProblem
     temperature: float
@@ -101,23 +104,24 @@ class SmoothedProblem:
         return self.problem.num_weights
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """At flat weights divided by τ."""
+        """Return value and gradient at flat weights divided by τ."""
         loss, errors, couplings = self.problem.losses_at(flat, self.temperature)
         penalised = self.problem.penalised(flat)
         gradient = penalised + self.problem.by_weights(errors, couplings) / self.temperature
         return 0.5 * float(flat @ penalised) + loss / self.temperature, gradient
 
     def curvature_at(self, flat: np.ndarray) -> Curvature:
-        """An estimate of the Hessian."""
+        """Estimate the Hessian."""
         return self.problem.curvature_at(flat, self.temperature)
 
 
 @dataclass(frozen=True, eq=False)
 class SmoothedState(CertifiedWeights, SolverState):
-    """The best weights so far, with their objective, and the largest dual value.
+    """The best weights so far, with the objective, and the largest dual value.
 
     Args:
-        temperature: τ; inner: the iterate of L-BFGS at it.
+        temperature: τ.
+        inner: the iterate of L-BFGS at τ.
         num_iters: iterations of L-BFGS made so far.
     """
 
@@ -130,14 +134,14 @@ class SmoothedState(CertifiedWeights, SolverState):
 
 
 def init(problem: MarginProblem) -> SmoothedState:
-    """The state at zero weights and temperature one, the loss of a position."""
+    """Return the state at zero weights and temperature one, the loss of a position."""
     smoothed = SmoothedProblem(problem, 1.0)
     inner = lbfgs.init(smoothed)
     return SmoothedState(inner.weights, *_certificate(smoothed, inner), 0, smoothed.temperature, inner)
 
 
 def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
-    """The state of a problem with other losses at the iterate of a state of the same shape."""
+    """Return the state of a problem with other losses at the iterate of a state of the same shape."""
     smoothed = SmoothedProblem(problem, state.temperature)
     flat = state.inner.flat
     check_shape("state.inner.flat", flat, problem.num_weights)
@@ -151,10 +155,10 @@ def resumed(problem: MarginProblem, state: SmoothedState) -> SmoothedState:
 def update(
     problem: MarginProblem, state: SmoothedState, *, num_iters: int = ITERATIONS_AT_ONCE
 ) -> SmoothedState:
-    """The state after some more iterations at its temperature, which falls where they leave little.
+    """Run some iterations at the state's temperature; lower the temperature if little gain is left.
 
     Returns:
-        The state after them; the same state where round-off hides what is left to gain.
+        The new state; the same state if round-off hides the remaining gain.
 
     Raises:
         ValueError: a state of another problem, ``num_iters`` below one.
@@ -182,13 +186,13 @@ def update(
 
 
 def _left(smoothed: SmoothedProblem, inner: DescentState) -> float:
-    """By how much at most the smoothed objective is above its optimum: it is strongly convex."""
+    """Bound the excess of the smoothed objective over the optimum, by strong convexity."""
     gradient = inner.gradient
     return 0.5 * smoothed.temperature**2 * float(gradient @ smoothed.problem.unpenalised(gradient))
 
 
 def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float, float]:
-    """The objective of the hinges at the weights, and the dual's value at the labellings' marginals.
+    """Return the objective of the hinges at the weights, and the dual value at the labellings' marginals.
 
     No objective is below zero.
     """
@@ -202,7 +206,7 @@ def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float,
 
 
 def _cooled(smoothed: SmoothedProblem, inner: DescentState) -> DescentState:
-    """The same weights at a lower temperature, with the corrections that they came by."""
+    """Convert the iterate and the corrections to a lower temperature."""
     flat = inner.flat / COOLING
     value, gradient = smoothed.value_and_gradient(flat)
     corrections = tuple((step / COOLING, change / COOLING) for step, change in inner.corrections)

@@ -10,8 +10,8 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains import likelihood
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains import linear
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.structural import lbfgs
 
 
@@ -40,7 +40,7 @@ def enumerated(problem, flat):
 @pytest.mark.parametrize("seed", range(3))
 def test_objective_and_gradient_are_those_of_the_definition(seed, monkeypatch):
     # So that chains of several lengths share a block, and several blocks are needed.
-    monkeypatch.setattr(likelihood, "BLOCKS", 3)
+    monkeypatch.setattr(linear, "BLOCKS", 3)
     random = np.random.default_rng(seed)
     problem = small_problem(seed, sample_weight=random.random(6))
     flat = random.normal(size=problem.num_weights)

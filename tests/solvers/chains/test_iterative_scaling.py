@@ -9,7 +9,7 @@ from sweeps import slow
 
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import iterative_scaling
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.structural import lbfgs
 
 

@@ -7,8 +7,7 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
-from lmbm_torch.solvers.chains.margins import ChainMargins
+from lmbm_torch.solvers.chains.linear import ChainMargins, LikelihoodProblem
 from lmbm_torch.solvers.structural import lbfgs, linear, smoothing
 from lmbm_torch.solvers.structural.linear import ColumnCurvature, GramCurvature
 

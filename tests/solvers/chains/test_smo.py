@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from lmbm_torch.kernels.dual.compiled import logistic
 from lmbm_torch.kernels.dual.plain import logistic as torch_smo
-from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.logistic import smo

@@ -13,7 +13,7 @@ from references.slopes import relative_error
 from scipy import sparse
 
 from lmbm_torch.solvers.base import run
-from lmbm_torch.solvers.chains.margins import ChainMargins
+from lmbm_torch.solvers.chains.linear import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, lbfgs, smoothing
 from lmbm_torch.solvers.structural.problems import StructuralWeights

@@ -13,15 +13,14 @@ from lmbm_torch.energies import TreeEnergy
 from lmbm_torch.inference.trees import tree_dp
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import tree_likelihood
-from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.chains.tree_likelihood import (
     TreeLikelihood,
     exponentiated_step,
     line_search_step,
     pair_step,
 )
-from lmbm_torch.solvers.gram import PrecomputedGram
-from lmbm_torch.solvers.kernels import rbf
+from lmbm_torch.solvers.gram import PrecomputedGram, rbf
 from lmbm_torch.solvers.structural import lbfgs
 
 STEPS = [line_search_step, pair_step, exponentiated_step]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.logistic import newton, smo

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from scipy import sparse
 from strategies.label_problems import label_problems, optima, random_inputs, random_problems
 
-from lmbm_torch.kernels.dual.compiled import network_gradient
-from lmbm_torch.kernels.dual.plain import network_gradient as numpy_label_gradient
+from lmbm_torch.kernels.dual.compiled import network as compiled_network
+from lmbm_torch.kernels.dual.plain import network as numpy_network
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient, states
 from lmbm_torch.solvers.networks.problems import LabelProblems
@@ -52,7 +52,7 @@ def test_the_dual_climbs_with_every_round(problems):
 def test_the_plain_sweeps_climb_as_the_compiled_ones(problems):
     """Their random orders differ, so that it is the values reached which agree."""
     reached = []
-    for backend in (network_gradient, numpy_label_gradient):
+    for backend in (compiled_network, numpy_network):
         start = exponentiated_gradient.init(problems)
         weights, duals = start.weights.copy(), start.dual_coef.copy()
         labels = np.arange(problems.num_labels)
@@ -68,7 +68,7 @@ def test_a_single_step_is_the_same_in_both_backends():
     features, labels = random_inputs(1, 1, 4, 3)
     problems = LabelProblems.from_labels(features, labels, C=0.3)
     reached = []
-    for backend in (network_gradient, numpy_label_gradient):
+    for backend in (compiled_network, numpy_network):
         start = exponentiated_gradient.init(problems)
         weights, duals = start.weights.copy(), start.dual_coef.copy()
         backend.gradient_sweeps(problems, np.arange(3), weights, duals, 1, 0)

@@ -14,7 +14,7 @@ from sklearn.svm import SVC, LinearSVC
 from strategies.label_problems import optimum, random_inputs, random_problems
 
 from lmbm_torch.memory import memory_budget
-from lmbm_torch.solvers import kernels
+from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
 from lmbm_torch.solvers.networks import dual_coordinate, kernel_dual_coordinate

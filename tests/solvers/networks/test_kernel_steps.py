@@ -10,26 +10,24 @@ import pytest
 from sklearn.metrics.pairwise import rbf_kernel
 
 from lmbm_torch.kernels import jit
-from lmbm_torch.kernels.dual.compiled import boxes, free_set
 from lmbm_torch.kernels.dual.compiled import kernel_network as compiled
-from lmbm_torch.kernels.dual.plain import free_set as plain_moves
 from lmbm_torch.kernels.dual.plain import kernel_network as plain
-from lmbm_torch.kernels.dual.plain.boxes import Box, shares
+from lmbm_torch.kernels.dual.plain.kernel_network import Box, shares
 
 
 @jit.njit
 def _compiled_moves(joint, box, free, tol, steps, spent):
     """The moves are a part that Python cannot call."""
-    return free_set.solve_free(joint, box, free, tol, steps, spent)
+    return compiled.solve_free(joint, box, free, tol, steps, spent)
 
 
 @jit.njit
 def _largest(values):
-    return boxes.largest(values)
+    return compiled.largest(values)
 
 
 compiled_moves = SimpleNamespace(
-    solve_free=lambda joint, box, *rest: _compiled_moves(joint, box, free_set.Free.of(len(joint)), *rest)
+    solve_free=lambda joint, box, *rest: _compiled_moves(joint, box, compiled.Free.of(len(joint)), *rest)
 )
 
 
@@ -87,7 +85,7 @@ def test_known_duals_are_begun_with_exact_moves(monkeypatch):
 def test_exact_moves_begin_once_however_far_the_primal_value_falls(monkeypatch):
     joint, box = begun(0)
     gap = shares(box).sum()
-    first, begins, moves = gap + box.coef @ (box.linear - box.gradient) / 2, [], plain_moves.solve_free
+    first, begins, moves = gap + box.coef @ (box.linear - box.gradient) / 2, [], plain.solve_free
     monkeypatch.setattr(plain, "solve_free", lambda *given: begins.append(given) or moves(*given))
     plain.solve_label(joint, box, 1e-2, 10**4)
     gap = shares(box).sum()
@@ -95,7 +93,7 @@ def test_exact_moves_begin_once_however_far_the_primal_value_falls(monkeypatch):
     assert len(begins) == 1
 
 
-MOVES = pytest.mark.parametrize("moves", [plain_moves, compiled_moves], ids=["plain", "compiled"])
+MOVES = pytest.mark.parametrize("moves", [plain, compiled_moves], ids=["plain", "compiled"])
 
 
 def begun(seed: int, C: float = 50.0) -> tuple[np.ndarray, Box]:
@@ -112,7 +110,7 @@ def begun(seed: int, C: float = 50.0) -> tuple[np.ndarray, Box]:
 @pytest.mark.parametrize("steps", [1, 7, 40])
 def test_compiled_moves_are_those_of_the_reference(seed, steps):
     found = []
-    for moves in (plain_moves, compiled_moves):
+    for moves in (plain, compiled_moves):
         joint, box = begun(seed)
         made, cost = moves.solve_free(joint, box, 1e-9, steps, 1e9)
         assert 0 < made <= steps + 20
@@ -152,15 +150,15 @@ def test_moves_that_promise_to_cost_too_much_are_left(moves, rank):
         return moves.solve_free(joint, box, 1e-9, 10**4, spent)
 
     made, cost = run_moves(0.0)
-    assert plain_moves.PROBED <= made < 60
+    assert plain.PROBED <= made < 60
     assert cost > 0
     assert run_moves(2 * cost)[0] > made
 
 
 def test_no_more_than_so_many_are_free(monkeypatch):
-    monkeypatch.setattr(plain_moves, "MOST", 3)
+    monkeypatch.setattr(plain, "MOST", 3)
     joint, box = begun(0)
-    plain_moves.solve_free(joint, box, 1e-9, 200, 1e9)
+    plain.solve_free(joint, box, 1e-9, 200, 1e9)
     np.testing.assert_allclose(box.gradient, joint @ box.coef - box.linear, atol=1e-8)
 
 

@@ -20,7 +20,7 @@ from lmbm_torch.kernels.dual.compiled.rows import (
     row_dot,
     row_dot_block,
 )
-from lmbm_torch.kernels.jit import SUMS, njit
+from lmbm_torch.kernels.jit import SUMS, njit, part
 from lmbm_torch.kernels.threads import stoppable
 
 FREE_SWEEPS = 9
@@ -75,7 +75,7 @@ def _add_shared(step, couplings, penalty, weight, product, span):
         couplings[weight[m]] += step * product[m] / penalty[weight[m]]
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def _sweep_all(losses, order, parts, free, stop):
     """Visit every dual, instance by instance; put those that end up free into ``free``, return how many.
 
@@ -114,7 +114,7 @@ def _sweep_all(losses, order, parts, free, stop):
     return count
 
 
-@njit(cache=True, fastmath=SUMS)
+@part(fastmath=SUMS)
 def _sweep_free(losses, free, parts, stop):
     """Visit the duals in ``free``."""
     stored, bias, couplings, duals = parts

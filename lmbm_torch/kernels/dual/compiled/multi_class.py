@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.kernels.dual.compiled.boxes import fast, fast_part
 from lmbm_torch.kernels.dual.compiled.random import next_random, random_state, shuffle
 from lmbm_torch.kernels.dual.plain.multi_class import (
     ACTIVE,
@@ -26,7 +25,7 @@ from lmbm_torch.kernels.dual.plain.multi_class import (
     TINY,
     VISITS,
 )
-from lmbm_torch.kernels.jit import part
+from lmbm_torch.kernels.jit import finite, finite_part, part
 
 # Columns and rows of the kernel that are added at once: they fit into the smallest cache.
 TILE, ROWS = 256, 8
@@ -60,7 +59,7 @@ def ascend(problem, nodes, scores, tol, passes, seed):
     return made
 
 
-@fast
+@finite
 def _ascend(gram, labels, upper, nodes, fields, tol, passes, seed):
     everything = Instances(gram, labels, upper, nodes, fields)
     size = len(labels)
@@ -98,7 +97,7 @@ def _room(count, states):
     )
 
 
-@fast_part
+@finite_part
 def _values(some, gaps):
     """The duality gap, Σ_i of ``gaps``, and the dual value if these are all instances.
 
@@ -125,7 +124,7 @@ def _values(some, gaps):
     return gap, dual
 
 
-@fast_part
+@finite_part
 def _active(some, gaps, least, index):
     """How many instances have a gap above ``least`` or mass of several classes; their numbers."""
     count = 0
@@ -142,7 +141,7 @@ def _active(some, gaps, least, index):
     return count
 
 
-@fast_part
+@finite_part
 def _gathered(some, index, count, room):
     """The instances ``index[:count]`` by themselves."""
     gram, labels, upper, nodes, fields = room
@@ -167,7 +166,7 @@ def _gathered(some, index, count, room):
     return found
 
 
-@fast_part
+@finite_part
 def _put_back(some, index, own):
     """Take over the distributions of ``own``, and add what they change to all values; its values are lost."""
     moved = own.fields
@@ -192,7 +191,7 @@ def _put_back(some, index, own):
                         values[j] -= factor * row[j]
 
 
-@fast_part
+@finite_part
 def _add_rows(gram, index, moved, fields, first, last):
     """fields −= moved · rows of the kernel, eight of them, in some columns."""
     a, b = gram[index[0], first:last], gram[index[1], first:last]
@@ -210,7 +209,7 @@ def _add_rows(gram, index, moved, fields, first, last):
                 values[j] -= u * e[j] + v * f[j] + w * g[j] + x * h[j]
 
 
-@fast_part
+@finite_part
 def _rounds(some, goal, budget, random):
     """Visits to blocks until the gap is at most ``goal``, about ``budget`` visits; how many."""
     size = len(some.labels)
@@ -231,7 +230,7 @@ def _rounds(some, goal, budget, random):
     return visits
 
 
-@fast_part
+@finite_part
 def _drawn(gaps, gap, wanted, largest, index, random):
     """How many instances are in the next block; their numbers."""
     size, count = len(gaps), 0
@@ -246,7 +245,7 @@ def _drawn(gaps, gap, wanted, largest, index, random):
     return count
 
 
-@fast_part
+@finite_part
 def _visit(block, order, random):
     """Steps on a block's instances, again and again."""
     gram, _labels, upper, nodes, fields = block
@@ -289,7 +288,7 @@ def _visit(block, order, random):
         least = SMALL * found / size
 
 
-@fast_part
+@finite_part
 def _to_simplex(linear, curvature):
     """The distribution a that maximises linear·a − curvature/2 ‖a‖², in place of ``linear``.
 

@@ -1,18 +1,4 @@
-"""Dual coordinate descent for label problems that share their inputs, compiled for the CPU.
-
-Two phases, both exact minimisation of the same duals (Hsieh et al. 2008):
-
-* :func:`shared_sweeps` visits an instance once for a whole block of labels. The weights are stored
-  feature-major, so one feature's weights for all labels are one contiguous vector: measured three times as
-  fast per visit as one label at a time, while nearly every instance still matters to every label.
-* :func:`solve_labels` finishes each label on the few instances that still matter to it: random sweeps that
-  shrink, and, once a sweep leaves the set of free duals nearly as it was, conjugate gradients on that face of
-  the box up to the first bound. Coordinate descent finds the face in a few sweeps but crawls along it;
-  conjugate gradients do the reverse.
-
-``problems`` is a :class:`lmbm_torch.solvers.networks.problems.LabelProblems`; its features are made rows that
-:mod:`~lmbm_torch.kernels.dual.compiled.rows` can read.
-"""
+"""NET."""
 
 from __future__ import annotations
 
@@ -30,6 +16,7 @@ from lmbm_torch.kernels.dual.compiled.rows import (
     row_dot_block,
     row_support,
 )
+from lmbm_torch.kernels.dual.plain.network import ENOUGH, LEAST_STEP, LIMIT
 from lmbm_torch.kernels.jit import SUMS, njit, part
 from lmbm_torch.kernels.threads import share, stoppable
 
@@ -390,3 +377,48 @@ def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
         sweep_block(compiled, bounds[b], bounds[b + 1], weights, duals, sweeps, seed, stop)
 
     stoppable(lambda stop: share(range(len(bounds) - 1), partial(sweep_one, stop=stop)))
+
+
+@part
+def stepped(dual, upper, gradient, curvature):
+    """The dual after a step of its log-odds along the gradient, halved until the value climbs enough."""
+    odds = -LIMIT if dual <= 0.0 else (LIMIT if dual >= upper else np.log(dual) - np.log(upper - dual))
+    odds = min(max(odds, -LIMIT), LIMIT)
+    share = 1.0 / (1.0 + np.exp(-odds))
+    step = gradient / max(curvature * upper * share * (1.0 - share), 1e-300)
+    step = min(max(step, -2.0 * LIMIT), 2.0 * LIMIT)
+    while True:
+        new = upper / (1.0 + np.exp(-min(max(odds + step, -LIMIT), LIMIT)))
+        change = new - dual
+        if change * gradient <= 0.0 or abs(step) < LEAST_STEP:
+            return dual
+        if abs(gradient) - 0.5 * curvature * abs(change) >= ENOUGH * abs(gradient):
+            return new
+        step *= 0.5
+
+
+@njit(nogil=True, cache=True)
+def sweep_label(label, weights, dual, sweeps, seed):
+    """``sweeps`` sweeps over all instances in random order; ``weights`` and ``dual`` change in place."""
+    state = random_state(seed)
+    order = np.flatnonzero((label.spins != 0) & (label.upper > 0))
+    for _ in range(sweeps):
+        shuffle(order, len(order), state)
+        for i in order:
+            gradient = label.margin - label.spins[i] * field(label, i, weights)
+            new = stepped(dual[i], label.upper[i], gradient, label.curvature[i])
+            if new != dual[i]:
+                add_instance(label, i, (new - dual[i]) * label.spins[i], weights)
+                dual[i] = new
+
+
+def gradient_sweeps(problems, labels, weights, duals, sweeps, seed):
+    """``sweeps`` sweeps over all instances for each of ``labels``; weights and duals change in place."""
+    compiled = compilable(problems)
+
+    def sweep(k):
+        own_weights = weights[:, k].copy()
+        sweep_label(one_label(compiled, k), own_weights, duals[k], sweeps, seed + k)
+        weights[:, k] = own_weights
+
+    share(labels, sweep)

@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from itertools import product
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -44,13 +43,10 @@ from lmbm_torch.kernels.matrix_bp.compiled.instance import (
     start,
 )
 from lmbm_torch.kernels.matrix_bp.compiled.rows import encode
-from lmbm_torch.kernels.matrix_bp.compiled.state import Instances, Model, new_state
-from lmbm_torch.kernels.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product
-from lmbm_torch.kernels.memory import borrowed, empty
+from lmbm_torch.kernels.matrix_bp.compiled.state import Instances, Model, borrowed, empty, new_state
+from lmbm_torch.kernels.matrix_bp.plain import LOG_RANGE, ODDS_LIMIT, Beliefs, Problem, Product, converted
 from lmbm_torch.kernels.threads import interruptible, share
 from lmbm_torch.memory import part_bytes
-
-Tensors = TypeVar("Tensors", Problem, Beliefs)
 
 # Rows are taken together as far as what is read of them stays in the second-level cache to be read again.
 _ROW_BYTES = 2**18
@@ -140,19 +136,12 @@ def propagate(problem: Problem) -> Beliefs:
         return lanes.propagate(problem, int(LOG_RANGE[dtype] / max(widest, 1.0)))
     if in_odds and dtype == torch.float32 and _WIDEST[dtype] < widest <= _WIDEST[torch.float64]:
         # Twice the memory and time; log-odds would take many times as long.
-        return _converted(propagate(_converted(problem, torch.float64)), dtype)
+        return converted(propagate(converted(problem, torch.float64)), dtype)
     in_odds = in_odds and widest <= _WIDEST[dtype]
     columns = -(-num_visible // PADDING) * PADDING
     with borrowed((num_hidden, columns), problem.coupling.numpy().dtype) as weight:
         _encode(problem.coupling, in_odds, weight[None])
         return _propagate(problem, _model(problem, widest, in_odds, weight))
-
-
-def _converted(given: Tensors, dtype: torch.dtype) -> Tensors:
-    """The same with its floating-point tensors in another precision."""
-    return given._make(
-        each.to(dtype) if isinstance(each, Tensor) and each.is_floating_point() else each for each in given
-    )
 
 
 def _propagate(problem: Problem, model: Model) -> Beliefs:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from lmbm_torch.kernels.jit import compiled, fast
+from lmbm_torch.kernels.jit import compiled, compiled_part, fast_part
 from lmbm_torch.kernels.matrix_bp.compiled.rows import (
     TILE,
     add_pairs_log_odds,
@@ -83,7 +83,7 @@ def start(model, state, instances, row, messages):
     believe(model, state)
 
 
-@compiled
+@compiled_part
 def _set_biases(model, units, bias):
     for i in range(len(bias)):
         units.bias_mantissa[i], units.bias_power[i] = 1.0, bias[i]
@@ -123,12 +123,12 @@ def believe(model, state):
         field[i] = field[i] if free else (np.inf if known[i] > 0 else -np.inf)
 
 
-@compiled
+@compiled_part
 def _odds(value, power):
     return value * power_of_two(min(max(power, -_POWERS), _POWERS))
 
 
-@compiled
+@compiled_part
 def _largest(values):
     """The maximum of a matrix with rows of whole blocks: along a block, that is one of vectors."""
     largest = np.zeros(PADDING)
@@ -161,7 +161,7 @@ def begin(model, state, messages, bounds, part):
         _begin_log_odds(model, state, messages, bounds[part], bounds[part + 1], part)
 
 
-@compiled
+@compiled_part
 def _begin_odds(model, state, messages, first, last, part):
     product, total, units = state.product[part], state.total[part], state.hidden
     weights, told, gathered = pointer(model.weight), pointer(messages), pointer(product)
@@ -176,7 +176,7 @@ def _begin_odds(model, state, messages, first, last, part):
     flush(product, total)
 
 
-@compiled
+@compiled_part
 def _begin_maxima(model, state, messages, first, last, part):
     total, summed = state.total[part], state.product[part]
     units, first_field, columns = state.hidden, state.hidden.field, np.uint64(messages.shape[1])
@@ -193,7 +193,7 @@ def _begin_maxima(model, state, messages, first, last, part):
     summed[:] = 1.0
 
 
-@compiled
+@compiled_part
 def _begin_log_odds(model, state, messages, first, last, part):
     total, change = state.total[part], state.change[part]
     field, told = np.empty(messages.shape[1]), np.empty(messages.shape[1])
@@ -222,7 +222,7 @@ def iterate(model, state, messages, bounds, part):
 # to the arrays would be counted there, which is a third of the time at 800 units.
 
 
-@compiled
+@compiled_part
 def _iterate_odds(model, state, messages, first, last, part):
     product, total, units = state.product[part], state.total[part], state.hidden
     one, zero, bias_mantissa, bias_power = units.own, units.rest, units.bias_mantissa, units.bias_power
@@ -264,7 +264,7 @@ def _iterate_odds(model, state, messages, first, last, part):
     flush(product, total)
 
 
-@compiled
+@compiled_part
 def _iterate_log_odds(model, state, messages, first, last, part):
     weight, visible_field, bias = model.weight, state.visible.field, state.hidden.bias_power
     total, change = state.total[part], state.change[part]
@@ -278,7 +278,7 @@ def _iterate_log_odds(model, state, messages, first, last, part):
         renew(told, model.damping, messages[j], total, change)
 
 
-@compiled
+@compiled_part
 def _iterate_maxima(model, state, messages, first, last, part):
     total, summed = state.total[part], state.product[part]
     units, bias, columns = state.hidden, state.hidden.bias_power, np.uint64(messages.shape[1])
@@ -314,7 +314,7 @@ def finish(model, state, instances, row, messages, pair_sum, bounds, part):
         _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last)
 
 
-@fast
+@fast_part
 def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, own, units = model.weight, state.visible.own, state.hidden
     ones, weights = pointer(own), pointer(weight)
@@ -338,7 +338,7 @@ def _finish_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first
             add_pairs_odds(messages, weight, j, own, pair_weight * units.own[j], pair_sum)
 
 
-@compiled
+@compiled_part
 def _finish_maxima(model, state, messages, to_hidden, first, last):
     units, columns = state.hidden, np.uint64(messages.shape[1])
     copy(state.visible.field, state.visible.own)
@@ -355,7 +355,7 @@ def _finish_maxima(model, state, messages, to_hidden, first, last):
                 to_hidden[j, i] = heard[i]
 
 
-@compiled
+@compiled_part
 def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, first, last):
     weight, visible_field, units = model.weight, state.visible.field, state.hidden
     field, told = np.empty_like(visible_field), np.empty_like(visible_field)
@@ -388,14 +388,14 @@ def conclude(model, state, instances, row):
     instances.log_partition[row] = value
 
 
-@fast
+@fast_part
 def _log_odds(units, unit, fields):
     mantissas, powers = units.mantissa, units.power
     for i in range(len(fields)):
         fields[i] = log_of_ratio(mantissas[i] - 1, 0.0) + unit * powers[i]
 
 
-@fast
+@fast_part
 def _normalisers(fields, known, maximised):
     total = 0.0
     for i in range(len(fields)):
@@ -407,7 +407,7 @@ def _normalisers(fields, known, maximised):
     return total
 
 
-@fast
+@fast_part
 def _sum_of_log_complements(odds):
     """Σ log(1 + odds)."""
     total = 0.0
@@ -417,7 +417,7 @@ def _sum_of_log_complements(odds):
     return total
 
 
-@fast
+@fast_part
 def _sum_of_differences(fields, others):
     total = 0.0
     for i in range(len(fields)):

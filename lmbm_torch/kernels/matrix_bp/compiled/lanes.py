@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.kernels.jit import compiled, fast, inlined
+from lmbm_torch.kernels.jit import compiled, compiled_part, fast_part, inlined
 from lmbm_torch.kernels.matrix_bp.compiled.rows import (
     exp,
     exponent,
@@ -233,7 +233,7 @@ def _propagate_block(model, instances, messages):
     _conclude(instances, visible, model.decide)
 
 
-@compiled
+@compiled_part
 def _split(fields, mantissas, powers):
     """The odds of log-odds, as mantissa · 2^power."""
     for i in range(fields.shape[0]):
@@ -243,7 +243,7 @@ def _split(fields, mantissas, powers):
             mantissas[i, lane] = math.exp(min(max(fields[i, lane] - powers[i, lane] * _LOG_2, 0.0), _LOG_2))
 
 
-@fast
+@fast_part
 def _gather(messages, factors, product, power):
     """The product of all rows' messages."""
     product[:], power[:] = 1.0, 0.0
@@ -265,7 +265,7 @@ def _flush(product, power):
             product[i, lane] = mantissa(product[i, lane])
 
 
-@fast
+@fast_part
 def _believe(visible, known, decide):
     """The probabilities that the visible units' messages see, after what all rows have answered."""
     bias_mantissa, bias_power, product, power, own, rest = visible
@@ -309,7 +309,7 @@ def _hear(weight, messages, own, rest, factors, above, below, above_power, below
     _align(below, below_power)
 
 
-@fast
+@fast_part
 def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change):
     weight, factors, own, rest = model.weight, model.factors, visible.own, visible.rest
     product, power = visible.product, visible.power
@@ -342,7 +342,7 @@ def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change
     _flush(product, power)
 
 
-@fast
+@fast_part
 def _finish(model, instances, messages, own, rest):
     """The hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
     weight, factors, hidden, pair_weights = (
@@ -380,7 +380,7 @@ def _finish(model, instances, messages, own, rest):
                     pair_sum[j, i] += above[lane] * (one / (messages[j, i, lane] * rest[i, lane] + one))
 
 
-@fast
+@fast_part
 def _conclude(instances, visible, decide):
     """The visible units' log-odds, and their part of the log partition."""
     bias_mantissa, bias_power, product, power, _, _ = visible

@@ -16,7 +16,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from lmbm_torch.kernels.jit import fast, inlined, njit
+from lmbm_torch.kernels.jit import fast, fast_part, inlined, njit
 from lmbm_torch.kernels.matrix_bp.compiled.vectors import (
     any_above,
     broadcast,
@@ -78,7 +78,7 @@ def _mantissa(x):
     return {types.float32: single, types.float64: double}[x]
 
 
-@fast
+@fast_part
 def power_of_two(x):
     """2^x for a whole float64 between the normal exponents."""
     return np.int64((np.int64(x) + 1023) << 52).view(np.float64)
@@ -295,14 +295,14 @@ def copy(source, target):
         target[i] = source[i]
 
 
-@fast
+@fast_part
 def difference(fields, messages, left):
     """left: fields less messages."""
     for i in range(messages.shape[0]):
         left[i] = fields[i] - messages[i]
 
 
-@fast
+@fast_part
 def _max_gain(field, weight):
     """max(field + weight, 0) − max(field, 0)."""
     up = min(max(field + weight, 0.0), weight)
@@ -310,7 +310,7 @@ def _max_gain(field, weight):
     return up if weight > 0 else down
 
 
-@fast
+@fast_part
 def gains(field, weight, gained):
     """log(1 + e^(field + weight)) − log(1 + e^field); returns the sum."""
     for i in range(field.shape[0]):
@@ -322,7 +322,7 @@ def gains(field, weight, gained):
     return total
 
 
-@fast
+@fast_part
 def renew(answer, damping, messages, total, change):
     """Replace messages by the log-odds ``answer``, and gather sums and largest changes by columns."""
     for i in range(messages.shape[0]):
@@ -333,7 +333,7 @@ def renew(answer, damping, messages, total, change):
         total[i] += messages[i]
 
 
-@fast
+@fast_part
 def add_pairs_log_odds(field, weight, scale, pairs):
     """Add scale · P(v_i = 1 | h_j = 1)."""
     for i in range(pairs.shape[0]):

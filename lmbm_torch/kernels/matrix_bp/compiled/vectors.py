@@ -15,7 +15,7 @@ from llvmlite import ir
 from numba import extending, types
 from numba.extending import lower_builtin, models, register_model, type_callable
 
-from lmbm_torch.kernels.memory import LINE
+from lmbm_torch.kernels.matrix_bp.compiled.state import LINE
 
 # What they decorate is called with one argument less than it is written with, as no type checker can know.
 intrinsic: Any = extending.intrinsic

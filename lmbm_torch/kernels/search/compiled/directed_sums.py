@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.kernels.jit import njit
+from lmbm_torch.kernels.jit import njit, part
 from lmbm_torch.kernels.threads import share
 
 # The probability of all that is left out together.
@@ -53,7 +53,7 @@ def _sum_up(unary, added, known, least, ones, total):
             total[row] = _add_prefixes(unary[row], own, known[row], least * total[row], ones[row])
 
 
-@njit(nogil=True, cache=True)
+@part
 def _add_prefixes(unary, added, known, least, ones):
     """Add to ``ones`` what each prefix that is at least as probable says of the label behind it.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.kernels.jit import njit
+from lmbm_torch.kernels.jit import njit, part
 from lmbm_torch.kernels.threads import share
 
 # Values are finite, and a maximum may be taken in any order.
@@ -64,7 +64,7 @@ def _spins(labels, dtype):
     return (2 * bits - 1).astype(dtype)
 
 
-@njit(nogil=True, cache=True)
+@part
 def linear_sums(fields, sums):
     """sums[n] = Σ_i fields_i s_i for every labelling n."""
     total = fields[0] * 0
@@ -80,7 +80,7 @@ def linear_sums(fields, sums):
         size *= 2
 
 
-@njit(nogil=True, cache=True, fastmath=MAXIMA)
+@part(fastmath=MAXIMA)
 def largest_sum(sums, table):
     """max_n sums[n] + table[n]; ``sums`` is used up."""
     half = len(sums) // 2
@@ -99,7 +99,7 @@ def largest_sum(sums, table):
     return sums[0]
 
 
-@njit(nogil=True, cache=True)
+@part
 def _low_fields(own, high, added, fields):
     """The fields of the low labels where the high ones are decided."""
     for i in range(len(fields)):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.kernels.jit import fast
+from lmbm_torch.kernels.jit import fast, fast_part
 from lmbm_torch.kernels.matrix_bp.compiled.rows import exponent, mantissa
 from lmbm_torch.kernels.search.plain.one_side import TILE, most_field
 from lmbm_torch.kernels.threads import share
@@ -81,7 +81,7 @@ def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) ->
     share(tasks, run)
 
 
-@fast
+@fast_part
 def _move(odds, state, labels, up, down):
     """Take the odds from the labels ``state`` to others."""
     for i in range(len(labels)):

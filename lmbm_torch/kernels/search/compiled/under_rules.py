@@ -18,7 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lmbm_torch.kernels.jit import compiled, njit
+from lmbm_torch.kernels.jit import compiled, part
+from lmbm_torch.kernels.search.compiled.losses import record
+from lmbm_torch.kernels.search.plain.directed import Found
 from lmbm_torch.kernels.threads import share, stoppable
 
 __all__ = ["HINGE", "LINEAR", "LOGISTIC", "Found", "Rows", "RuledProblem", "search"]
@@ -74,24 +76,6 @@ class RuledProblem(NamedTuple):
     round_off: float
     node_limit: int
     top_k: int
-
-
-class Found(NamedTuple):
-    """The allowed labellings of least loss, best first.
-
-    Args:
-        labels: (batch, top_k, labels) of {0, 1}.
-        losses: (batch, top_k); infinite where there are no more, or none were found within the limit.
-        bound: (batch,), no allowed labelling that was left out has a lower loss.
-        nodes: (batch,), partial labellings whose bound was computed.
-        limited: (batch,), whether the node limit ended the search.
-    """
-
-    labels: np.ndarray
-    losses: np.ndarray
-    bound: np.ndarray
-    nodes: np.ndarray
-    limited: np.ndarray
 
 
 class _Path(NamedTuple):
@@ -154,7 +138,7 @@ def _search_rows(problem, found, first, last, stop):
         _search_example(problem, path, found, example, stop)
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _loss(kind, margin, agreement):
     if kind == HINGE:
         return max(margin - agreement, 0.0)
@@ -163,7 +147,7 @@ def _loss(kind, margin, agreement):
     return max(-2 * agreement, 0.0) + np.log1p(np.exp(-2 * abs(agreement)))
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _force(rows, labels, least, row, fixed, count):
     """Fix the free labels whose worse value leaves a rule no room; how many are fixed then, −1 for none."""
     room = rows.bounds[row] - least[row]
@@ -178,7 +162,7 @@ def _force(rows, labels, least, row, fixed, count):
     return count
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _propagate(rows, labels, least, fixed, count):
     """Fix what follows from the first ``count`` labels of ``fixed``; how many then are, −1 for none."""
     done = 0
@@ -194,7 +178,7 @@ def _propagate(rows, labels, least, fixed, count):
     return count
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _settle(effects, labels, fields, undecided, fixed, count):
     """Add what the fixed labels have to say to the fields."""
     for index in range(count):
@@ -205,7 +189,7 @@ def _settle(effects, labels, fields, undecided, fixed, count):
             undecided[t] -= abs(effects[label, t])
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _start(problem, path, example):
     """The root: the labels that are known, and what follows; whether no rule is broken."""
     rows, labels, fixed = problem.rows, path.labels[0], path.fixed
@@ -233,7 +217,7 @@ def _start(problem, path, example):
     return count >= 0
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _decide(problem, path, effects, depth, label, value):
     """The node below ``depth`` where ``label`` has ``value``; whether no rule is broken."""
     labels = path.labels[depth + 1]
@@ -248,7 +232,7 @@ def _decide(problem, path, effects, depth, label, value):
     return True
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _bound(problem, path, depth, threshold):
     """The bound of a node, and whether the values of least loss, which are noted, have just that loss.
 
@@ -286,7 +270,7 @@ def _bound(problem, path, depth, threshold):
     return bound, obeys and open_loss <= 0
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _excess(rows, labels, row):
     """By how much a rule is broken."""
     total = -rows.bounds[row]
@@ -295,7 +279,7 @@ def _excess(rows, labels, row):
     return total
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _repair(rows, path, labels, row, excess):
     """The least that free labels pay to mend a rule, fractions of a turn allowed; it is taken off their δ.
 
@@ -326,19 +310,7 @@ def _repair(rows, path, labels, row, excess):
     return paid
 
 
-@njit(error_model="numpy")
-def _record(losses, labels, loss, values):
-    """Sort a labelling in among the best ones, behind those that it ties with."""
-    place = len(losses) - 1
-    while place > 0 and losses[place - 1] > loss:
-        losses[place] = losses[place - 1]
-        labels[place] = labels[place - 1]
-        place -= 1
-    losses[place] = loss
-    labels[place] = values
-
-
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _free_label(rows, labels, row):
     for each in range(rows.starts[row], rows.starts[row + 1]):
         if labels[rows.columns[each]] == FREE:
@@ -346,7 +318,7 @@ def _free_label(rows, labels, row):
     return -1
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _next_free(suspect, order, labels):
     if suspect >= 0:
         return suspect
@@ -356,7 +328,7 @@ def _next_free(suspect, order, labels):
     return -1
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _largest_loss(problem, path):
     largest = 0.0
     for t in range(problem.fields.shape[1]):
@@ -364,7 +336,7 @@ def _largest_loss(problem, path):
     return abs(_loss(problem.loss, problem.margin, -largest))
 
 
-@njit(error_model="numpy")
+@part(error_model="numpy")
 def _search_example(problem, path, found, example, stop):
     if not _start(problem, path, example):
         return
@@ -379,7 +351,7 @@ def _search_example(problem, path, found, example, stop):
         if label < 0 or (solved and problem.top_k == 1):
             _bound(problem, path, depth, np.inf)
             if bound < threshold:
-                _record(losses, found.labels[example], bound, path.preferred)
+                record(losses, found.labels[example], bound, path.preferred)
                 threshold = losses[-1] - slack
             bound = np.inf
         if bound < threshold:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.kernels.jit import compiled, fast
-from lmbm_torch.kernels.search.compiled.roof_duality import messages as _messages
-from lmbm_torch.kernels.search.plain import flips, undirected
+from lmbm_torch.kernels.jit import compiled, compiled_part, fast_part
+from lmbm_torch.kernels.search.plain import flips, roof_duality, undirected
 from lmbm_torch.kernels.search.plain.undirected import NODES_TO_FLIP, WORSE, Best, Tree, UndirectedProblem
 from lmbm_torch.kernels.threads import share, stoppable
 
@@ -21,7 +20,8 @@ _AT_ONCE = 100_000
 # Examples whose flips take longer than the call of a kernel.
 _TOGETHER = 32
 
-_improved, _raised, _tabu = fast(flips.improved), fast(flips.raised), fast(flips.tabu)
+_improved, _raised, _tabu = map(fast_part, (flips.improved, flips.raised, flips.tabu))
+climbed, messages, persistent = map(compiled, (flips.climbed, roof_duality.messages, roof_duality.persistent))
 
 
 class _Path(NamedTuple):
@@ -108,14 +108,14 @@ def _best_score(problem, best, example, stop):
             weight += abs(couplings[i, j])
         largest, total = max(largest, abs(fields[i]) + weight), total + weight / 2
     slack = problem.round_off * largest
-    messages = _messages(settled, couplings, known, slack)
+    moves = messages(settled, couplings, known, slack)
     moved, room = fields.copy(), np.empty(labels)
     up, down = np.empty((labels, labels)), np.empty((labels, labels))
     for i in range(labels):
         for j in range(labels):
-            moved[i] += messages[i, j]
-            up[j, i] = couplings[j, i] - messages[i, j]
-            down[j, i] = -couplings[j, i] - messages[i, j]
+            moved[i] += moves[i, j]
+            up[j, i] = couplings[j, i] - moves[i, j]
+            down[j, i] = -couplings[j, i] - moves[i, j]
         room[i] = abs(moved[i])
         total += room[i]
     tree = Tree(moved, room, up, down, 0.0, known, slack, problem.node_limit)
@@ -125,7 +125,7 @@ def _best_score(problem, best, example, stop):
     best.bound[example] = total - best.bound[example]
 
 
-@compiled
+@compiled_part
 def _solve(tree, spins, best, example, stop):
     path = _path(tree)
     _set_root(tree, path, spins)
@@ -149,7 +149,7 @@ def _solve(tree, spins, best, example, stop):
         best.spins[example, label] = spins[label]
 
 
-@compiled
+@compiled_part
 def _path(tree):
     labels = len(tree.fields)
     strength = np.zeros(labels)
@@ -169,7 +169,7 @@ def _path(tree):
     )
 
 
-@compiled
+@compiled_part
 def _set_root(tree, path, known):
     for i in range(len(known)):
         path.fields[0, i], path.room[0, i], path.spins[0, i] = tree.fields[i], tree.room[i], 0.0
@@ -178,7 +178,7 @@ def _set_root(tree, path, known):
             _decide(tree, path, 0, label, known[label])
 
 
-@compiled
+@compiled_part
 def _search(tree, path, spins, threshold, anyone, stop):
     """Whether a labelling below ``threshold``, the best or any one, is in ``spins``; a bound on the rest."""
     depth, is_found = 0, False
@@ -212,7 +212,7 @@ def _search(tree, path, spins, threshold, anyone, stop):
         depth += 1
 
 
-@compiled
+@compiled_part
 def _expand(tree, path, depth, threshold, incumbent):
     """Decide what must be so, and choose a label to branch on; False at a dead end."""
     spins = path.spins[depth]
@@ -246,7 +246,7 @@ def _expand(tree, path, depth, threshold, incumbent):
     return False
 
 
-@fast
+@fast_part
 def _tried(tree, path, depth, label):
     """The bounds where a free label is 1 and where it is 0."""
     fields, room, spins, echo = path.fields[depth], path.room[depth], path.spins[depth], tree.echo
@@ -266,7 +266,7 @@ def _tried(tree, path, depth, label):
     return up, down + max(room[label] + fields[label], 0.0) - own
 
 
-@fast
+@fast_part
 def _bound(path, depth):
     fields, room, spins = path.fields[depth], path.room[depth], path.spins[depth]
     bound = 0.0
@@ -275,7 +275,7 @@ def _bound(path, depth):
     return bound
 
 
-@fast
+@fast_part
 def _decide(tree, path, depth, label, spin):
     fields, room, spins = path.fields[depth], path.room[depth], path.spins[depth]
     change = tree.up[label] if spin > 0 else tree.down[label]
@@ -286,7 +286,7 @@ def _decide(tree, path, depth, label, spin):
     spins[label] = spin
 
 
-@compiled
+@compiled_part
 def _go_down(tree, path, depth, spin):
     """The node of the label chosen at ``depth``, decided."""
     for i in range(len(tree.fields)):

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.kernels.search.plain.flips import climbed
-
-__all__ = ["climbed", "messages", "persistent"]
-
 # Rounds of shortest paths: a guard, for a hundred labels take thirty.
 MAX_ROUNDS = 1000
 

@@ -21,7 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.kernels.search.plain import flips, roof_duality
+from lmbm_torch.kernels.search.plain import flips
+from lmbm_torch.kernels.search.plain.flips import climbed as climbed
+from lmbm_torch.kernels.search.plain.roof_duality import messages as messages
+from lmbm_torch.kernels.search.plain.roof_duality import persistent as persistent
 
 # How much the worse way of a label counts beside its better one where labels compete to be decided.
 WORSE = 0.1
@@ -123,8 +126,8 @@ def best_scores(problem: UndirectedProblem) -> Best:
         weights = np.abs(couplings).sum(1)
         largest = (np.abs(fields) + weights).max()
         slack = problem.round_off * largest
-        messages = roof_duality.messages(fields + known @ couplings, couplings, known, slack)
-        moved, up, down = fields + messages.sum(1), couplings - messages.T, -couplings - messages.T
+        moves = messages(fields + known @ couplings, couplings, known, slack)
+        moved, up, down = fields + moves.sum(1), couplings - moves.T, -couplings - moves.T
         tree = Tree(moved, np.abs(moved), up, down, 0.0, known, slack, problem.node_limit)
         _solve(tree, flips.raised(fields, couplings, known), best, example)
         if not best.proven[example]:

@@ -1,30 +1,83 @@
-"""The labelling of largest mean F1 against samples of a directed model, compiled.
-
-A sample is made from the log-odds of labels that are all 0: each label that is drawn as 1 changes those of
-its children, and of many labels few are. Of the sizes that an answer may have few are looked at: what a label
-is worth falls with the size, so that the best worths at one size bound what every larger size is worth.
-"""
+"""SA."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from lmbm_torch.kernels.jit import fast, inlined
-from lmbm_torch.kernels.sampling.plain.most_f1 import Answers
-from lmbm_torch.kernels.sampling.plain.network import Network
+from lmbm_torch.kernels.search.plain.samples import Answers, Chances, Network
 from lmbm_torch.kernels.threads import by_rows
+
+_BLOCK = 32
+
+
+def mean_chances(network: Network, noise: np.ndarray) -> Chances:
+    """See :func:`lmbm_torch.kernels.search.plain.samples.mean_chances`."""
+    chances = Chances(np.empty(network.log_odds.shape), np.empty(network.log_odds.shape))
+    by_label = np.ascontiguousarray(noise.T)
+    by_rows(len(network.log_odds), lambda *rows: _chances_of_rows(network, by_label, chances, *rows))
+    return chances
+
+
+@fast
+def _chances_of_rows(network, noise, chances, first, last, stop):
+    """Fill in the examples from ``first`` up to ``last``."""
+    labels, samples = noise.shape
+    log_odds, drawn = np.empty((labels, _BLOCK)), np.empty(_BLOCK)
+    for row in range(first, last):
+        if stop[0]:
+            return
+        mean, squares = chances.mean[row], chances.variance[row]
+        # What is taken off every chance: a difference of raw moments would cancel.
+        shift = 1 / (1 + np.exp(-network.log_odds[row]))
+        mean[:], squares[:] = 0.0, 0.0
+        for begin in range(0, samples, _BLOCK):
+            count = min(_BLOCK, samples - begin)
+            _draw_block(network, noise[:, begin : begin + count], row, log_odds, drawn)
+            for label in range(labels):
+                total = square = 0.0
+                for sample in range(count):
+                    beyond = 1 / (1 + np.exp(-log_odds[label, sample])) - shift[label]
+                    total += beyond
+                    square += beyond * beyond
+                mean[label] += total
+                squares[label] += square
+        for label in range(labels):
+            mean[label] /= samples
+            squares[label] = max(0.0, squares[label] / samples - mean[label] ** 2)
+            mean[label] += shift[label]
+
+
+@inlined
+def _draw_block(network, noise, row, log_odds, drawn):
+    """The log-odds of each label in each sample, given the labels before it."""
+    labels, count = noise.shape
+    for label in range(labels):
+        for sample in range(count):
+            log_odds[label, sample] = network.log_odds[row, label]
+    for label in range(labels):
+        some = False
+        for sample in range(count):
+            is_one = log_odds[label, sample] > noise[label, sample]
+            drawn[sample] = is_one
+            some |= is_one
+        if some:
+            for edge in range(network.start[label], network.start[label + 1]):
+                child, step = network.child[edge], network.step[edge]
+                for sample in range(count):
+                    log_odds[child, sample] += step * drawn[sample]
 
 
 def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
-    """See :func:`lmbm_torch.kernels.sampling.plain.most_f1.labellings_of_most_f1`."""
+    """See :func:`lmbm_torch.kernels.search.plain.samples.labellings_of_most_f1`."""
     batch, labels = network.log_odds.shape
     answers = Answers(np.zeros((batch, labels), np.bool_), np.empty(batch), np.empty(batch))
-    by_rows(batch, lambda *rows: _of_rows(network, noise, answers, *rows))
+    by_rows(batch, lambda *rows: _answers_of_rows(network, noise, answers, *rows))
     return answers
 
 
 @fast
-def _of_rows(network, noise, answers, first, last, stop):
+def _answers_of_rows(network, noise, answers, first, last, stop):
     """Answer the examples from ``first`` up to ``last``."""
     samples, labels = noise.shape
     log_odds = np.empty(labels)
@@ -32,12 +85,12 @@ def _of_rows(network, noise, answers, first, last, stop):
     for row in range(first, last):
         if stop[0]:
             return
-        _draw(network, noise, row, log_odds, ones, sizes)
+        _draw_ones(network, noise, row, log_odds, ones, sizes)
         _choose(ones, sizes, answers, row)
 
 
 @inlined
-def _draw(network, noise, row, log_odds, ones, sizes):
+def _draw_ones(network, noise, row, log_odds, ones, sizes):
     """The labels that are 1 in each sample, and how many."""
     for sample in range(len(noise)):
         log_odds[:] = network.log_odds[row]
@@ -127,3 +180,29 @@ def _measure(ones, sizes, answers, row, best_size):
         squares += gain * gain
     answers.mean[row] = total / samples
     answers.variance[row] = max(0.0, squares / samples - (total / samples) ** 2)
+
+
+def size_masses(labels: np.ndarray, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ_y P(y) [|y| = s] y_i, (batch, sizes 0 …, labels), and P(|y| = s), (batch, sizes 0 …).
+
+    Args:
+        labels: (batch, labellings, labels) of {0, 1}, int64.
+        probability: (batch, labellings), float64.
+    """
+    batch, _, width = labels.shape
+    of_labels, of_sizes = np.zeros((batch, width + 1, width)), np.zeros((batch, width + 1))
+    _add_masses(labels, probability, of_labels, of_sizes)
+    return of_labels, of_sizes
+
+
+@fast
+def _add_masses(labels, probability, of_labels, of_sizes):
+    for row in range(len(labels)):
+        for one in range(labels.shape[1]):
+            own, share = labels[row, one], probability[row, one]
+            size = own.sum()
+            of_sizes[row, size] += share
+            if share != 0:
+                total = of_labels[row, size]
+                for label in range(len(own)):
+                    total[label] += share * own[label]

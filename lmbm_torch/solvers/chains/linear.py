@@ -1,4 +1,4 @@
-"""Chains whose scores are linear in features, and the likelihood of conditional random fields."""
+"""Chains with scores linear in features: likelihoods, and margins of long chains."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import cached_property
 
 import numpy as np
 
+from lmbm_torch.checks import check_positive
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.base import TINY
-from lmbm_torch.solvers.chains.problems import LabelledChains
+from lmbm_torch.solvers.chains.problems import LabelledChains, best_labels
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
+from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
 # Chains are shared by threads in so many blocks of about as many positions.
 BLOCKS = 8
@@ -20,20 +22,19 @@ BLOCKS = 8
 
 @dataclass(frozen=True, eq=False)
 class LinearChains(LabelledChains, LinearOutputs):
-    """score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}, with losses of chains that C weighs.
+    """score(x, y) = Σ_t ⟨w_{y_t}, x_t⟩ + b_{y_t} + Σ_t v_{y_t, y_{t+1}}, with losses of chains weighted by C.
 
     Args:
-        features: (positions, features), float32 or float64, dense or CSR, one chain after another.
+        features: (positions, features), float32 or float64, dense or CSR, chain after chain.
         labels: (positions,), states.
-        start: (chains + 1,), where each chain's positions begin.
+        start: (chains + 1,), first position of each chain.
         num_states: S.
         C: the losses' weight.
         sample_weight: (chains,), multiplies C.
 
     Raises:
-        ValueError: shapes that do not fit, labels that are no states, values that are not finite, C not above
-            zero.
-        TypeError: features that are neither float32 nor float64.
+        ValueError: wrong shapes, labels outside the states, values not finite, C not above zero.
+        TypeError: features neither float32 nor float64.
     """
 
     features: Features
@@ -57,12 +58,12 @@ class LinearChains(LabelledChains, LinearOutputs):
         return self.num_states**2
 
     def transition(self, flat: np.ndarray) -> np.ndarray:
-        """The couplings as a matrix (states, states)."""
+        """Return the couplings as a matrix (states, states)."""
         return self.couplings(flat).reshape(self.num_states, -1)
 
     def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        """Σ_x C_x (log Σ_y exp score(y) − score(y_x)), and its gradient by scores and transitions."""
-        backend = kernels("dual.chain_likelihood", "chain CRFs")
+        """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients by scores and by transitions."""
+        backend = kernels("dual.chains", "chain CRFs")
         # Always as many blocks, so that sums do not depend on how many threads share them.
         ends = np.searchsorted(self.start, np.linspace(0, len(scores), BLOCKS + 1))
         losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
@@ -79,9 +80,9 @@ class LinearChains(LabelledChains, LinearOutputs):
         return float(losses.sum()), errors, pairs.sum(0)
 
     def curvature_of(self, errors: np.ndarray, pairs: np.ndarray, coupling_penalty: float = 1.0) -> Curvature:
-        """That of ½‖w‖² and the losses, whose gradient by scores and transitions is as given.
+        """Estimate the Hessian of ½‖w‖² and the losses from the gradients by scores and transitions.
 
-        Positions are taken for independent; a pair is in doubt where either of its positions is.
+        Positions are treated as independent; a pair is uncertain if either position is.
         """
         variances = np.abs(errors)
         variances -= variances * (variances / np.maximum(self._position_weights, TINY)[:, None])
@@ -91,12 +92,12 @@ class LinearChains(LabelledChains, LinearOutputs):
 
     @cached_property
     def _position_weights(self) -> np.ndarray:
-        """C_x of each position, (positions,)."""
+        """Return C_x of each position, (positions,)."""
         return np.repeat(self.upper, self.lengths)
 
     @cached_property
     def _true_pairs(self) -> np.ndarray:
-        """How often the labels go from one state to another, weighted, (states, states)."""
+        """Return the weighted number of transitions in the labels, (states, states)."""
         steps, counts = self.step_starts, np.zeros((self.num_states, self.num_states))
         np.add.at(counts, (self.labels[steps], self.labels[steps + 1]), self._position_weights[steps])
         return counts
@@ -106,17 +107,63 @@ class LinearChains(LabelledChains, LinearOutputs):
 class LikelihoodProblem(LinearChains):
     """min_w ½‖w‖² − Σ_x C_x log p(y_x | x), p ∝ exp(score), see :class:`LinearChains`.
 
-    max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like other
-    weights.
+    Source: max_margin_markov_networks_survey_2003, Equation 12; biases and transitions are regularised like
+    all weights.
     """
 
     def value_and_gradient(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
-        """The objective and its gradient."""
+        """Return the objective and the gradient."""
         loss, errors, pairs = self.losses(self.scores(flat), self.transition(flat))
         gradient = self.by_weights(errors, pairs)
         gradient += flat
         return 0.5 * float(flat @ flat) + loss, gradient
 
     def curvature_at(self, flat: np.ndarray) -> Curvature:
-        """An estimate of the objective's Hessian."""
+        """Estimate the objective's Hessian."""
         return self.curvature_of(*self.losses(self.scores(flat), self.transition(flat))[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class ChainMargins(LinearChains, MarginProblem):
+    """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], as by Frank–Wolfe.
+
+    For :mod:`~lmbm_torch.solvers.structural.smoothing`. Arguments of :class:`LinearChains`, and
+
+    Args:
+        coupling_penalty: η > 0, multiplies the transitions' squares.
+
+    Raises:
+        ValueError: see :class:`LinearChains`; a penalty not above zero.
+    """
+
+    coupling_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("coupling_penalty", self.coupling_penalty)
+
+    def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the smoothed losses, see :meth:`MarginProblem.losses_at`."""
+        return self.losses(self._augmented(self.scores(flat), 1 / temperature), self.transition(flat))
+
+    def hinges(self, flat: np.ndarray) -> float:
+        """Return the hinges, see :meth:`MarginProblem.hinges`."""
+        scores = self._augmented(self.scores(flat), 1.0)
+        _, hinges = best_labels(scores, self.transition(flat), self.lengths, self.labels)
+        return float(self.upper @ np.maximum(hinges, 0.0))
+
+    def expected_loss(self, errors: np.ndarray) -> float:
+        """Return the expected loss, see :meth:`MarginProblem.expected_loss`."""
+        # Of the true label, −C (1 − its marginal).
+        return -float(errors[np.arange(len(errors)), self.labels].sum())
+
+    def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:
+        """Estimate the Hessian, see :meth:`MarginProblem.curvature_at`."""
+        _, errors, pairs = self.losses_at(flat, temperature)
+        return self.curvature_of(errors, pairs, self.coupling_penalty)
+
+    def _augmented(self, scores: np.ndarray, loss: float) -> np.ndarray:
+        """Return scores (positions, states) with ``loss`` added for each wrong label."""
+        augmented = scores + loss
+        augmented[np.arange(len(scores)), self.labels] -= loss
+        return augmented

@@ -1,0 +1,545 @@
+"""Kernels for chains, compiled for the CPU: dual steps with kernel values, likelihoods with linear scores.
+
+The functions take the arguments of :mod:`lmbm_torch.kernels.dual.plain.chains`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lmbm_torch.kernels.dual.plain.chains import FASTER, HALVINGS, NEGLIGIBLE
+from lmbm_torch.kernels.jit import SUMS, fast, fast_part, njit, part
+
+
+class Chains(NamedTuple):
+    """All chains; chain x has the positions from ``start[x]`` up to ``start[x + 1]``."""
+
+    gram: np.ndarray
+    start: np.ndarray
+    labels: np.ndarray
+    upper: np.ndarray
+    coupling_penalty: float
+
+
+def compilable(problem: Any) -> Chains:
+    """The record that compiled code takes in place of the solver's problem."""
+    return Chains(*(getattr(problem, name) for name in Chains._fields))
+
+
+@part
+def best_path(fields, transition, support, sign, origin, path):
+    """The labelling of largest sign · score among those that ``support`` has; returns its score.
+
+    ``support``, (length, states) and (length − 1, states, states), bounds what is allowed: its entries must
+    be above ``NEGLIGIBLE``; empty ones allow everything.
+    """
+    nodes, edges = support
+    length, states = fields.shape
+    before, after = np.empty(states), np.empty(states)
+    for s in range(states):
+        allowed = len(nodes) == 0 or nodes[0, s] > NEGLIGIBLE
+        before[s] = sign * fields[0, s] if allowed else -np.inf
+    for t in range(1, length):
+        after[:] = -np.inf
+        for r in range(states):
+            for s in range(states):
+                if len(edges) and edges[t - 1, r, s] <= NEGLIGIBLE:
+                    continue
+                value = before[r] + sign * transition[r, s]
+                if value > after[s]:
+                    after[s] = value
+                    origin[t, s] = r
+        for s in range(states):
+            before[s] = after[s] + sign * fields[t, s]
+    path[length - 1] = np.argmax(before)
+    for t in range(length - 1, 0, -1):
+        path[t - 1] = origin[t, path[t]]
+    return sign * before[path[length - 1]]
+
+
+@part
+def longest_step(nodes, edges, up, down):
+    """The largest mass that can leave the labelling ``down`` for ``up``."""
+    length = len(up)
+    longest = np.inf
+    for t in range(length):
+        if up[t] != down[t]:
+            longest = min(longest, nodes[t, down[t]])
+        if t + 1 < length and (up[t] != down[t] or up[t + 1] != down[t + 1]):
+            longest = min(longest, edges[t, down[t], down[t + 1]])
+    return longest
+
+
+@part
+def count_pairs(path, amount, pairs):
+    """Add ``amount`` for each transition of a labelling."""
+    for t in range(len(path) - 1):
+        pairs[path[t], path[t + 1]] += amount
+
+
+@part
+def curvature(gram, up, down, penalty, pairs):
+    """‖F(up) − F(down)‖², transitions divided by their penalty; ``pairs`` is left as it was, at zero."""
+    total = 0.0
+    for t in range(len(up)):
+        if up[t] == down[t]:
+            continue
+        for u in range(len(up)):
+            if up[u] != down[u]:
+                agree = (up[t] == up[u]) + (down[t] == down[u])
+                total += gram[t, u] * (agree - (up[t] == down[u]) - (down[t] == up[u]))
+    count_pairs(up, 1.0, pairs)
+    count_pairs(down, -1.0, pairs)
+    for path in (up, down):
+        for t in range(len(path) - 1):
+            value = pairs[path[t], path[t + 1]]
+            total += value * value / penalty
+            pairs[path[t], path[t + 1]] = 0.0
+    return total
+
+
+@part
+def move(nodes, edges, path, amount):
+    """Add mass to a labelling, or take it from one; what is left of a mass never falls below zero."""
+    for t in range(len(path)):
+        nodes[t, path[t]] = max(nodes[t, path[t]] + amount, 0.0)
+        if t + 1 < len(path):
+            edges[t, path[t], path[t + 1]] = max(edges[t, path[t], path[t + 1]] + amount, 0.0)
+
+
+@part
+def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change, pairs):
+    """Up to ``steps`` steps on one chain; ``change`` collects what its marginals gain."""
+    length, states = fields.shape
+    everything = (nodes[:0], edges[:0])
+    up, down = np.empty(length, np.int64), np.empty(length, np.int64)
+    origin = np.empty((length, states), np.int64)
+    first = 0.0
+    for step in range(steps):
+        rise = best_path(fields, transition, everything, 1.0, origin, up)
+        rise -= best_path(fields, transition, (nodes, edges), -1.0, origin, down)
+        if step == 0:
+            first = rise
+        # The rise that is left is of the order of rounding, or little of what there was.
+        if rise <= max(1e-12, 0.05 * first):
+            return
+        square = upper * curvature(gram, up, down, penalty, pairs)
+        longest = longest_step(nodes, edges, up, down)
+        amount = min(longest, rise / square) if square > 0.0 else longest
+        # In this order: what the labellings share may have less mass than the step.
+        move(nodes, edges, up, amount)
+        move(nodes, edges, down, -amount)
+        count_pairs(up, -upper * amount / penalty, transition)
+        count_pairs(down, upper * amount / penalty, transition)
+        for t in range(length):
+            if up[t] == down[t]:
+                continue
+            change[t, up[t]] += amount
+            change[t, down[t]] -= amount
+            for u in range(length):
+                fields[u, up[t]] -= upper * amount * gram[t, u]
+                fields[u, down[t]] += upper * amount * gram[t, u]
+
+
+@part(fastmath=SUMS)
+def add_row(row, amount, scores):
+    """scores += amount · row."""
+    for i in range(len(row)):
+        scores[i] += amount * row[i]
+
+
+@part
+def read_fields(scores, labels, first, last, fields):
+    """A chain's scores (states, positions) → (length, states), plus 1 for all labels but the true ones."""
+    for t in range(first, last):
+        for s in range(len(scores)):
+            fields[t - first, s] = scores[s, t] + (labels[t] != s)
+
+
+def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
+    """Visit the chains in the order given; changes nodes, edges, scores and transition in place.
+
+    Args:
+        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
+        nodes: (positions, states); edges: (steps, states, states).
+        scores: (states, positions); transition: (states, states): what the marginals' weights give.
+        steps: on one chain in a visit, at most.
+    """
+    _pair_sweep(compilable(problem), nodes, edges, scores, transition, order, steps)
+
+
+@njit(nogil=True, cache=True)
+def _pair_sweep(chains, nodes, edges, scores, transition, order, steps):
+    gram, start, labels, upper, penalty = chains
+    states = len(scores)
+    longest = np.max(start[1:] - start[:-1])
+    all_fields, all_change = np.empty((longest, states)), np.empty((longest, states))
+    pairs = np.zeros((states, states))
+    for x in order:
+        if upper[x] <= 0.0:
+            continue
+        first, last = start[x], start[x + 1]
+        fields, change = all_fields[: last - first], all_change[: last - first]
+        read_fields(scores, labels, first, last, fields)
+        change[:] = 0.0
+        own = gram[first:last, first:last]
+        visit(
+            own,
+            fields,
+            transition,
+            nodes[first:last],
+            edges[first - x : last - x - 1],
+            upper[x],
+            penalty,
+            steps,
+            change,
+            pairs,
+        )
+        for t in range(last - first):
+            for s in range(states):
+                if change[t, s] != 0.0:
+                    add_row(gram[first + t], -upper[x] * change[t, s], scores[s])
+
+
+# Log-potentials of pairs no further apart than this need no logarithms: a sum is above e^−NARROW, what has
+# underflowed below e^−700.
+NARROW = 300.0
+
+
+# Loops in place of whole arrays: with each expression numba compiles messages about shapes, which took three
+# times as long as all that is computed here.
+@part
+def largest_of(values):
+    """max_s values_s."""
+    largest = values[0]
+    for s in range(1, len(values)):
+        largest = max(largest, values[s])
+    return largest
+
+
+@part
+def weights_after(log_row, row, message, odds, is_narrow, weights):
+    """weights_s = exp(log_row_s + message_s − c); returns c and Σ_s of them.
+
+    ``row`` and ``odds`` are exp(log_row) and exp(message), for rows that are narrow.
+    """
+    largest, total = 0.0, 0.0
+    if not is_narrow:
+        for s in range(len(weights)):
+            weights[s] = log_row[s] + message[s]
+        largest = largest_of(weights)
+    for s in range(len(weights)):
+        weights[s] = row[s] * odds[s] if is_narrow else np.exp(weights[s] - largest)
+        total += weights[s]
+    return largest, total
+
+
+@njit(nogil=True, cache=True)
+def chain_marginals(log_nodes, log_pairs, nodes, pairs):
+    """P(y_t), and Σ_t P(y_t, y_{t+1}), of log-potentials that are the same at every step.
+
+    However far apart these are: what underflows is seen by no sum.
+    """
+    length, states = log_nodes.shape
+    log_table, table = np.empty((states, states)), np.empty((states, states))
+    largest, least = -np.inf, np.inf
+    for r in range(states):
+        for s in range(states):
+            largest, least = max(largest, log_pairs[r, s]), min(least, log_pairs[r, s])
+    for r in range(states):
+        for s in range(states):
+            log_table[r, s] = log_pairs[r, s] - largest
+            table[r, s] = np.exp(log_table[r, s])
+            pairs[r, s] = 0.0
+    is_narrow = least - largest > -NARROW
+    weights = np.empty(states)
+    # Of each position, with what is ahead of it: at most 0, and its exponential.
+    messages, odds = np.empty((length, states)), np.empty((length, states))
+    for t in range(length - 1, -1, -1):
+        for r in range(states):
+            messages[t, r] = log_nodes[t, r]
+            if t + 1 < length:
+                shift, total = weights_after(
+                    log_table[r], table[r], messages[t + 1], odds[t + 1], is_narrow, weights
+                )
+                messages[t, r] += shift + np.log(total)
+        largest = largest_of(messages[t])
+        for r in range(states):
+            messages[t, r] -= largest
+            odds[t, r] = np.exp(messages[t, r])
+    total = 0.0
+    for s in range(states):
+        total += odds[0, s]
+    for s in range(states):
+        nodes[0, s] = odds[0, s] / total
+    for t in range(1, length):
+        for s in range(states):
+            nodes[t, s] = 0.0
+        for r in range(states):
+            if nodes[t - 1, r] > 0.0:
+                _, total = weights_after(log_table[r], table[r], messages[t], odds[t], is_narrow, weights)
+                for s in range(states):
+                    share = weights[s] * nodes[t - 1, r] / total
+                    pairs[r, s] += share
+                    nodes[t, s] += share
+
+
+@part
+def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
+    """The gain of the dual by a step, divided by C."""
+    gain, square = 0.0, 0.0
+    length, states = node_step.shape
+    for t in range(length):
+        for s in range(states):
+            gain += fields[t, s] * node_step[t, s]
+        for u in range(length):
+            product = 0.0
+            for s in range(states):
+                product += node_step[t, s] * node_step[u, s]
+            square += gram[t, u] * product
+    for r in range(states):
+        for s in range(states):
+            gain += transition[r, s] * pair_step[r, s]
+            square += pair_step[r, s] * pair_step[r, s] / penalty
+    return gain - 0.5 * upper * square
+
+
+@part
+def moved(values, rate, direction, out):
+    """values + rate · direction, matrices, written into ``out``."""
+    for t in range(out.shape[0]):
+        for s in range(out.shape[1]):
+            out[t, s] = values[t, s] + rate * direction[t, s]
+
+
+def gradient_sweep(problem, marginals, scores, transition, order):
+    """Visit the chains in the order given; changes ``marginals``, ``scores`` and ``transition`` in place.
+
+    Args:
+        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
+        marginals: a :class:`~lmbm_torch.kernels.dual.plain.chains.Marginals`.
+        scores: (states, positions); transition: (states, states): what the marginals' weights give.
+    """
+    _gradient_sweep(compilable(problem), marginals, scores, transition, order)
+
+
+@part
+def copied(values, out):
+    """A matrix written into another one."""
+    for t in range(out.shape[0]):
+        for s in range(out.shape[1]):
+            out[t, s] = values[t, s]
+
+
+@njit(nogil=True, cache=True)
+def _gradient_sweep(chains, marginals, scores, transition, order):
+    gram, start, labels, upper, penalty = chains
+    log_nodes, log_pairs, nodes, pairs, rates = marginals
+    states, longest = len(scores), 0
+    for x in order:
+        longest = max(longest, start[x + 1] - start[x])
+    all_fields, all_log_nodes, all_nodes, all_steps = np.empty((4, longest, states))
+    log_p, new_pairs, pair_step = np.empty((3, states, states))
+    for x in order:
+        if upper[x] <= 0.0:
+            continue
+        first, last = start[x], start[x + 1]
+        length = last - first
+        fields, log_n = all_fields[:length], all_log_nodes[:length]
+        new_nodes, node_step = all_nodes[:length], all_steps[:length]
+        read_fields(scores, labels, first, last, fields)
+        own = gram[first:last, first:last]
+        for _ in range(HALVINGS):
+            moved(log_nodes[first:last], rates[x], fields, log_n)
+            moved(log_pairs[x], rates[x], transition, log_p)
+            chain_marginals(log_n, log_p, new_nodes, new_pairs)
+            moved(new_nodes, -1.0, nodes[first:last], node_step)
+            moved(new_pairs, -1.0, pairs[x], pair_step)
+            if rise(own, fields, transition, node_step, pair_step, upper[x], penalty) > 0.0:
+                copied(log_n, log_nodes[first:last])
+                copied(log_p, log_pairs[x])
+                copied(new_nodes, nodes[first:last])
+                copied(new_pairs, pairs[x])
+                moved(transition, -upper[x] / penalty, pair_step, transition)
+                for t in range(length):
+                    for s in range(states):
+                        if node_step[t, s] != 0.0:
+                            add_row(gram[first + t], -upper[x] * node_step[t, s], scores[s])
+                rates[x] *= FASTER
+                break
+            rates[x] *= 0.5
+
+
+# Transitions no further apart than this need no logarithms: no sum sees what has underflowed, below e^-700.
+NARROW = 300.0
+# Of a sum of exponentials, those below e^-40 of the largest are left out: they are below its last digit.
+SEEN = 40.0
+
+
+def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
+    """See :func:`lmbm_torch.kernels.dual.plain.chains.loss_and_gradient`."""
+    compute = _by_probabilities if np.ptp(transition) <= NARROW else _by_logarithms
+    return compute(scores, transition, start, labels, upper, errors, pairs)
+
+
+@fast
+def _by_probabilities(scores, transition, start, labels, upper, errors, pairs):
+    """For transitions that are narrow: messages are probabilities, of sum 1."""
+    states, longest = scores.shape[1], 0
+    for x in range(len(upper)):
+        longest = max(longest, start[x + 1] - start[x])
+    forward, odds = np.empty((longest, states)), np.empty((longest, states))
+    ahead, behind = np.empty(states), np.empty(states)
+    # Of pairs without their transitions' factor, which all have in common.
+    products, table, highest = np.zeros((states, states)), np.empty((states, states)), transition[0, 0]
+    for r in range(states):
+        for s in range(states):
+            highest = max(highest, transition[r, s])
+    for r in range(states):
+        for s in range(states):
+            table[r, s] = np.exp(transition[r, s] - highest)
+    total = 0.0
+    for x in range(len(upper)):
+        first, length, weight = start[x], start[x + 1] - start[x], upper[x]
+        if weight == 0.0:
+            errors[first : first + length] = 0.0
+            continue
+        loss = highest * (length - 1)
+        for t in range(length):
+            row, label, message = scores[first + t], labels[first + t], forward[t]
+            largest = row[0]
+            for s in range(states):
+                largest = max(largest, row[s])
+            loss += largest - row[label]
+            for s in range(states):
+                odds[t, s] = np.exp(row[s] - largest)
+                message[s] = 1.0 if t == 0 else 0.0
+            if t > 0:
+                loss -= transition[labels[first + t - 1], label]
+                for r in range(states):
+                    for s in range(states):
+                        message[s] += forward[t - 1, r] * table[r, s]
+            norm = 0.0
+            for s in range(states):
+                message[s] *= odds[t, s]
+                norm += message[s]
+            for s in range(states):
+                message[s] /= norm
+            loss += math.log(norm)
+        total += weight * loss
+        for s in range(states):
+            behind[s] = 1.0
+        for t in range(length - 1, -1, -1):
+            label, norm, largest = labels[first + t], 0.0, 0.0
+            for s in range(states):
+                norm += forward[t, s] * behind[s]
+            for s in range(states):
+                errors[first + t, s] = weight * forward[t, s] * behind[s] / norm
+            errors[first + t, label] -= weight
+            if t == 0:
+                break
+            pairs[labels[first + t - 1], label] -= weight
+            for s in range(states):
+                ahead[s] = odds[t, s] * behind[s]
+                largest = max(largest, ahead[s])
+            norm = 0.0
+            for r in range(states):
+                behind[r] = 0.0
+                for s in range(states):
+                    behind[r] += table[r, s] * ahead[s]
+                behind[r] /= largest
+                norm += forward[t - 1, r] * behind[r]
+            for r in range(states):
+                share = weight * forward[t - 1, r] / (norm * largest)
+                for s in range(states):
+                    products[r, s] += share * ahead[s]
+    for r in range(states):
+        for s in range(states):
+            pairs[r, s] += products[r, s] * table[r, s]
+    return total
+
+
+@fast_part
+def log_sum(values):
+    """log Σ_s exp(values_s)."""
+    largest = values[0]
+    for s in range(1, len(values)):
+        largest = max(largest, values[s])
+    total = 0.0
+    for s in range(len(values)):
+        if values[s] > largest - SEEN:
+            total += math.exp(values[s] - largest)
+    return largest + math.log(total)
+
+
+@fast_part
+def lower(values):
+    """Subtract the largest of the values from all; returns it."""
+    largest = values[0]
+    for s in range(1, len(values)):
+        largest = max(largest, values[s])
+    for s in range(len(values)):
+        values[s] -= largest
+    return largest
+
+
+@fast
+def _by_logarithms(scores, transition, start, labels, upper, errors, pairs):
+    """For transitions however far apart: messages are logarithms, the largest of each 0."""
+    states, longest = scores.shape[1], 0
+    for x in range(len(upper)):
+        longest = max(longest, start[x + 1] - start[x])
+    forward, values = np.empty((longest, states)), np.empty((states, states))
+    ahead, behind, sums, into = np.empty(states), np.empty(states), np.empty(states), transition.T.copy()
+    total = 0.0
+    for x in range(len(upper)):
+        first, length, weight = start[x], start[x + 1] - start[x], upper[x]
+        if weight == 0.0:
+            errors[first : first + length] = 0.0
+            continue
+        loss = 0.0
+        for t in range(length):
+            row, label, message = scores[first + t], labels[first + t], forward[t]
+            loss -= row[label]
+            if t > 0:
+                loss -= transition[labels[first + t - 1], label]
+            for s in range(states):
+                message[s] = row[s]
+                if t > 0:
+                    for r in range(states):
+                        sums[r] = forward[t - 1, r] + into[s, r]
+                    message[s] += log_sum(sums)
+            loss += lower(message)
+        loss += log_sum(forward[length - 1])
+        total += weight * loss
+        behind[:] = 0.0
+        for t in range(length - 1, -1, -1):
+            label = labels[first + t]
+            for s in range(states):
+                sums[s] = forward[t, s] + behind[s]
+            norm = log_sum(sums)
+            for s in range(states):
+                errors[first + t, s] = weight * math.exp(sums[s] - norm)
+            errors[first + t, label] -= weight
+            if t == 0:
+                break
+            pairs[labels[first + t - 1], label] -= weight
+            for s in range(states):
+                ahead[s] = scores[first + t, s] + behind[s]
+            for r in range(states):
+                for s in range(states):
+                    values[r, s] = transition[r, s] + ahead[s]
+                behind[r] = log_sum(values[r])
+                sums[r] = forward[t - 1, r] + behind[r]
+            norm = log_sum(sums)
+            for r in range(states):
+                if sums[r] > norm - SEEN:
+                    for s in range(states):
+                        exponent = forward[t - 1, r] + values[r, s] - norm
+                        if exponent > -SEEN:
+                            pairs[r, s] += weight * math.exp(exponent)
+            lower(behind)
+    return total

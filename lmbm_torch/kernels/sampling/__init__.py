@@ -1,1 +1,0 @@
-"""What samples of directed models are drawn for, compiled for the CPU."""

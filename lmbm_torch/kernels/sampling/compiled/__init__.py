@@ -1,1 +1,0 @@
-"""Compiled by numba."""
