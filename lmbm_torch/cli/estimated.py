@@ -17,11 +17,10 @@ from lmbm_torch.data import SequenceData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
 from lmbm_torch.estimators.common.under_rules import by_place
-from lmbm_torch.files import METRICS
+from lmbm_torch.files import METRICS, MODEL, write_metrics
+from lmbm_torch.persistence import save
 from lmbm_torch.prediction import answers, chains
-from lmbm_torch.prediction.fitted import FittedEstimator, save_fitted
-from lmbm_torch.prediction.reports import write_metrics
-from lmbm_torch.prediction.saved import MODEL
+from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.training import runs
 
 # What an estimator does without.
@@ -111,7 +110,7 @@ def _fit_to_labels(
         if len(rows):
             found = answers.evaluate(fitted, data.data, rows)
             metrics |= {f"{part}/{name}": value for name, value in found.items()}
-    save_fitted(fitted, directory / MODEL)
+    save(fitted, directory / MODEL)
     return metrics
 
 
@@ -138,7 +137,7 @@ def _fit_to_sequences(
     if data.num_folds > 1:
         found = chains.evaluate(fitted, data, data.fold == TEST)
         metrics |= {f"test/{name}": value for name, value in found.items()}
-    chains.save(fitted, directory / MODEL)
+    save(fitted, directory / MODEL)
     return metrics
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lmbm_torch.constraints import Constraints
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.data.features import Features
+    from lmbm_torch.prediction.chains import FittedChain
     from lmbm_torch.prediction.decoders import Decoder
     from lmbm_torch.prediction.loading import Predictor
 
@@ -111,18 +112,22 @@ def _is_folder(options: argparse.Namespace) -> bool:
     return getattr(options, "file", None) is not None and options.file.is_dir()
 
 
-def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
+def opened_model(options: argparse.Namespace) -> Predictor | FittedChain:
+    """Return the model that the options name; for errors see :func:`~lmbm_torch.prediction.loading.load`."""
+    from lmbm_torch.prediction.loading import load
+
+    return load(options.model, options.trust)
+
+
+def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
     """The model, whose answers obey all rules, and the decoder asked for; None for the model's own.
 
     Raises:
-        FileNotFoundError: there is no model, or no file of rules.
-        ValueError: as :func:`~lmbm_torch.prediction.loading.load`; lines that are no rules, rules over other
+        FileNotFoundError: there is no file of rules.
+        ValueError: lines that are no rules, rules over other
             labels, or that contradict each other; a limit of nodes, a number of labellings or rules for a
             model that does not know such a setting.
     """
-    from lmbm_torch.prediction.loading import load
-
-    saved = load(options.model, options.trust)
     if options.limit and options.rule is None:
         saved = saved.limited(**options.limit)
     if options.rules is not None:

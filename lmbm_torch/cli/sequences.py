@@ -12,11 +12,10 @@ from lmbm_torch.cli.showing import print_line, print_metrics, print_rows
 from lmbm_torch.data import SequenceData
 from lmbm_torch.data.sequences.columns import Tokens, read_columns, write_columns
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
-from lmbm_torch.files import CONFIG
+from lmbm_torch.files import CONFIG, write_metrics
 from lmbm_torch.persistence.trusted import SavedConfiguration
 from lmbm_torch.prediction import chain_reports, chain_tables, chains
 from lmbm_torch.prediction.chains import FittedChain, Tagging
-from lmbm_torch.prediction.reports import write_metrics
 
 SHOWN = 20
 SHOWN_LINES = 5
@@ -31,13 +30,13 @@ OF_LABELS = {
 }
 
 
-def predict(options: Namespace) -> None:
+def predict(options: Namespace, saved: FittedChain) -> None:
     """Read, decode, write or show: .csv files have a row for each token, others the columns that were read.
 
     Raises:
         ValueError, OSError: what cannot be read, written or asked for.
     """
-    saved = _opened(options)
+    _check_options(options)
     tokens = read_columns(options.file)
     data = saved.schema.data(tokens, options.file.stem)
     found = saved.answers(data.within(TRAIN).features, options.top_k)
@@ -69,13 +68,13 @@ def predict(options: Namespace) -> None:
         print_line(f"{proven.sequences} sequences, {proven.proven} proven optimal, by dynamic programming")
 
 
-def evaluate(options: Namespace) -> None:
+def evaluate(options: Namespace, saved: FittedChain) -> None:
     """Read, decode, compare.
 
     Raises:
         ValueError, OSError: as :func:`predict`.
     """
-    saved = _opened(options)
+    _check_options(options)
     data, chosen, said = _labelled(options, saved)
     metrics = chains.evaluate(saved, data, chosen)
     if options.output is not None:
@@ -85,13 +84,13 @@ def evaluate(options: Namespace) -> None:
     print_metrics(_title(options, data, chosen), metrics)
 
 
-def report(options: Namespace, write: Callable[..., None]) -> None:
+def report(options: Namespace, saved: FittedChain, write: Callable[..., None]) -> None:
     """Read, decode, compare, write.
 
     Raises:
         ValueError, OSError: as :func:`predict`.
     """
-    saved = _opened(options)
+    _check_options(options)
     data, chosen, said = _labelled(options, saved)
     found = chain_reports.findings(saved, data, chosen)
     page = chain_reports.report(_title(options, data, chosen), saved, found, said)
@@ -126,11 +125,11 @@ class _Proven:
             yield each
 
 
-def _opened(options: Namespace) -> FittedChain:
+def _check_options(options: Namespace) -> None:
+    """Raise ValueError if an option is one of label vectors."""
     asked = [words for name, words in OF_LABELS.items() if getattr(options, name, None)]
     if asked:
         raise ValueError(f"{', '.join(asked)}: expected none for a model of sequences")
-    return chains.load(options.model, options.trust)
 
 
 def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.ndarray, list[str]]:

@@ -3,6 +3,6 @@
 * ``loading``: one call for run directories, checkpoints, saved models and estimators; ``saved``, ``fitted``
   and ``decoders``, what it returns;
 * ``reading``, ``answers``, ``tables``: rows in, predictions and metrics out;
-* ``probabilities``, ``findings``, ``dependencies``, ``pages``, ``reports``: how good they are; ``intervals``,
+* ``probabilities``, ``findings``, ``dependencies``, ``pages``: how good they are; ``intervals``,
   ``pulling`` and ``advice``: parts of a report's page.
 """

@@ -83,7 +83,7 @@ def answers(
     check_shape("features", features, None, saved.num_inputs)
     if isinstance(decoder, MatchedInference):
         if saved.inference is not None:
-            decoder.check_match(saved.inference.record())
+            decoder.check_match(saved.inference)
         decoder = decoder.decode
     for start in range(0, features.shape[0], BATCH_SIZE):
         rows = features[start : start + BATCH_SIZE]

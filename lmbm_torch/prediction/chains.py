@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,18 +15,14 @@ from lmbm_torch.data.sequences.conll import ColumnSchema
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import Mode, reading
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.models import archives
-from lmbm_torch.persistence.trusted import import_trusted
-from lmbm_torch.prediction.saved import MODEL
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float, Int
 
 with naming_extras():
     from lmbm_torch.metrics import ChunkF1, SequenceAccuracy
 
-HOLDS = "a fitted estimator of sequences with its columns"
 BATCH_SIZE = 64
 
 
@@ -50,7 +44,7 @@ class Tagging(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FittedChain:
+class FittedChain(Stored):
     """An estimator of sequences and how a file's columns become its features.
 
     Args:
@@ -60,6 +54,10 @@ class FittedChain:
 
     estimator: Any
     schema: ColumnSchema
+
+    def check_stored(self) -> None:
+        """Raise an exception if no file holds the estimator; see :func:`lmbm_torch.save`."""
+        self.estimator.check_stored()
 
     @classmethod
     def fit(cls, estimator: Any, data: SequenceData, fold: int) -> FittedChain:
@@ -144,49 +142,3 @@ def padded(labels: Sequence[np.ndarray]) -> Int[Tensor, "batch length"]:
     """Sequences of labels beside each other, ``PADDING`` beyond their ends."""
     tensors = [torch.from_numpy(each) for each in labels]
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PADDING)
-
-
-def is_saved(path: str | PathLike) -> bool:
-    """Whether a run directory or a file holds an estimator of sequences."""
-    return archives.peek(_file(path)) == HOLDS
-
-
-def save(saved: FittedChain, path: str | PathLike, mode: Mode = "x") -> None:
-    """Write an estimator with its columns to one file, for :func:`load`.
-
-    Args:
-        mode: as in ``open``: by default an existing file is never overwritten.
-
-    Raises:
-        FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written.
-        TypeError: see :func:`lmbm_torch.estimators.save`.
-    """
-    from lmbm_torch.estimators.common.saving import kinds
-
-    content = {"estimator": saved.estimator, "schema": saved.schema.state()}
-    archives.write(path, HOLDS, content, kinds(), mode)
-
-
-def load(path: str | PathLike, trust: Sequence[str] = ()) -> FittedChain:
-    """The estimator of a run directory, or of a file of :func:`save`.
-
-    Args:
-        trust: classes of the caller's own that the file holds, by their import paths; they are imported.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file that is truncated, corrupted, of another kind or of a newer version, or a name that
-            cannot be imported.
-    """
-    from lmbm_torch.estimators.common.saving import kinds
-
-    import_trusted(trust)
-    file = _file(path)
-    content = archives.read(file, HOLDS, kinds())
-    with reading(file, KeyError, TypeError):
-        return FittedChain(content["estimator"], ColumnSchema.from_state(content["schema"]))
-
-
-def _file(path: str | PathLike) -> Path:
-    return Path(path) / MODEL if Path(path).is_dir() else Path(path)

@@ -11,6 +11,7 @@ from typing import Any
 
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.persistence.stored import Given
 
 Decoder = Callable[[Any], Decoding]
 """energy → decoding."""
@@ -49,7 +50,7 @@ def description(decoder: Decoder) -> dict[str, Any]:
     """
     matched = getattr(decoder, "__self__", None)
     if isinstance(matched, MatchedInference):
-        return matched.record()
+        return matched.stored_parts()
     routine, settings = (decoder.func, decoder.keywords) if isinstance(decoder, partial) else (decoder, {})
     path = path_of(decoder)
     is_plain = all(isinstance(value, bool | int | float | str | None) for value in settings.values())
@@ -65,7 +66,7 @@ def decoder_of(described: dict[str, Any]) -> Decoder:
         ValueError: a routine that is no decoder of :mod:`lmbm_torch.inference`.
     """
     if "num_iters" in described:
-        return MatchedInference.from_record(described).decode
+        return MatchedInference.from_parts(Given(), **described).decode
     path, settings = described["routine"], described["settings"]
     if settings is None:
         return OwnDecoder(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -18,19 +17,16 @@ from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.tables.columns import Column
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
-from lmbm_torch.files import Mode, reading
 from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.models import archives
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.shapes import Int
 
-HOLDS = "a fitted estimator with its columns"
-
 
 @dataclass(frozen=True)
-class FittedEstimator:
+class FittedEstimator(Stored):
     """An estimator with the interface of :class:`~lmbm_torch.prediction.saved.SavedModel`.
 
     Args:
@@ -54,7 +50,7 @@ class FittedEstimator:
         if labels is None or not hasattr(estimator, "predict_decoding"):
             raise ValueError(
                 f"model: expected one of label matrices, got {type(estimator).__name__} of classes or "
-                "sequences; lmbm_torch.estimators.load(path).predict(X) takes any"
+                "sequences; lmbm_torch.load(path).predict(X) takes any"
             )
         names = getattr(estimator, "feature_names_in_", None)
         if names is None:
@@ -64,6 +60,10 @@ class FittedEstimator:
 
         # A table's columns are matched by name when it is read, and come without.
         return cls(without_names(estimator), Schema(tuple(map(Column, names.tolist())), labels))
+
+    def check_stored(self) -> None:
+        """Raise an exception if no file holds the estimator; see :func:`lmbm_torch.save`."""
+        self.estimator.check_stored()
 
     @classmethod
     def fit(
@@ -187,40 +187,3 @@ class FittedEstimator:
     def inputs(self, rows: Features) -> Features:
         """The estimator's features, of raw ones."""
         return rows if self.scaling is None else to_features(self.scaling.transform(to_tensor(rows)))
-
-
-def save_fitted(saved: FittedEstimator, path: str | PathLike, mode: Mode = "x") -> None:
-    """Write an estimator with its columns and their scaling to one file, for :func:`load_fitted`.
-
-    Args:
-        mode: as in ``open``: by default an existing file is never overwritten.
-
-    Raises:
-        FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written.
-        TypeError: see :func:`lmbm_torch.estimators.save`.
-    """
-    from lmbm_torch.estimators.common.saving import kinds
-
-    parts = {"schema": saved.schema, "scaling": saved.scaling}
-    states = {name: None if part is None else part.state() for name, part in parts.items()}
-    archives.write(path, HOLDS, {"estimator": saved.estimator, **states}, kinds(), mode)
-
-
-def load_fitted(path: str | PathLike) -> FittedEstimator:
-    """The estimator of a file of :func:`save_fitted`.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file that is truncated, corrupted, of another kind or of a newer version.
-    """
-    from lmbm_torch.estimators.common.saving import kinds
-
-    content = archives.read(path, HOLDS, kinds())
-    with reading(path, KeyError, TypeError):
-        schema, scaling = content["schema"], content["scaling"]
-        return FittedEstimator(
-            content["estimator"],
-            None if schema is None else Schema.from_state(schema),
-            None if scaling is None else Scaling(**scaling),
-        )

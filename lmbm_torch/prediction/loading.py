@@ -1,70 +1,35 @@
-"""One way to load whatever predicts: run directories, checkpoints, saved models and estimators."""
+"""One way to open whatever predicts: run directories, checkpoints, saved models and estimators."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from lmbm_torch.files import CONFIG
-from lmbm_torch.models import archives
-from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
-from lmbm_torch.prediction import fitted
-from lmbm_torch.prediction.decoders import OwnDecoder
+from lmbm_torch import persistence
+from lmbm_torch.persistence.stored import Stored
+from lmbm_torch.prediction.chains import FittedChain
 from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.prediction.saved import MODEL, SavedModel, load_model
-
-ESTIMATOR = "an estimator"
+from lmbm_torch.prediction.saved import SavedModel
 
 Predictor = SavedModel | FittedEstimator
+"""What predicts label vectors."""
 
 
-def load(path: str | PathLike, trust: Sequence[str] = ()) -> Predictor:
-    """The trained model, with all that predicting takes, of a run directory or of a file.
+def load(path: str | PathLike, trust: Sequence[str] = (), encoder: Any = None) -> Predictor | FittedChain:
+    """Return the predictor of a run directory, a checkpoint, or a file of a predictor or an estimator.
 
-    Nothing that a file or a directory names is imported or called but parts of this library and of torch, see
-    :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first: the configuration is asked for
-    an encoder or a decoder only where the file says that the model has one that it does not hold.
-
-    Args:
-        path: a run directory, a checkpoint, or a file of a saved model or estimator.
-        trust: classes and functions of the caller's own that the model, its encoder or its decoder are made
-            of, by their import paths, such as ``"mine.Encoder"``; they are imported.
+    For arguments see :func:`lmbm_torch.load`.
 
     Raises:
-        FileNotFoundError: there is none.
-        ValueError: a file that cannot be read, one outside a run directory that needs an encoder, an
-            estimator of classes or of sequences, or a name that is not trusted; the message says which.
+        FileNotFoundError: there is no such file.
+        ValueError: see :func:`lmbm_torch.load`; or an estimator of classes or of sequences, or a model alone.
     """
-    import_trusted(trust)
-    if Path(path).is_dir():
-        return _of_run(Path(path), trust)
-    holds = archives.peek(path)
-    if holds == fitted.HOLDS:
-        return fitted.load_fitted(path)
-    if holds != ESTIMATOR:
-        return load_model(path)
-    # Models do not need scikit-learn.
-    from lmbm_torch import estimators
-
-    return FittedEstimator.of(estimators.load(path))
-
-
-def _of_run(folder: Path, trust: Sequence[str]) -> Predictor:
-    file = folder / MODEL
-    if archives.peek(file) == fitted.HOLDS:
-        return fitted.load_fitted(file)
-    # Read where it is needed: files of models do without Hydra.
-    saved = load_model(file, lambda: _made(folder, trust, "model", "encoder"))
-    if isinstance(saved.decoder, OwnDecoder):
-        return replace(saved, decoder=_made(folder, trust, "inference"))
-    return saved
-
-
-def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
-    """What the configuration of a run describes at a key; None where there is no configuration."""
-    if not (folder / CONFIG).is_file():
-        return None
-    return SavedConfiguration.read(folder, trust).make(*keys)
+    found = persistence.load(path, encoder=encoder, trust=trust)
+    if isinstance(found, Predictor | FittedChain):
+        return found
+    if not isinstance(found, Stored) or not hasattr(found, "get_params"):
+        raise ValueError(
+            f"path: {path}: expected a trained model or an estimator, got a {type(found).__name__} alone"
+        )
+    return FittedEstimator.of(found)

@@ -11,7 +11,7 @@ import torch
 
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading, replacing
-from lmbm_torch.prediction.saved import check_whole
+from lmbm_torch.persistence.checkpoints import check_whole
 
 with naming_extras():
     from lightning.fabric.plugins import TorchCheckpointIO

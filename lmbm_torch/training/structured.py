@@ -22,8 +22,9 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
+from lmbm_torch.persistence.checkpoints import RECORD, record
 from lmbm_torch.prediction.decoders import Decoder
-from lmbm_torch.prediction.saved import RECORD, SavedModel, record
+from lmbm_torch.prediction.saved import SavedModel
 from lmbm_torch.training.base import Loss, TrainingModule
 
 with naming_extras():
@@ -110,9 +111,8 @@ class StructuredModule(TrainingModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the record for :func:`~lmbm_torch.prediction.saved.load_model`."""
-        data = self._data()
-        checkpoint[RECORD] = record(self.trained(), None if data is None else type(data).__qualname__)
+        """Add the record for :func:`lmbm_torch.load`."""
+        checkpoint[RECORD] = record(self.trained())
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression, LMSBNClassifier
-from lmbm_torch.prediction import fitted, loading
+from lmbm_torch.prediction import loading
 from lmbm_torch.prediction.answers import predict as predict_answers
 
 ESTIMATORS = ("kernel_network", "kernel_logistic", "structural_svm")
@@ -263,4 +263,4 @@ def test_a_damaged_file_is_refused(runs, tmp_path):
     content = (runs["kernel_network"][0] / "model.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(content[:-40])
     with pytest.raises(ValueError, match=r"cut\.safetensors"):
-        fitted.load_fitted(tmp_path / "cut.safetensors")
+        loading.load(tmp_path / "cut.safetensors")

@@ -22,7 +22,7 @@ from lmbm_torch.estimators import (
     MaximumEntropyMarkovClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.prediction import chains, loading
+from lmbm_torch.prediction import loading
 
 LABELS = ("sun", "sea", "snow", "sand")
 SEED = 3
@@ -117,7 +117,7 @@ def test_chains_are_learned_as_the_class_does(tmp_path, name):
     settings = [f"data.path={file}", "data.test_fraction=0"]
     config = composed("data=conll", *settings, f"estimator={name}", f"paths.run={tmp_path / 'run'}")
     estimated.start(config)
-    found = chains.load(tmp_path / "run" / "model.safetensors").estimator
+    found = loading.load(tmp_path / "run" / "model.safetensors").estimator
     data = instantiate(config.data, _convert_="all")
     sequences, tags = data.within(TRAIN)
     kind, settings = SEQUENCES[name]

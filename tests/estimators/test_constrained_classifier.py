@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
+from lmbm_torch import load
 from lmbm_torch.estimators import (
     ChainCRF,
     ConditionalRBMClassifier,
@@ -23,7 +24,6 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    load,
 )
 from lmbm_torch.estimators.common import targets
 from lmbm_torch.estimators.common.protocol import Capabilities

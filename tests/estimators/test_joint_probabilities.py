@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from annotate.completions import Completer
+from lmbm_torch import load, save
 from lmbm_torch.compare.evaluation import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import (
@@ -21,8 +22,6 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    load,
-    save,
 )
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from annotate.completions import Completer
-from lmbm_torch import estimators
+from lmbm_torch import estimators, load
 from lmbm_torch.constraints import Constraints, parse
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
@@ -108,7 +108,7 @@ def test_answers_and_probabilities_obey_after_saving_and_copying(estimator, tmp_
     if isinstance(model, ProbabilisticClassifierChain):
         return
     model.save(tmp_path / "model.safetensors")
-    again = estimators.load(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert again.binding_rules(X) == model.binding_rules(X)
 
@@ -173,7 +173,7 @@ def test_rules_around_every_decoder_leave_the_best_of_all_allowed_answers(estima
 def test_rules_of_every_form_are_kept_in_files(rules, tmp_path):
     model = under(NETWORK, rules).fit(ROWS, TARGETS)
     model.save(tmp_path / "model.safetensors")
-    again = estimators.load(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again._rules().matrix, model._rules().matrix)
     assert again._rules().texts == model._rules().texts
 

@@ -22,7 +22,7 @@ from persistence.columns import sentences
 from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.persistence.trusted import OTHERS, SavedConfiguration, import_trusted
-from lmbm_torch.prediction import chains, loading
+from lmbm_torch.prediction import loading
 
 OWN = """
 from lmbm_torch.inference.enumeration import exact
@@ -183,7 +183,7 @@ def test_no_command_runs_what_a_run_of_sequences_names(chain_run, group, name, t
         command: said(lambda call=call: call(run, file, tmp_path), capsys)
         for command, call in COMMANDS.items()
     }
-    chains.load(run)
+    loading.load(run)
     assert not mark.exists()
     if group == "data":
         assert "data._target_" in refusals["evaluate"]
@@ -246,8 +246,8 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         "lmbm_torch.data.mapped.arrays.write_text",
         "lmbm_torch.data.images.Path",
         "lmbm_torch.data.batches.DataLoader",
-        "lmbm_torch.models.save",
-        "lmbm_torch.models.saving.archives.write",
+        "lmbm_torch.persistence.save",
+        "lmbm_torch.models.base.Stored",
         "lmbm_torch.inference.relaxations.toulbar2.solve",
         "lmbm_torch.inference.relaxations.cost_function_network.SolverProcess",
         "lmbm_torch.training.configured.build",

@@ -13,9 +13,10 @@ from hydra import compose, initialize_config_dir
 from problems.own_model import OWN_MODEL
 from sweeps import slow
 
+from lmbm_torch import load
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.prediction import answers, loading
-from lmbm_torch.prediction.saved import SavedModel, load_model
+from lmbm_torch.prediction.saved import SavedModel
 
 OWN = (
     OWN_MODEL
@@ -108,7 +109,7 @@ def test_a_model_of_ones_own_goes_through_every_script(scripts, own, tmp_path):
     assert isinstance(saved, SavedModel)
     assert saved.kind == "Attraction"
     assert saved.model.scale == 0.5
-    assert load_model(run / "last.ckpt").kind == "Attraction"
+    assert load(run / "last.ckpt").kind == "Attraction"
 
 
 def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_path):
@@ -117,7 +118,7 @@ def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_pa
     file, run, measured = train(scripts, tmp_path, *chosen, *fast)
     assert measured["exact_match"] < 0.2
     del sys.modules["own_parts"]
-    bare = load_model(run / "model.safetensors")
+    bare = load(run / "model.safetensors")
     assert "own_parts" not in sys.modules
     features = np.zeros((2, 4))
     with pytest.raises(ValueError, match=r"decoder: expected own_parts\.opposite, by which"):

@@ -13,6 +13,7 @@ import numpy as np
 from lmbm_torch.data.sequences.columns import Tokens, read_columns
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Int
 
 TRAIN, TEST = 0, 1
@@ -20,7 +21,7 @@ TRAIN, TEST = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnSchema:
+class ColumnSchema(Stored):
     """How a file's columns become sequences, as learned from a training part.
 
     Args:
@@ -89,22 +90,6 @@ class ColumnSchema:
             if tag not in self.label_names:
                 found.setdefault(tag, []).append(line)
         return found
-
-    def state(self) -> dict[str, Any]:
-        """The fields in plain values, for :meth:`from_state`."""
-        names = list(self.label_names)
-        return {
-            "num_columns": self.num_columns,
-            "tag": self.tag,
-            "label_names": names,
-            "windows": self.windows.state(),
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> ColumnSchema:
-        """The inverse of :meth:`state`."""
-        windows = Windows.from_state(state["windows"])
-        return cls(state["num_columns"], state["tag"], tuple(state["label_names"]), windows)
 
 
 def read_conll(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float, Int
 
 Template = tuple[int, ...]
@@ -24,7 +24,7 @@ TAG_TEMPLATES: tuple[Template, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
+class Windows(Stored):
     """One indicator for each template of each column, and each value of it that training has seen.
 
     Beyond a sequence's ends there is a value of its own. A value that training has not seen has no
@@ -96,25 +96,6 @@ class Windows:
         present = every >= 0
         offsets = np.concatenate([[0], present.sum(1).cumsum()])
         return csr_array((np.ones(present.sum()), every[present], offsets), shape=(len(every), width))
-
-    def state(self) -> dict[str, Any]:
-        """The fields in plain values, for :meth:`from_state`."""
-        return {
-            "columns": list(self.columns),
-            "values": [list(each) for each in self.values],
-            "templates": [[list(template) for template in each] for each in self.templates],
-            "seen": list(self.seen),
-        }
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Windows:
-        """The inverse of :meth:`state`."""
-        return cls(
-            tuple(state["columns"]),
-            tuple(tuple(each) for each in state["values"]),
-            tuple(tuple(tuple(template) for template in each) for each in state["templates"]),
-            tuple(state["seen"]),
-        )
 
     def _each(self) -> Iterator[tuple[int, Template]]:
         """The number of the column, and the template, of each group of features."""

@@ -11,6 +11,7 @@ from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tables.table import as_numbers, as_texts, grouped_number, is_missing
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
 Missing = Literal["refuse", "impute"]
@@ -21,7 +22,7 @@ FEW_CATEGORIES = 20
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Stored):
     """One column that features are made of.
 
     Args:

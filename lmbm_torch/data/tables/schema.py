@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 from scipy.sparse import hstack
@@ -15,6 +14,7 @@ from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import Column, Missing, Unknown, fit_column
 from lmbm_torch.data.tables.table import TRUTH, Table, naming
 from lmbm_torch.data.tables.texts import TextColumn, fit_text_column
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
 _TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
@@ -44,7 +44,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class Schema:
+class Schema(Stored):
     """The columns that a table must have, and the features and labels that they become.
 
     Args:
@@ -103,35 +103,6 @@ class Schema:
         """Labels by :func:`label_matrix`, all NaN where the table lacks a column."""
         with naming(table):
             return label_matrix(table, self.label_names)
-
-    def state(self) -> dict[str, Any]:
-        """In plain types, for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Schema:
-        """The schema that :meth:`state` describes.
-
-        Raises:
-            KeyError, TypeError, ValueError: it describes none.
-        """
-        # Files of earlier versions lack what comes last.
-        return cls(
-            tuple(_column(each) for each in state["columns"]),
-            tuple(state["label_names"]),
-            state["unknown"],
-            state["sparse"],
-            tuple(state.get("id_columns", ())),
-            state.get("delimiter"),
-        )
-
-
-def _column(state: dict[str, Any]) -> Column | TextColumn:
-    """The column of a state, of texts if it has terms."""
-    if "terms" in state:
-        return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
-    categories = state["categories"]
-    return Column(state["name"], None if categories is None else tuple(categories), state["fill"])
 
 
 def fit_schema(

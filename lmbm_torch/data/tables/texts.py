@@ -13,6 +13,7 @@ from lmbm_torch.data.features import Features
 from lmbm_torch.data.tables.columns import Unknown
 from lmbm_torch.data.tables.table import as_texts
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool
 
 MAX_TERMS = 50_000
@@ -20,7 +21,7 @@ MAX_TERMS = 50_000
 
 
 @dataclass(frozen=True)
-class TextColumn:
+class TextColumn(Stored):
     """One column of texts, as scikit-learn's ``TfidfVectorizer`` takes them; a missing one has no words.
 
     Args:

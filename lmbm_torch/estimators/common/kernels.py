@@ -15,6 +15,7 @@ from torch import Tensor
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.memory import part_bytes
+from lmbm_torch.persistence.stored import Given, Stored
 from lmbm_torch.solvers import kernels
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram
 
@@ -43,7 +44,7 @@ class KernelSettings(Protocol):
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Stored):
     """A kernel with its parameters.
 
     Args:
@@ -62,6 +63,11 @@ class Kernel:
     device: str
     shift: np.ndarray | float = 0.0
     scale: np.ndarray | float = 1.0
+
+    @classmethod
+    def from_parts(cls, given: Given, **parts: Any) -> Kernel:
+        """Return the kernel of stored parts, which computes on the reader's device."""
+        return cls(**{**parts, "device": given.device})
 
     @classmethod
     def of(
