@@ -23,11 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lmbm_torch.cli.showing import print_measured, print_metrics
     from lmbm_torch.files import write_metrics
     from lmbm_torch.prediction import answers, reading
-    from lmbm_torch.prediction.chains import FittedChain
 
     try:
         saved = opened_model(options)
-        if isinstance(saved, FittedChain):
+        if saved.is_sequential:
             from lmbm_torch.cli import sequences
 
             sequences.evaluate(options, saved)

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from lmbm_torch.constraints import Constraints
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.data.features import Features
-    from lmbm_torch.prediction.chains import FittedChain
     from lmbm_torch.prediction.decoders import Decoder
-    from lmbm_torch.prediction.loading import Predictor
+    from lmbm_torch.prediction.predictor import Predictor
 
 PARTS = ("train", "test", "all")
 MOST_PROBABLE, LEAST_HINGE = "most probable", "least hinge"
@@ -112,11 +111,11 @@ def _is_folder(options: argparse.Namespace) -> bool:
     return getattr(options, "file", None) is not None and options.file.is_dir()
 
 
-def opened_model(options: argparse.Namespace) -> Predictor | FittedChain:
-    """Return the model that the options name; for errors see :func:`~lmbm_torch.prediction.loading.load`."""
-    from lmbm_torch.prediction.loading import load
+def opened_model(options: argparse.Namespace) -> Predictor:
+    """Return the model that the options name; for errors see :meth:`Predictor.load`."""
+    from lmbm_torch.prediction.predictor import Predictor
 
-    return load(options.model, options.trust)
+    return Predictor.load(options.model, options.trust)
 
 
 def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:

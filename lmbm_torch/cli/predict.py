@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
     from lmbm_torch.prediction.decoders import Decoder
-    from lmbm_torch.prediction.loading import Predictor
+    from lmbm_torch.prediction.predictor import Predictor
 
 SHOWN = 20
 
@@ -43,13 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lmbm_torch.cli.showing import Certificates, print_rows
     from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import answers, reading, tables
-    from lmbm_torch.prediction.chains import FittedChain
 
     certificates = Certificates()
     try:
         check_count("--top-k", options.top_k)
         saved = opened_model(options)
-        if isinstance(saved, FittedChain):
+        if saved.is_sequential:
             from lmbm_torch.cli import sequences
 
             sequences.predict(options, saved)

@@ -40,13 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from lmbm_torch.cli.showing import print_measured
     from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import pages, reading
-    from lmbm_torch.prediction.chains import FittedChain
     from lmbm_torch.prediction.findings import findings
 
     write = {".html": pages.write_html, ".md": pages.write_markdown}[options.output.suffix]
     try:
         saved = opened_model(options)
-        if isinstance(saved, FittedChain):
+        if saved.is_sequential:
             from lmbm_torch.cli import sequences
 
             sequences.report(options, saved, write)

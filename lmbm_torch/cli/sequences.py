@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
 
-from lmbm_torch.cli.showing import print_line, print_metrics, print_rows
+from lmbm_torch.cli.showing import Certificates, counted, print_line, print_metrics, print_rows
 from lmbm_torch.data import SequenceData
 from lmbm_torch.data.sequences.columns import Tokens, read_columns, write_columns
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
 from lmbm_torch.files import CONFIG, write_metrics
 from lmbm_torch.persistence.trusted import SavedConfiguration
-from lmbm_torch.prediction import chain_reports, chain_tables, chains
-from lmbm_torch.prediction.chains import FittedChain, Tagging
+from lmbm_torch.prediction import answers, chain_reports, tables
+from lmbm_torch.prediction.predictor import Predictor
 
 SHOWN = 20
 SHOWN_LINES = 5
@@ -30,7 +30,7 @@ OF_LABELS = {
 }
 
 
-def predict(options: Namespace, saved: FittedChain) -> None:
+def predict(options: Namespace, saved: Predictor) -> None:
     """Read, decode, write or show: .csv files have a row for each token, others the columns that were read.
 
     Raises:
@@ -39,12 +39,14 @@ def predict(options: Namespace, saved: FittedChain) -> None:
     _check_options(options)
     tokens = read_columns(options.file)
     data = saved.schema.data(tokens, options.file.stem)
-    found = saved.answers(data.within(TRAIN).features, options.top_k)
-    proven = _Proven()
+    certificates = Certificates()
+    decoder = saved.deciding(top_k=options.top_k) if options.top_k > 1 else None
+    predictions = answers.predict(saved, data.within(TRAIN).features, decoder)
+    found = certificates.counting(predictions)
     mode = "w" if options.force else "x"
     if options.output is None:
-        names = chain_tables.columns(saved, tokens, options.top_k)
-        rows = list(islice(chain_tables.table_rows(saved, tokens, found), SHOWN + 1))
+        names = tables.token_columns(saved, tokens, options.top_k)
+        rows = list(islice(tables.token_rows(saved, tokens, found), SHOWN + 1))
         left_out = (
             "objective",
             "bound",
@@ -57,18 +59,19 @@ def predict(options: Namespace, saved: FittedChain) -> None:
         names = [names[place] for place in kept]
         print_rows(names, shown, names, is_all=len(rows) <= SHOWN)
     elif options.output.suffix == ".csv":
-        chain_tables.write_table(options.output, saved, tokens, proven.counting(found), mode, options.top_k)
+        names = tables.token_columns(saved, tokens, options.top_k)
+        tables.write_table(options.output, names, tables.token_rows(saved, tokens, found), mode)
     elif options.top_k > 1:
         raise ValueError(f"--top-k: expected 1, but for an --output that ends in .csv, got {options.top_k}")
     else:
-        tags = [[tag] for tag in chain_tables.tags_of(saved, proven.counting(found))]
-        write_columns(options.output, tokens, tags, mode)
+        write_columns(options.output, tokens, [[tag] for tag in tables.tags(saved, found)], mode)
     _print_unknown(saved, tokens)
     if options.output is not None:
-        print_line(f"{proven.sequences} sequences, {proven.proven} proven optimal, by dynamic programming")
+        of_all = counted(certificates.rows, "sequence")
+        print_line(f"{of_all}, {certificates.proven} proven optimal, by dynamic programming")
 
 
-def evaluate(options: Namespace, saved: FittedChain) -> None:
+def evaluate(options: Namespace, saved: Predictor) -> None:
     """Read, decode, compare.
 
     Raises:
@@ -76,7 +79,7 @@ def evaluate(options: Namespace, saved: FittedChain) -> None:
     """
     _check_options(options)
     data, chosen, said = _labelled(options, saved)
-    metrics = chains.evaluate(saved, data, chosen)
+    metrics = answers.evaluate(saved, data, chosen)
     if options.output is not None:
         write_metrics(options.output, metrics)
     for sentence in said:
@@ -84,7 +87,7 @@ def evaluate(options: Namespace, saved: FittedChain) -> None:
     print_metrics(_title(options, data, chosen), metrics)
 
 
-def report(options: Namespace, saved: FittedChain, write: Callable[..., None]) -> None:
+def report(options: Namespace, saved: Predictor, write: Callable[..., None]) -> None:
     """Read, decode, compare, write.
 
     Raises:
@@ -111,20 +114,6 @@ def described(data: SequenceData) -> str:
     return f"{data.name}: {', '.join(parts)}; {len(data.feature_names)} features, {len(of_model)} tags"
 
 
-class _Proven:
-    """How many answers are proven."""
-
-    def __init__(self) -> None:
-        self.sequences = self.proven = 0
-
-    def counting(self, found: Iterable[Tagging]) -> Iterator[Tagging]:
-        """The same answers, counted as they pass."""
-        for each in found:
-            self.sequences += len(each.lengths)
-            self.proven += int(each.decoding.status.exact.sum())
-            yield each
-
-
 def _check_options(options: Namespace) -> None:
     """Raise ValueError if an option is one of label vectors."""
     asked = [words for name, words in OF_LABELS.items() if getattr(options, name, None)]
@@ -132,7 +121,7 @@ def _check_options(options: Namespace) -> None:
         raise ValueError(f"{', '.join(asked)}: expected none for a model of sequences")
 
 
-def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.ndarray, list[str]]:
+def _labelled(options: Namespace, saved: Predictor) -> tuple[SequenceData, np.ndarray, list[str]]:
     """The sequences of the file, or of the run's own data; which of them, and sentences on what was read."""
     if options.file is not None:
         if options.part not in (None, "all"):
@@ -163,12 +152,12 @@ def _title(options: Namespace, data: SequenceData, chosen: np.ndarray) -> str:
     return f"{options.model} on the {count} {part} sequences of {data.name}"
 
 
-def _print_unknown(saved: FittedChain, tokens: Tokens) -> None:
+def _print_unknown(saved: Predictor, tokens: Tokens) -> None:
     for sentence in _unknown_values(saved, tokens):
         print_line(sentence)
 
 
-def _unknown_values(saved: FittedChain, tokens: Tokens) -> list[str]:
+def _unknown_values(saved: Predictor, tokens: Tokens) -> list[str]:
     found = [f"{count} of {name}" for name, count in saved.schema.unknown(tokens).items() if count]
     return (
         [f"values that training has not seen, of {len(tokens.rows)} tokens: {', '.join(found)}"]
@@ -177,7 +166,7 @@ def _unknown_values(saved: FittedChain, tokens: Tokens) -> list[str]:
     )
 
 
-def _unknown_tags(saved: FittedChain, tokens: Tokens) -> list[str]:
+def _unknown_tags(saved: Predictor, tokens: Tokens) -> list[str]:
     found = []
     for tag, lines in saved.schema.unknown_tags(tokens).items():
         first = ", ".join(map(str, lines[:SHOWN_LINES])) + ", …" * (len(lines) > SHOWN_LINES)

@@ -2,7 +2,7 @@
 
 * ``baselines``, ``chains.baselines``: the papers' baselines, assembled from scikit-learn's estimators;
 * ``networks.orderings``: orderings of the labels of a sigmoid belief network;
-* ``common.protocol``, ``decoders.decoding``: what is around classifiers of label vectors asks of them;
+* ``decoders.decoding``: what is around classifiers of label vectors asks of them;
 * ``common.settings``, ``common.targets``, ``common.base``, ``common.calls``, ``common.kernels``,
   ``common.measures``, ``decoders.distributions``, ``decoders.calibration``, ``explain.explanations``: what
   they share.

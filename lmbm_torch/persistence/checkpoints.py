@@ -22,7 +22,7 @@ from lmbm_torch.persistence.stored import Given
 
 RECORD = "lmbm_torch"
 # The prefixes of the model's weights in Lightning's state and in the record.
-_OF_STATE, _OF_RECORD = "model.", "saved.model.weights."
+_OF_STATE, _OF_RECORD = "model.", "saved.estimator.model.weights."
 # Exceptions that a damaged file leads to, and those of torch's restricted unpickler.
 _DAMAGED_FILE = (*DAMAGE, EOFError, OSError, struct.error, zipfile.BadZipFile, zlib.error)
 _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)

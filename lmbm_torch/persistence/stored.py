@@ -14,11 +14,7 @@ from typing import Any, Self
 LIBRARY = "lmbm_torch."
 # Modules of this library that are imported if a file names a class that no imported module defines: those of
 # predictors by name, and for all other names two, the lighter one first.
-_PREDICTORS = {
-    "SavedModel": "prediction.saved",
-    "FittedEstimator": "prediction.fitted",
-    "FittedChain": "prediction.chains",
-}
+_PREDICTORS = {"Predictor": "prediction.predictor"}
 _ROOMS = ("models", "estimators")
 
 

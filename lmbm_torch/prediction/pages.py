@@ -17,7 +17,7 @@ from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.intervals import intervals
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.viz import (
     bar_chart,
     change_chart,
@@ -136,7 +136,10 @@ def choice_report(title: str, model: Any) -> Report:
     Raises:
         ValueError: a model that has not chosen.
     """
-    if not hasattr(model, "table_"):
+    # Of other pages the automatic choice is not needed.
+    from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
+
+    if not isinstance(model, AutoLabelClassifier) or "table_" not in vars(model):
         raise ValueError(f"model: expected a fitted AutoLabelClassifier, got {type(model).__name__}")
     rows = [{**row, "decoder": row["decoder"] or "its own"} for row in model.table_]
     others = [row for row in rows if not row["weight"]]

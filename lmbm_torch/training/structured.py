@@ -24,7 +24,7 @@ from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
 from lmbm_torch.persistence.checkpoints import RECORD, record
 from lmbm_torch.prediction.decoders import Decoder
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.training.base import Loss, TrainingModule
 
 with naming_extras():
@@ -95,10 +95,10 @@ class StructuredModule(TrainingModule):
         """The energy of a batch."""
         return self.model(x)
 
-    def trained(self) -> SavedModel:
+    def trained(self) -> Predictor:
         """The model with all that predicting takes; scaling and schema are those of the trainer's data."""
         data = self._data()
-        return SavedModel(
+        return Predictor.of_model(
             self.model,
             self.label_names,
             self.margin,

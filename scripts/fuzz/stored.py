@@ -24,7 +24,7 @@ from lmbm_torch import estimators, load, models, save
 from lmbm_torch.data import open_mapped, write_mapped
 from lmbm_torch.persistence import archives
 from lmbm_torch.persistence.checkpoints import RECORD, record
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 
 NAMES = ("sun", "sea")
 FILE, FOLDER = "toy.safetensors", "toy"
@@ -55,7 +55,7 @@ def _save_estimator(path: Path) -> None:
 
 SAVED: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "model": (lambda path: save(_network(), path), load),
-    "trained model": (lambda path: save(SavedModel(_network(), NAMES, 1.0, None), path), load),
+    "trained model": (lambda path: save(Predictor.of_model(_network(), NAMES, 1.0, None), path), load),
     "estimator": (_save_estimator, load),
 }
 
@@ -93,7 +93,7 @@ def checkpoint() -> bytes:
     """The entries of a checkpoint that prediction reads."""
     network, stream = _network(), io.BytesIO()
     weights = {f"model.{name}": weight for name, weight in network.state_dict().items()}
-    torch.save({RECORD: record(SavedModel(network, NAMES)), "state_dict": weights}, stream)
+    torch.save({RECORD: record(Predictor.of_model(network, NAMES)), "state_dict": weights}, stream)
     return stream.getvalue()
 
 

@@ -59,7 +59,7 @@ ARROWS = {
 }
 EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
 # Classes that files hold say so where they stand.
-EVERYONE |= {"persistence.stored"}
+EVERYONE |= {"persistence.stored", "protocol"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point", "solvers.kernels"}
@@ -304,7 +304,7 @@ def test_circles_are_seen(late):
         ("kernels.threads", "import lmbm_torch.inference.results"),
         ("metrics.classes", "from lmbm_torch.inference.enumeration.exact import decode"),
         ("estimators.networks.sigmoid_belief", "from lmbm_torch.training import gradient"),
-        ("estimators.networks.sigmoid_belief", "from lmbm_torch.prediction.fitted import FittedEstimator"),
+        ("estimators.networks.sigmoid_belief", "from lmbm_torch.prediction.predictor import Predictor"),
         ("training.runs", "from lmbm_torch.estimators import LMSBNClassifier"),
         ("checks", "from lmbm_torch.energies import DirectedEnergy"),
         ("inference.enumeration.exact", "def late():\n    import numba"),

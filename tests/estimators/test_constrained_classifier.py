@@ -26,8 +26,8 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.wrappers import constrained
+from lmbm_torch.protocol import Capabilities
 
 ESTIMATORS = [
     LMSBNClassifier(random_state=0),

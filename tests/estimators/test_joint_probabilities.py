@@ -25,7 +25,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(200, 4))
@@ -108,7 +108,7 @@ def test_all_models_have_it(any_fitted, tmp_path):
 
 
 def test_predictions_and_completions_have_it(any_fitted):
-    saved = FittedEstimator.of(any_fitted)
+    saved = Predictor.of(any_fitted)
     predictions = list(answers.predict(saved, X))
     found = torch.cat([each.probabilities.labels for each in cast(Any, predictions)])
     np.testing.assert_allclose(found, any_fitted.predict_proba(X))

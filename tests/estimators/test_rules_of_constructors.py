@@ -34,7 +34,7 @@ from lmbm_torch.estimators import (
 from lmbm_torch.estimators.label_chains import members
 from lmbm_torch.inference.expected.bayes_under_rules import MASS_LEFT
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 FRAME = pd.DataFrame(Y, columns=NAMES)
 ALLOWED = Constraints.of(RULES, NAMES)
@@ -241,7 +241,7 @@ def test_rules_that_cannot_be_are_refused_before_training():
 
 
 def test_programs_that_read_a_saved_model_obey_its_own_rules():
-    saved = FittedEstimator.of(under(NETWORK).fit(X, FRAME))
+    saved = Predictor.of(under(NETWORK).fit(X, FRAME))
     rows = np.asarray(X, np.float64)
     (found,) = answers.predict(saved, rows)
     allowed = ConstrainedClassifier(NETWORK, RULES).fit(X, FRAME)
@@ -264,7 +264,7 @@ def test_programs_that_read_a_saved_model_obey_its_own_rules():
     ids=named,
 )
 def test_a_saved_model_s_rules_give_way_to_others(estimator):
-    saved, rows = FittedEstimator.of(clone(estimator).fit(X, FRAME)), np.asarray(X, np.float64)
+    saved, rows = Predictor.of(clone(estimator).fit(X, FRAME)), np.asarray(X, np.float64)
     _, free = saved.obeying(None).answer(rows)
     assert saved.rules.violated(free.labels.numpy()).any()
     other = Constraints.of("sun", NAMES)

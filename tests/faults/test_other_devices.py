@@ -49,7 +49,7 @@ def test_a_checkpoint_of_a_gpu_is_read_and_resumed_on_the_cpu(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="CUDA"):
             torch.load(file, weights_only=True)
-    weights = load(file).model.state_dict()
+    weights = load(file).estimator.model.state_dict()
     assert {weight.device.type for weight in weights.values()} == {"cpu"}
     assert all(torch.equal(weight, weights[name]) for name, weight in module.model.state_dict().items())
     resumed = gradient_module()

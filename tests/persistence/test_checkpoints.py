@@ -55,11 +55,11 @@ def test_the_model_comes_back(trained):
     assert saved.label_names == NAMES
     assert saved.margin == 0.5
     assert saved.num_inputs == NUM_FEATURES
-    assert saved.model.degree == 3
-    assert tuple(saved.model.ordering.tolist()) == ORDERING
-    assert not saved.model.training
+    assert saved.estimator.model.degree == 3
+    assert tuple(saved.estimator.model.ordering.tolist()) == ORDERING
+    assert not saved.estimator.model.training
     for name, value in module.model.state_dict().items():
-        assert torch.equal(saved.model.state_dict()[name], value)
+        assert torch.equal(saved.estimator.model.state_dict()[name], value)
 
 
 def test_its_energy_is_of_raw_features(trained):
@@ -67,7 +67,7 @@ def test_its_energy_is_of_raw_features(trained):
     rows = torch.from_numpy(small_data().test_features)
     scaled = torch.from_numpy(served(small_data(), scaling=standardise).test_set.features)
     with torch.no_grad():
-        assert torch.equal(load(folder / "last.ckpt").energy(rows).unary, module(scaled).unary)
+        assert torch.equal(load(folder / "last.ckpt").energies(rows)[0].unary, module(scaled).unary)
 
 
 @pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.warnings.PossibleUserWarning")
@@ -79,7 +79,7 @@ def test_without_data_of_the_library_features_are_taken_as_they_are(tmp_path):
     assert saved.num_inputs == NUM_FEATURES
     assert saved.label_names == ("label_0", "label_1", "label_2", "label_3")
     rows = torch.from_numpy(small_data().test_features)
-    assert torch.equal(saved.energy(rows).unary, module(rows).unary)
+    assert torch.equal(saved.energies(rows)[0].unary, module(rows).unary)
 
 
 def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
@@ -87,7 +87,7 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
     quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
     rows = torch.from_numpy(small_data().test_features)
     saved = load(tmp_path / "last.ckpt", encoder=encoder())
-    assert torch.equal(saved.energy(rows).unary, module(rows).unary)
+    assert torch.equal(saved.energies(rows)[0].unary, module(rows).unary)
     assert saved.num_inputs == NUM_FEATURES
     assert replace(saved, scaling=None).num_inputs is None
     with pytest.raises(ValueError, match=r"encoder: expected that of the training"):
@@ -174,9 +174,11 @@ def without(record, name):
 def of_record(checkpoint, change):
     """The same with other parts of the trained model, by name."""
     record = json.loads(checkpoint[RECORD]["record"])
-    parts = dict(record["parts"][":dict"])
+    outer = dict(record["parts"][":dict"])
+    parts = dict(outer["estimator"]["parts"][":dict"])
     change(parts)
-    record["parts"][":dict"] = [*map(list, parts.items())]
+    outer["estimator"]["parts"][":dict"] = [*map(list, parts.items())]
+    record["parts"][":dict"] = [*map(list, outer.items())]
     return {**checkpoint, RECORD: {**checkpoint[RECORD], "record": json.dumps(record)}}
 
 
@@ -211,8 +213,8 @@ def decoded_by(checkpoint, routine, **settings):
         (lambda c: with_part(c, "model", {":kind": "Forest", "parts": None}), "Forest"),
         (lambda c: of_record(c, lambda parts: parts.pop("margin")), "margin"),
         (lambda c: with_part(c, "margin", 0.0), "margin"),
-        (lambda c: with_part(c, "label_names", {":tuple": ["one"]}), "label_names"),
-        (lambda c: with_part(c, "scaling", [1.0]), "scaling: expected a Scaling, got list"),
+        (lambda c: with_part(c, "label_names_", {":tuple": ["one"]}), "label_names"),
+        (lambda c: with_part(c, "calibration", [1.0]), "calibration: expected a Calibration, got list"),
         (
             lambda c: decoded_by(c, "os.system"),
             "expected one of lmbm_torch.inference, got os.system",

@@ -24,9 +24,10 @@ from lmbm_torch import load, save
 from lmbm_torch.data import read_table
 from lmbm_torch.data.scaling import standardise
 from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.prediction import loading, reading
+from lmbm_torch.prediction import reading
 from lmbm_torch.prediction.decoders import description
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.prediction.trained import TrainedModel
 from lmbm_torch.training import runs
 
 
@@ -37,17 +38,17 @@ def table() -> pd.DataFrame:
     return features.join(pd.DataFrame(data.labels, columns=NAMES))
 
 
-def assert_alike(first: SavedModel, second: SavedModel) -> None:
+def assert_alike(first: Predictor, second: Predictor) -> None:
     settings = ("label_names", "margin", "schema")
     assert [getattr(first, name) for name in settings] == [getattr(second, name) for name in settings]
     for name in ("scaling", "inference"):
         assert (getattr(first, name) is None) == (getattr(second, name) is None)
-    assert description(first.decoder) == description(second.decoder)
+    assert description(first.estimator.decoder) == description(second.estimator.decoder)
     if first.scaling is not None:
         assert first.scaling.agrees(second.scaling)
     if first.inference is not None:
         assert first.inference.stored_parts() == second.inference.stored_parts()
-    weights, others = first.model.state_dict(), second.model.state_dict()
+    weights, others = first.estimator.model.state_dict(), second.estimator.model.state_dict()
     assert weights.keys() == others.keys()
     for name, weight in weights.items():
         assert weight.dtype == others[name].dtype
@@ -91,7 +92,7 @@ def test_inference_of_hidden_units_is_kept(tmp_path):
 
 def test_an_encoder_is_the_callers_to_give(tmp_path):
     encoder = nn.Linear(NUM_FEATURES, NUM_FEATURES).double()
-    saved = SavedModel(network(encoder=encoder).eval(), NAMES, 1.0, None)
+    saved = Predictor.of_model(network(encoder=encoder).eval(), NAMES, 1.0, None)
     save(saved, tmp_path / "model.safetensors")
     again = nn.Linear(NUM_FEATURES, NUM_FEATURES)
     assert_alike(load(tmp_path / "model.safetensors", encoder=again), saved)
@@ -101,7 +102,7 @@ def test_an_encoder_is_the_callers_to_give(tmp_path):
 
 def test_files_of_other_things_are_refused(tmp_path, monkeypatch):
     path = tmp_path / "model.safetensors"
-    saved = SavedModel(network().eval(), NAMES, 1.0, None)
+    saved = Predictor.of_model(network().eval(), NAMES, 1.0, None)
     save(saved, path)
     content = path.read_bytes()
     with pytest.raises(FileExistsError):
@@ -112,15 +113,15 @@ def test_files_of_other_things_are_refused(tmp_path, monkeypatch):
             load(tmp_path / "cut")
     save(network(), tmp_path / "bare")
     with pytest.raises(ValueError, match="bare: expected a trained model or an estimator, got a SigmoidBel"):
-        loading.load(tmp_path / "bare")
+        Predictor.load(tmp_path / "bare")
     for changes, message in (
-        ({"label_names": ("one",)}, "label_names: expected 4 names, got 1"),
+        ({"label_names_": ("one",)}, "label_names: expected 4 names, got 1"),
         ({"margin": 0.0}, "margin: expected a finite number above 0"),
-        ({"label_names": None}, "NoneType"),
+        ({"label_names_": None}, "NoneType"),
     ):
         with monkeypatch.context() as patched:
-            parts = saved.stored_parts() | changes
-            patched.setattr(SavedModel, "stored_parts", lambda _, parts=parts: parts)
+            parts = saved.estimator.stored_parts() | changes
+            patched.setattr(TrainedModel, "stored_parts", lambda _, parts=parts: parts)
             save(saved, tmp_path / "bad", "w")
         with pytest.raises(ValueError, match=rf"path: .*bad: .*{message}"):
             load(tmp_path / "bad")

@@ -95,7 +95,7 @@ def test_the_most_probable_labels_are_given_on_request(scripts, trained, tmp_pat
     scripts("predict").main([*arguments, str(tmp_path / "predictions.csv")])
     scripts("evaluate").main([*arguments, str(tmp_path / "metrics.json")])
     with np.load(file) as arrays, torch.no_grad():
-        energy = load(run / "last.ckpt").energy(torch.from_numpy(arrays["x_test"]))
+        energy = load(run / "last.ckpt").energies(torch.from_numpy(arrays["x_test"]))[0]
         known = arrays["y_test"]
     best = exact.decode(energy)
     with (tmp_path / "predictions.csv").open(newline="") as stream:

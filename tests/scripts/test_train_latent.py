@@ -65,7 +65,7 @@ def test_logistic_regression_leaves_the_hidden_unit_alone(train, tmp_path):
     with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*without, *overrides, "~model.num_hidden"])
     train.start(config)
-    model = load(tmp_path / "run" / "last.ckpt").model
+    model = load(tmp_path / "run" / "last.ckpt").estimator.model
     assert not model.get_parameter("coupling").any()
     assert model.get_parameter("visible_weight").any()
 

@@ -176,7 +176,7 @@ def test_the_model_of_a_checkpoint_comes_back(tmp_path, cliques, encoded):
     module = gradient_module(machine(**CLIQUES[cliques], encoder=encoder()), label_names=NAMES)
     quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
     saved = load(tmp_path / "last.ckpt", encoder=encoder())
-    assert saved.model.cliques == module.model.cliques
+    assert saved.estimator.model.cliques == module.model.cliques
     assert saved.num_inputs == NUM_FEATURES
     rows, labels = torch.from_numpy(small_data().test_features), torch.from_numpy(small_data().test_labels)
-    assert torch.equal(saved.energy(rows).score(labels), module(rows).score(labels))
+    assert torch.equal(saved.energies(rows)[0].score(labels), module(rows).score(labels))

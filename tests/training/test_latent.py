@@ -215,7 +215,7 @@ def test_machines_without_input_are_saved_too(tmp_path):
     quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
     saved = load(tmp_path / "last.ckpt")
     assert saved.num_inputs == NUM_FEATURES
-    assert_bitwise_equal(dict(saved.model.state_dict()), dict(model.state_dict()))
+    assert_bitwise_equal(dict(saved.estimator.model.state_dict()), dict(model.state_dict()))
 
 
 def test_the_best_epoch_is_what_is_measured(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from lmbm_torch.estimators.common.calls import of_label_columns, watched
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.likelihood import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
@@ -60,6 +62,8 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     classes_: np.ndarray
     n_features_in_: int
+    # No rules over the classes of positions are known.
+    rules = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -67,6 +71,19 @@ class SequenceClassifier(TrainedEstimator, ABC):
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
+        return Capabilities(objective="score", minimises=False, decoder=chain_dp.decode, of_sequences=True)
+
+    def energies(self, X) -> list[ChainEnergy]:
+        """The energy for sequences ``X``, alone in a list."""
+        return [self.energy(X)]
+
+    def calibrated(self, energies: Sequence[ChainEnergy]) -> list[ChainEnergy]:
+        """The energies whose distribution gives the probabilities: those of :meth:`energies`."""
+        return list(energies)
 
     def energy(self, X) -> ChainEnergy:
         """The chains' energy for sequences ``X``, in float64, on ``device``."""
@@ -135,6 +152,11 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
 
     # Of those that are trained by likelihood.
     relative_gradient_: float
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
+        return replace(super().capabilities, has_probabilities=True)
 
     @watched
     @of_label_columns

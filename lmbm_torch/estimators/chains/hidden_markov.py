@@ -34,6 +34,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
     Attributes:
         classes_: the classes; n_features_in_: of a position.
         model_: the :class:`~lmbm_torch.models.HiddenMarkov`, on ``device``.
+        transition_: (classes, classes), log P(class of the column | class of the row before it).
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -68,6 +69,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         weight = None if weights is None else torch.from_numpy(weights)
         model.count(self._observed(rows), labels, lengths, smoothing=self.smoothing, weight=weight)
         self.model_ = model.to(self._device)
+        self.transition_ = self._array(model.log_transition)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

@@ -23,7 +23,6 @@ from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.common.class_weights import label_weights
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.seeding import seeds_for
 from lmbm_torch.estimators.common.settings import (
     CLASS_WEIGHT,
@@ -45,6 +44,7 @@ from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.inference.expected import bayes, bayes_under_rules
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import canonical
 
 NUM_SAMPLES = 1000
@@ -183,7 +183,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         return Capabilities(
             objective=self.decoder,
             minimises=False,

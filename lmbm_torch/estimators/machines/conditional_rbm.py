@@ -20,7 +20,6 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     NOT_NEGATIVE,
     RELATIVE_PENALTY,
@@ -44,6 +43,7 @@ from lmbm_torch.kernels.blas import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 # The chains of persistent contrastive divergence belong to a training module.
@@ -289,7 +289,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         is_fitted = hasattr(self, "model_")
         return Capabilities(
             objective="own",

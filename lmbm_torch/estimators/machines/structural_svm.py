@@ -19,7 +19,6 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import all_or_nothing, watched
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
     CLASS_WEIGHT,
@@ -42,6 +41,7 @@ from lmbm_torch.inference.routes import LIMITS, is_narrow
 from lmbm_torch.inference.search import flips
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
@@ -313,7 +313,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         return Capabilities(
             objective="score",
             minimises=False,

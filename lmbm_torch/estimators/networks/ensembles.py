@@ -16,7 +16,6 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around
@@ -34,6 +33,7 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.protocol import Capabilities
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:
@@ -186,7 +186,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         # Under rules the search is repeated with labels held.
         found = network_capabilities(self.decoder, self._margin, self._limits)
         return replace(found, searches_under_rules=False)

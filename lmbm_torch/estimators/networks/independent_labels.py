@@ -17,12 +17,12 @@ from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import all_or_nothing, watched
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import RULES, Constraints, HasMethods
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.decoders.distributions import NetworkMixture
 from lmbm_torch.estimators.networks.sigmoid_belief import decode_expected
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 
@@ -59,7 +59,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         # ``predict`` and ``decode`` both take the most probable labels.
         return Capabilities(
             objective="exact_match",

@@ -22,7 +22,6 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows, unfitted
 from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
     CLASS_WEIGHT,
@@ -62,6 +61,7 @@ from lmbm_torch.inference.routes import LIMITS
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 # Labels beyond which "auto" chooses parents.
@@ -402,7 +402,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         return network_capabilities(self.decoder, self._hinge_margin, {"node_limit": self.node_limit})
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:

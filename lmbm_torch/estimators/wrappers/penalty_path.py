@@ -26,7 +26,6 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import all_or_nothing, bar, of_label_columns, watched
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.seeding import seeds_for
 from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number
 from lmbm_torch.estimators.common.spreading import keep, spread
@@ -40,6 +39,7 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.kernels.blas import single_threaded
+from lmbm_torch.protocol import Capabilities
 
 # The logarithms of the smallest and the largest C where only their number is given.
 LEAST, MOST = -3, 2

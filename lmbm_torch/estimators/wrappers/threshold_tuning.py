@@ -31,7 +31,6 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import all_or_nothing, watched
 from lmbm_torch.estimators.common.measures import measure
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.seeding import seeds_for
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.under_rules import Rules
@@ -44,6 +43,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import (
     unfitted_network,
 )
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.shapes import Bool, Float, Int
 
 MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
@@ -123,9 +123,14 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """See :class:`~lmbm_torch.estimators.common.protocol.Capabilities`."""
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
         network = self._network
         return network_capabilities("hinge", network._hinge_margin, {"node_limit": network.node_limit})
+
+    @property
+    def trained(self) -> DecodingClassifier:
+        """The network, to which thresholds are added."""
+        return self.network_
 
     def energy(self, X: Rows) -> DirectedEnergy:
         """The network's energy with shifted fields for instances (instances, features)."""
