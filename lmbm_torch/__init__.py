@@ -44,17 +44,19 @@ __all__ = [
     "__version__",
     "decode",
     "decode_hinge",
+    "load",
     "log_partition",
     "marginals",
     "memory_budget",
     "read_table",
     "sample",
+    "save",
 ]
 
 __version__ = "0.1.0"
 
 # The rooms that list these names, the lightest first; __init__.pyi says the same to type checkers.
-_ROOMS = ("energies", "constraints", "inference", "data", "estimators")
+_ROOMS = ("persistence", "energies", "constraints", "inference", "data", "estimators")
 
 
 def __getattr__(name: str) -> Any:

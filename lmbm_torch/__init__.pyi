@@ -107,5 +107,11 @@ from lmbm_torch.inference import (
     sample as sample,
 )
 from lmbm_torch.memory import memory_budget as memory_budget
+from lmbm_torch.persistence import (
+    load as load,
+)
+from lmbm_torch.persistence import (
+    save as save,
+)
 
 __version__: str

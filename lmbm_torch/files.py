@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
+import math
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from os import PathLike
@@ -20,6 +22,7 @@ except ImportError:  # Windows, where a file that is open cannot be removed in t
 UNFINISHED = ".unfinished"
 # Of a run's directory.
 CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
+MODEL = "model.safetensors"
 Mode = Literal["x", "w"]
 """Same as in ``open``: ``"x"`` refuses a file that exists, ``"w"`` replaces it."""
 
@@ -176,3 +179,9 @@ def write_figure(path: str | PathLike, figure: Any, dpi: int = 120) -> None:
     """A figure of matplotlib by :func:`replacing`, in the format that the file's ending names."""
     with replacing(path) as stream:
         figure.savefig(stream, format=Path(path).suffix[1:], dpi=dpi)
+
+
+def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
+    """Write metrics as JSON, null for undefined ones; the file appears complete or not at all."""
+    defined = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    write_text(path, json.dumps(defined, indent=2, allow_nan=False) + "\n")

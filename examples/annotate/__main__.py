@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmbm_torch.cli.options import chosen, file_parser, with_rules_of_run
+from lmbm_torch.cli.options import chosen, file_parser, opened_model, with_rules_of_run
 
 # Python runs the folder, whose modules are this package's.
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -69,7 +69,7 @@ def opened(options: Namespace) -> Session:
         raise ValueError(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
     if options.output.resolve() == options.file.resolve():
         raise ValueError(f"--output: expected another file than the table itself, got {options.output}")
-    saved, decoder = chosen(options)
+    saved, decoder = chosen(options, opened_model(options))
     rows = Rows.read(options.file, saved, options.delimiter)
     completer = Completer(saved, decoder)
     if not options.output.exists():

@@ -14,7 +14,7 @@ from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats.table import cells, open_table
 from lmbm_torch.data.tables.schema import label_matrix
 from lmbm_torch.files import Mode, replacing_text
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.reading import read
 from lmbm_torch.shapes import Float
 

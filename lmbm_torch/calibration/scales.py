@@ -22,6 +22,7 @@ from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.missing import completed
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
 
 with naming_extras():
@@ -89,7 +90,7 @@ def instances(held_out: HeldOut, weights: Weights = None) -> list[Instances]:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Stored):
     """Every label's field z_i becomes scale_i z_i + shift_i.
 
     Args:
@@ -121,12 +122,6 @@ class Calibration:
         """One scale of everything, an inverse temperature."""
         ones = torch.ones(num_labels, dtype=torch.float64, device="cpu")
         return cls(scale * ones, 0 * ones, scale)
-
-    def state(self) -> dict[str, Any]:
-        """The fields, for a file: ``Calibration(**state)`` is this one again."""
-        found = {"scale": self.scale, "shift": self.shift, "coupling_scale": self.coupling_scale}
-        # Files of one member are what they were.
-        return found if len(self.factors) == 1 else {**found, "factors": self.factors}
 
     def apply_all(self, energy: Any) -> list[Any]:
         """The members' energies, whose mixture has calibrated probabilities.

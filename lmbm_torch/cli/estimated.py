@@ -17,11 +17,10 @@ from lmbm_torch.data import SequenceData
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.sequences.conll import TEST, TRAIN
 from lmbm_torch.estimators.common.under_rules import by_place
-from lmbm_torch.files import METRICS
-from lmbm_torch.prediction import answers, chains
-from lmbm_torch.prediction.fitted import FittedEstimator, save_fitted
-from lmbm_torch.prediction.reports import write_metrics
-from lmbm_torch.prediction.saved import MODEL
+from lmbm_torch.files import METRICS, MODEL, write_metrics
+from lmbm_torch.persistence import save
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.training import runs
 
 # Keys without effect on an estimator.
@@ -104,13 +103,13 @@ def _fit_to_labels(
     if config.rules is not None:
         _take_rules(estimator, runs.keep_rules(directory, config.rules, data.label_names))
     print_data(data.data, data, config.data.get("test"))
-    fitted = FittedEstimator.fit(estimator, data.data, data.train_rows, data.scaling)
+    fitted = Predictor.fit(estimator, data.data, data.train_rows, data.scaling)
     metrics = reported(fitted.estimator) | _chosen(estimator)
     for part, rows in (("val", data.validation_rows), ("test", data.data.test)):
         if len(rows):
             found = answers.evaluate(fitted, data.data, rows)
             metrics |= {f"{part}/{name}": value for name, value in found.items()}
-    save_fitted(fitted, directory / MODEL)
+    save(fitted, directory / MODEL)
     return metrics
 
 
@@ -132,12 +131,12 @@ def _fit_to_sequences(
     if rules is not None:
         raise ValueError(f"rules: expected none for sequences, got {rules}")
     print_line(described(data))
-    fitted = chains.FittedChain.fit(estimator, data, TRAIN)
+    fitted = Predictor.fit_sequences(estimator, data, TRAIN)
     metrics = reported(estimator)
     if data.num_folds > 1:
-        found = chains.evaluate(fitted, data, data.fold == TEST)
+        found = answers.evaluate(fitted, data, data.fold == TEST)
         metrics |= {f"test/{name}": value for name, value in found.items()}
-    chains.save(fitted, directory / MODEL)
+    save(fitted, directory / MODEL)
     return metrics
 
 

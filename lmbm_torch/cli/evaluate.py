@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, parse, test_file, title
+from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, opened_model, parse, test_file, title
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -21,16 +21,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(parser, arguments)
     # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli.showing import print_measured, print_metrics
-    from lmbm_torch.prediction import answers, chains, reading
-    from lmbm_torch.prediction.reports import write_metrics
+    from lmbm_torch.files import write_metrics
+    from lmbm_torch.prediction import answers, reading
 
     try:
-        if chains.is_saved(options.model):
+        saved = opened_model(options)
+        if saved.is_sequential:
             from lmbm_torch.cli import sequences
 
-            sequences.evaluate(options)
+            sequences.evaluate(options, saved)
             return
-        saved, decoder = chosen(options)
+        saved, decoder = chosen(options, saved)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
         metrics = answers.evaluate(saved, data, rows, decoder)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.data.features import Features
     from lmbm_torch.prediction.decoders import Decoder
-    from lmbm_torch.prediction.loading import Predictor
+    from lmbm_torch.prediction.predictor import Predictor
 
 PARTS = ("train", "test", "all")
 MOST_PROBABLE, LEAST_HINGE = "most probable", "least hinge"
@@ -111,18 +111,21 @@ def _is_folder(options: argparse.Namespace) -> bool:
     return getattr(options, "file", None) is not None and options.file.is_dir()
 
 
-def chosen(options: argparse.Namespace, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
-    """Load the model, with rules applied, and choose the decoder; None for the decoder of the model.
+def opened_model(options: argparse.Namespace) -> Predictor:
+    """Return the model that the options name; for errors see :meth:`Predictor.load`."""
+    from lmbm_torch.prediction.predictor import Predictor
+
+    return Predictor.load(options.model, options.trust)
+
+
+def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:
+    """Return the model with rules applied, and the decoder; None for the decoder of the model.
 
     Raises:
-        FileNotFoundError: no model, or no file of rules.
-        ValueError: errors of :func:`~lmbm_torch.prediction.loading.load`; lines that are no rules, rules over
-            other labels, or contradictory rules; a node limit, a number of labellings or rules for a model
-            without such a setting.
+        FileNotFoundError: no file of rules.
+        ValueError: lines that are no rules, rules over other labels, or contradictory rules; a node limit, a
+            number of labellings or rules for a model without such a setting.
     """
-    from lmbm_torch.prediction.loading import load
-
-    saved = load(options.model, options.trust)
     if options.limit and options.rule is None:
         saved = saved.limited(**options.limit)
     if options.rules is not None:

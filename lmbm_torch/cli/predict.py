@@ -16,14 +16,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmbm_torch.cli.options import binding, chosen, file_parser, parse
+from lmbm_torch.cli.options import binding, chosen, file_parser, opened_model, parse
 
 if TYPE_CHECKING:
     from lmbm_torch.cli.showing import Certificates
     from lmbm_torch.data import MultilabelData
     from lmbm_torch.prediction.answers import Prediction
     from lmbm_torch.prediction.decoders import Decoder
-    from lmbm_torch.prediction.loading import Predictor
+    from lmbm_torch.prediction.predictor import Predictor
 
 SHOWN = 20
 
@@ -41,17 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # At use: mistakes on the command line are reported before.
     from lmbm_torch.checks import check_count
     from lmbm_torch.cli.showing import Certificates, print_rows
-    from lmbm_torch.prediction import answers, chains, reading, tables
+    from lmbm_torch.prediction import answers, reading, tables
 
     certificates = Certificates()
     try:
         check_count("--top-k", options.top_k)
-        if chains.is_saved(options.model):
+        saved = opened_model(options)
+        if saved.is_sequential:
             from lmbm_torch.cli import sequences
 
-            sequences.predict(options)
+            sequences.predict(options, saved)
             return
-        saved, decoder = chosen(options, options.top_k)
+        saved, decoder = chosen(options, saved, options.top_k)
         if reading.is_parquet(options.file):
             _write_parts(options, saved, decoder, certificates)
             certificates.print()
@@ -105,8 +106,7 @@ def _write_parts(
 
 def _job(options: Namespace) -> str:
     """Return a hash of the model and the settings, by which a repeated call resumes the job."""
-    from lmbm_torch.files import CONFIG
-    from lmbm_torch.prediction.saved import MODEL
+    from lmbm_torch.files import CONFIG, MODEL
 
     model = [options.model] if options.model.is_file() else [options.model / MODEL, options.model / CONFIG]
     found = sha256(repr((options.rule, options.limit, options.top_k)).encode())

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import binding, chosen, file_parser, labelled_rows, parse, test_file, title
+from lmbm_torch.cli.options import (
+    binding,
+    chosen,
+    file_parser,
+    labelled_rows,
+    opened_model,
+    parse,
+    test_file,
+    title,
+)
 
 ENDINGS = (".html", ".md")
 
@@ -29,17 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from rich.console import Console
 
     from lmbm_torch.cli.showing import print_measured
-    from lmbm_torch.prediction import chains, pages, reading
+    from lmbm_torch.prediction import pages, reading
     from lmbm_torch.prediction.findings import findings
 
     write = {".html": pages.write_html, ".md": pages.write_markdown}[options.output.suffix]
     try:
-        if chains.is_saved(options.model):
+        saved = opened_model(options)
+        if saved.is_sequential:
             from lmbm_torch.cli import sequences
 
-            sequences.report(options, write)
+            sequences.report(options, saved, write)
             return
-        saved, decoder = chosen(options)
+        saved, decoder = chosen(options, saved)
         data = labelled_rows(options, saved)
         rows = reading.rows_of(data, options.part)
         # A file does not have the training rows of the model.

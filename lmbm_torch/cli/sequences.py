@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
 
-from lmbm_torch.cli.showing import print_line, print_metrics, print_rows
+from lmbm_torch.cli.showing import Certificates, counted, print_line, print_metrics, print_rows
 from lmbm_torch.data import SequenceData
 from lmbm_torch.data.sequences.conll import TEST, TRAIN, Tokens, read_columns, write_columns
-from lmbm_torch.files import CONFIG
+from lmbm_torch.files import CONFIG, write_metrics
 from lmbm_torch.persistence.trusted import SavedConfiguration
-from lmbm_torch.prediction import chain_reports, chain_tables, chains
-from lmbm_torch.prediction.chains import FittedChain, Tagging
-from lmbm_torch.prediction.reports import write_metrics
+from lmbm_torch.prediction import answers, chain_reports, tables
+from lmbm_torch.prediction.predictor import Predictor
 
 SHOWN = 20
 SHOWN_LINES = 5
@@ -30,50 +29,56 @@ OF_LABELS = {
 }
 
 
-def predict(options: Namespace) -> None:
+def predict(options: Namespace, saved: Predictor) -> None:
     """Read, decode, write or print: .csv files get a row for each token, other files columns and tags.
 
     Raises:
         ValueError, OSError: unreadable input, unwritable output, or options for label vectors only.
     """
-    saved = _opened(options)
+    _check_options(options)
     tokens = read_columns(options.file)
     data = saved.schema.data(tokens, options.file.stem)
-    found = saved.answers(data.within(TRAIN).features, options.top_k)
-    proven = _Proven()
+    certificates = Certificates()
+    decoder = saved.deciding(top_k=options.top_k) if options.top_k > 1 else None
+    predictions = answers.predict(saved, data.within(TRAIN).features, decoder)
+    found = certificates.counting(predictions)
     mode = "w" if options.force else "x"
     if options.output is None:
-        names = chain_tables.columns(saved, tokens, options.top_k)
-        rows = list(islice(chain_tables.table_rows(saved, tokens, found), SHOWN + 1))
-        left_out = {"objective", "bound", "bound_of_unlisted", "exact"} | (
-            {"rank"} if options.top_k == 1 else set()
+        names = tables.token_columns(saved, tokens, options.top_k)
+        rows = list(islice(tables.token_rows(saved, tokens, found), SHOWN + 1))
+        left_out = (
+            "objective",
+            "bound",
+            "bound_of_unlisted",
+            "exact",
+            *(["rank"] if options.top_k == 1 else []),
         )
         kept = [place for place, name in enumerate(names) if name not in left_out]
         shown = [[row[place] for place in kept] for row in rows[:SHOWN]]
         names = [names[place] for place in kept]
         print_rows(names, shown, names, is_all=len(rows) <= SHOWN)
     elif options.output.suffix == ".csv":
-        chain_tables.write_table(options.output, saved, tokens, proven.counting(found), mode, options.top_k)
+        names = tables.token_columns(saved, tokens, options.top_k)
+        tables.write_table(options.output, names, tables.token_rows(saved, tokens, found), mode)
     elif options.top_k > 1:
         raise ValueError(f"--top-k: expected 1, but for an --output that ends in .csv, got {options.top_k}")
     else:
-        tags = [[tag] for tag in chain_tables.tags_of(saved, proven.counting(found))]
-        write_columns(options.output, tokens, tags, mode)
-    for sentence in _unknown_values(saved, tokens):
-        print_line(sentence)
+        write_columns(options.output, tokens, [[tag] for tag in tables.tags(saved, found)], mode)
+    _print_unknown(saved, tokens)
     if options.output is not None:
-        print_line(f"{proven.sequences} sequences, {proven.proven} proven optimal, by dynamic programming")
+        of_all = counted(certificates.rows, "sequence")
+        print_line(f"{of_all}, {certificates.proven} proven optimal, by dynamic programming")
 
 
-def evaluate(options: Namespace) -> None:
+def evaluate(options: Namespace, saved: Predictor) -> None:
     """Read, decode, and print the metrics.
 
     Raises:
         ValueError, OSError: see :func:`predict`.
     """
-    saved = _opened(options)
+    _check_options(options)
     data, chosen, said = _labelled(options, saved)
-    metrics = chains.evaluate(saved, data, chosen)
+    metrics = answers.evaluate(saved, data, chosen)
     if options.output is not None:
         write_metrics(options.output, metrics)
     for sentence in said:
@@ -81,13 +86,13 @@ def evaluate(options: Namespace) -> None:
     print_metrics(_title(options, data, chosen), metrics)
 
 
-def report(options: Namespace, write: Callable[..., None]) -> None:
+def report(options: Namespace, saved: Predictor, write: Callable[..., None]) -> None:
     """Read, decode, compare, and write a page.
 
     Raises:
         ValueError, OSError: see :func:`predict`.
     """
-    saved = _opened(options)
+    _check_options(options)
     data, chosen, said = _labelled(options, saved)
     found = chain_reports.findings(saved, data, chosen)
     page = chain_reports.report(_title(options, data, chosen), saved, found, said)
@@ -108,28 +113,14 @@ def described(data: SequenceData) -> str:
     return f"{data.name}: {', '.join(parts)}; {len(data.feature_names)} features, {len(of_model)} tags"
 
 
-class _Proven:
-    """Counts of sequences and of proven answers."""
-
-    def __init__(self) -> None:
-        self.sequences = self.proven = 0
-
-    def counting(self, found: Iterable[Tagging]) -> Iterator[Tagging]:
-        """Yield the same answers, counting each."""
-        for each in found:
-            self.sequences += len(each.lengths)
-            self.proven += int(each.decoding.status.exact.sum())
-            yield each
-
-
-def _opened(options: Namespace) -> FittedChain:
+def _check_options(options: Namespace) -> None:
+    """Raise ValueError if an option is one of label vectors."""
     asked = [words for name, words in OF_LABELS.items() if getattr(options, name, None)]
     if asked:
         raise ValueError(f"{', '.join(asked)}: expected none for a model of sequences")
-    return chains.load(options.model, options.trust)
 
 
-def _labelled(options: Namespace, saved: FittedChain) -> tuple[SequenceData, np.ndarray, list[str]]:
+def _labelled(options: Namespace, saved: Predictor) -> tuple[SequenceData, np.ndarray, list[str]]:
     """Return sequences of the file or of the run's own data, a mask of the chosen ones, and a description."""
     if options.file is not None:
         if options.part not in (None, "all"):
@@ -160,13 +151,18 @@ def _title(options: Namespace, data: SequenceData, chosen: np.ndarray) -> str:
     return f"{options.model} on the {count} {part} sequences of {data.name}"
 
 
-def _unknown_values(saved: FittedChain, tokens: Tokens) -> list[str]:
+def _print_unknown(saved: Predictor, tokens: Tokens) -> None:
+    for sentence in _unknown_values(saved, tokens):
+        print_line(sentence)
+
+
+def _unknown_values(saved: Predictor, tokens: Tokens) -> list[str]:
     found = [f"{count} of {name}" for name, count in saved.schema.unknown(tokens).items() if count]
     words = f"values that training has not seen, of {len(tokens.rows)} tokens: {', '.join(found)}"
     return [words] if found else []
 
 
-def _unknown_tags(saved: FittedChain, tokens: Tokens) -> list[str]:
+def _unknown_tags(saved: Predictor, tokens: Tokens) -> list[str]:
     found = []
     for tag, lines in saved.schema.unknown_tags(tokens).items():
         first = ", ".join(map(str, lines[:SHOWN_LINES])) + ", …" * (len(lines) > SHOWN_LINES)

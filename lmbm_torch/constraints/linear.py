@@ -13,6 +13,7 @@ from lmbm_torch.constraints.feasibility import completion, contradiction
 from lmbm_torch.constraints.rules import NOT, Rule
 from lmbm_torch.constraints.text import parse
 from lmbm_torch.memory import part_bytes
+from lmbm_torch.persistence.stored import Stored
 
 __all__ = ["Constraints"]
 
@@ -23,7 +24,7 @@ CHUNK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
-class Constraints:
+class Constraints(Stored):
     """Linear rules, Σ_i a_i y_i ≤ b, over labels y in {0, 1}.
 
     Args:

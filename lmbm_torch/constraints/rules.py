@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from lmbm_torch.persistence.stored import Given, Stored
 
 __all__ = ["Rule", "at_least", "at_most", "exactly", "hierarchy", "implies", "parents_by_path"]
 
@@ -15,7 +18,7 @@ NOT = "not "
 
 
 @dataclass(frozen=True)
-class Rule:
+class Rule(Stored):
     """The linear inequality Σ_i weights_i y_i ≤ bound.
 
     Args:
@@ -32,6 +35,18 @@ class Rule:
     weights: Mapping[Label, float]
     bound: float
     text: str
+
+    def stored_parts(self) -> dict[str, Any]:
+        """Return labels and weights as lists, since labels may be numbers, which are no keys in files."""
+        weights = {"labels": [*self.weights], "weights": [*self.weights.values()]}
+        return {**weights, "bound": self.bound, "text": self.text}
+
+    @classmethod
+    def from_parts(
+        cls, given: Given, *, labels: list[Label], weights: list[float], bound: float, text: str
+    ) -> Rule:
+        """Return the rule of :meth:`stored_parts`."""
+        return cls(dict(zip(labels, weights, strict=True)), bound, text)
 
 
 def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:

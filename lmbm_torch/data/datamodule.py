@@ -23,9 +23,9 @@ from lmbm_torch.data.formats.table import groups_of, open_table, read_table
 from lmbm_torch.data.mapped import MappedData
 from lmbm_torch.data.scaling import Scaling, unscaled
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.persistence.archives import pack, unpack
 from lmbm_torch.shapes import Float, Int
 
 with naming_extras():
@@ -163,8 +163,7 @@ class MultilabelDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scaling and the schema of a table, for the checkpoint."""
-        schema = self.data.schema
-        return {"scaling": self.scaling.state(), "schema": None if schema is None else schema.state()}
+        return pack({"scaling": self.scaling, "schema": self.data.schema})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Compare scaling and schema with a checkpoint.
@@ -173,13 +172,13 @@ class MultilabelDataModule(LightningDataModule):
             ValueError: scaling or schema differ: the weights belong to other data, another split or another
                 scaling.
         """
-        if not self.scaling.agrees(Scaling(**state_dict["scaling"])):
+        saved = unpack(state_dict)
+        if not self.scaling.agrees(saved["scaling"]):
             raise ValueError(
                 f"scaling: expected the checkpoint's, got another one from {self.data.name}; "
-                "give scaling=Scaling(**state) to serve other data to the same weights"
+                "scaling=load(checkpoint).scaling serves other data to the same weights"
             )
-        saved = state_dict["schema"]
-        if saved is not None and self.data.schema != Schema.from_state(saved):
+        if saved["schema"] not in (None, self.data.schema):
             raise ValueError(f"schema: expected the checkpoint's, got another one from {self.data.name}")
 
     def _in_order(self, part: InstanceDataset) -> DataLoader:

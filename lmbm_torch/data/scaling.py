@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from scipy.sparse import issparse
@@ -18,11 +17,12 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tensors import csr_tensor
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
 
 
 @dataclass(frozen=True)
-class Scaling:
+class Scaling(Stored):
     """The map x ↦ (x − mean) / scale; with ``unit_rows`` each row is then divided by its Euclidean norm.
 
     Args:
@@ -82,10 +82,6 @@ class Scaling:
             norms = squares.index_add(0, row_of, values.square()).sqrt()
             values = values / _or_one(norms)[row_of]
         return csr_tensor(rows.crow_indices(), rows.col_indices(), values.to(rows.dtype), rows.shape)
-
-    def state(self) -> dict[str, Any]:
-        """Return the fields, for a checkpoint; ``Scaling(**state)`` restores the scaling."""
-        return {"mean": self.mean, "scale": self.scale, "unit_rows": self.unit_rows}
 
     def agrees(self, other: Scaling) -> bool:
         """Return whether both scalings are equal up to rounding that may differ between machines."""

@@ -13,10 +13,11 @@ import torch
 from lmbm_torch.checks import check_count, check_finite, check_shape
 from lmbm_torch.energies.base import check_cliques
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
+from lmbm_torch.persistence.stored import Stored
 
 
 @dataclass(frozen=True)
-class TiedCliques:
+class TiedCliques(Stored):
     """Cliques with the features f_j of large_margin_boltzmann_machines_2009, Definition 2.1, tied in groups.
 
     The learned weight g is the potential of every clique c of group g: with spins s,

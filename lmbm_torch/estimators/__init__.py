@@ -16,8 +16,6 @@ with naming_extras(), uncollected():
     from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
-    from lmbm_torch.estimators.common.saving import load as load
-    from lmbm_torch.estimators.common.saving import save as save
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier

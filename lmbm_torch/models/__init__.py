@@ -12,7 +12,6 @@ from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomi
 from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.hidden_markov import HiddenMarkov
 from lmbm_torch.models.onnx import export_onnx
-from lmbm_torch.models.saving import load, save
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
 
 __all__ = [
@@ -31,6 +30,4 @@ __all__ = [
     "SigmoidBeliefNetwork",
     "StoredModule",
     "export_onnx",
-    "load",
-    "save",
 ]

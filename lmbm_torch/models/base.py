@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.models.archives import Stored
+from lmbm_torch.persistence.stored import LIBRARY, Given, Stored
 from lmbm_torch.shapes import Bool, Float
 
 
@@ -38,6 +39,59 @@ class StoredModule(Stored, nn.Module, ABC):
     def has_encoder(self) -> bool:
         """Return whether the module has an encoder, which the user gives again when loading the module."""
         return not isinstance(getattr(self, "encoder", None), nn.Identity | None)
+
+    def stored_parts(self) -> dict[str, Any]:
+        """Return arguments, weights and the names of frozen weights; of an encoder the weights alone."""
+        return {
+            "arguments": self.arguments(),
+            "weights": dict(self.state_dict()),
+            "frozen": [name for name, weight in self.named_parameters() if not weight.requires_grad],
+            "has_encoder": self.has_encoder,
+        }
+
+    @classmethod
+    def from_parts(
+        cls,
+        given: Given,
+        *,
+        arguments: dict[str, Any],
+        weights: dict[str, Tensor],
+        frozen: Sequence[str],
+        has_encoder: bool,
+    ) -> StoredModule:
+        """Return the module of :meth:`stored_parts`, in evaluation mode.
+
+        Raises:
+            ValueError: an encoder that is missing or superfluous, or weights of other shapes than the
+                arguments say.
+        """
+        encoder = given.encoder
+        if not isinstance(encoder, nn.Module | None):
+            encoder = encoder() if has_encoder else None
+        if has_encoder and encoder is None:
+            raise ValueError("encoder: expected that of the training, since a file holds its weights alone")
+        if encoder is not None and not has_encoder:
+            raise ValueError("encoder: expected none, since the model was trained without one")
+        cls._check_shapes(arguments, weights)
+        model = cls(**arguments, **({"encoder": encoder} if has_encoder else {}))
+        # Weights keep the type that they were saved in.
+        model.load_state_dict(weights, assign=True)
+        for name in frozen:
+            model.get_parameter(name).requires_grad_(False)
+        return model.eval()
+
+    @classmethod
+    def _check_shapes(cls, arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
+        """Raise ValueError if shapes differ from those of the arguments, before these take any memory."""
+        # On the device "meta" this library's modules allocate nothing; other modules may.
+        if not cls.__module__.startswith(LIBRARY):
+            return
+        with torch.device("meta"):
+            expected = cls(**arguments).state_dict()
+        for name, value in expected.items():
+            if name not in weights or weights[name].shape != value.shape:
+                found = tuple(weights[name].shape) if name in weights else "none"
+                raise ValueError(f"{name}: expected shape {tuple(value.shape)} by the arguments, got {found}")
 
     @torch.no_grad()
     def take(self, *weights: Tensor | None) -> None:

@@ -1,1 +1,5 @@
-"""What others hand over, read without running any of it."""
+"""Files of models, estimators and predictors, and directories of runs, which execute nothing when read."""
+
+from lmbm_torch.persistence.files import load, save
+
+__all__ = ["load", "save"]

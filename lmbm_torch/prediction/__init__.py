@@ -1,8 +1,8 @@
-"""Predictions of trained models for new rows, without Lightning: loading, decoding, probabilities, reports.
+"""Predictions of trained models and fitted estimators for new rows, without Lightning.
 
-* ``loading``: one call for run directories, checkpoints, saved models and estimators; ``saved``, ``fitted``
-  and ``decoders``, what it returns;
+* ``predictor``: one predictor for run directories, checkpoints, saved models and estimators; ``trained`` and
+  ``decoders``: parts of a trained model's;
 * ``reading``, ``answers``, ``tables``: rows in, predictions and metrics out;
-* ``probabilities``, ``findings``, ``dependencies``, ``pages``, ``reports``: how good they are; ``intervals``,
+* ``probabilities``, ``findings``, ``dependencies``, ``pages``: how good they are; ``intervals``,
   ``pulling`` and ``advice``: parts of a report's page.
 """

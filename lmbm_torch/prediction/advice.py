@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.prediction.findings import Calibration, Findings
-from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.prediction.loading import Predictor
-from lmbm_torch.prediction.pulling import inner
+from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.prediction.trained import TrainedModel
 
 # An error of probabilities below this is no reason to train again.
 LEAST_ERROR = 0.05
@@ -64,8 +63,8 @@ def _never_given(saved: Predictor, found: Findings) -> Iterable[str]:
     if not missed.any():
         return
     remedies = ["more rows where they are true"]
-    if isinstance(saved, FittedEstimator):
-        settings = inner(saved.estimator).get_params(deep=False)
+    if not isinstance(saved.estimator, TrainedModel):
+        settings = saved.estimator.trained.get_params(deep=False)
         if settings.get("class_weight", "") is None:
             remedies.append('class_weight="balanced"')
         if settings.get("decoder") == "hinge":
@@ -74,14 +73,13 @@ def _never_given(saved: Predictor, found: Findings) -> Iterable[str]:
 
 
 def _edge_of_search(saved: Predictor) -> Iterable[str]:
-    if not isinstance(saved, FittedEstimator):
+    trained = saved.estimator.trained
+    if isinstance(trained, TrainedModel):
         return
-    trained = inner(saved.estimator)
-    edge = getattr(trained, "C_edge_", None)
-    if edge is not None:
-        further = "smaller" if edge == "smallest" else "larger"
+    if trained.C_edge_ is not None:
+        further = "smaller" if trained.C_edge_ == "smallest" else "larger"
         yield (
-            f"C = {trained.C:g} is the {edge} value that was searched: search {further} ones, too "
+            f"C = {trained.C:g} is the {trained.C_edge_} value that was searched: search {further} ones, too "
             f"(Cs, from the shell estimator.Cs=[…])."
         )
 
@@ -90,13 +88,13 @@ def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
     calibration = found.calibration()
     if calibration.error < max(LEAST_ERROR, 2 * _by_chance(calibration, len(found.label_names))):
         return
-    if isinstance(saved, FittedEstimator):
-        trained = inner(saved.estimator)
+    trained = saved.estimator.trained
+    if not isinstance(trained, TrainedModel):
         # Of what has no such setting none is known.
-        if getattr(trained, "calibrate", True) is not False:
+        if trained.get_params(deep=False).get("calibrate", True) is not False:
             return
         how = "calibrate=True (from the shell estimator.calibrate=true, or estimator.base.calibrate=true)"
-    elif saved.calibration is None:
+    elif trained.calibration is None:
         how = "training=dual, whose training.calibrate=true is the default"
     else:
         return

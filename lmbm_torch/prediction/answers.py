@@ -1,8 +1,8 @@
-"""Predictions of a trained model for rows, and their quality."""
+"""Predictions for rows and for sequences, and their quality."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,14 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
+from lmbm_torch.data.sequences.records import SequenceData
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.metrics import multilabel_metrics
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.inference.trees import chain_dp
+from lmbm_torch.metrics import ChunkF1, SequenceAccuracy, multilabel_metrics
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import (
     Probabilities,
     allowed_probabilities,
@@ -32,29 +35,34 @@ from lmbm_torch.solvers.networks.problems import canonical
 with naming_extras():
     from scipy.sparse import issparse
 
-BATCH_SIZE = 1024
+# Rows and sequences that are decoded together.
+BATCH_SIZE, NUM_SEQUENCES = 1024, 64
 
 Decoder = Callable[[Any], Decoding] | MatchedInference
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A batch decoded, with the probabilities of its labels.
+    """A decoded batch with the probabilities of the labels.
 
     Args:
-        decoding: one labelling an instance, or several.
-        probabilities: of each label, whatever was decoded; None for a model that is no distribution.
-        log_prob: log P of each labelling; NaN where it is not known.
+        decoding: one labelling of each instance, or several; of sequences the labels are indices of tags,
+            ``PADDING`` beyond the end of a sequence.
+        probabilities: the probability of each label, or of each tag at each position given the whole
+            sequence; None for a model that is no distribution.
+        log_prob: log P of each labelling; NaN if it is not known.
+        lengths: the lengths of sequences; None for label vectors.
     """
 
     decoding: Decoding
     probabilities: Probabilities | None
     log_prob: Float[Tensor, " batch"] | Float[Tensor, "batch top_k"]
+    lengths: Int[Tensor, " batch"] | None = None
 
     def labellings(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Labels ``(batch, labels)``, objectives and log-probabilities ``(batch,)``, best first."""
         found = self.decoding
-        if found.labels.ndim == 2:
+        if found.objective.ndim == 1:
             yield found.labels, found.objective, self.log_prob
         else:
             yield from zip(
@@ -64,12 +72,12 @@ class Prediction:
 
 @torch.no_grad()
 def answers(
-    saved: Predictor, features: Features, decoder: Decoder | None = None
+    saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
 ) -> Iterator[tuple[list[Any], Decoding]]:
-    """Energies of raw rows (several of an ensemble) and their decodings, a batch at a time.
+    """Yield energies of raw rows (several of an ensemble) and their decodings, a batch at a time.
 
     Args:
-        features: dense, or sparse of any format.
+        features: dense, or sparse of any format; of sequences a list of arrays (length, features).
         decoder: energy → decoding; by default the model's own, which is that of its training, or what an
             estimator predicts. A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` that
             differs from the training's warns.
@@ -77,15 +85,19 @@ def answers(
     Raises:
         ValueError: another number of features than the model was trained with; a decoder for an ensemble.
     """
-    if issparse(features):
-        features = canonical(features)
-    check_shape("features", features, None, saved.num_inputs)
+    if isinstance(features, Sequence):
+        count, size = len(features), NUM_SEQUENCES
+    else:
+        if issparse(features):
+            features = canonical(features)
+        check_shape("features", features, None, saved.num_inputs)
+        count, size = features.shape[0], BATCH_SIZE
     if isinstance(decoder, MatchedInference):
         if saved.inference is not None:
-            decoder.check_match(saved.inference.record())
+            decoder.check_match(saved.inference)
         decoder = decoder.decode
-    for start in range(0, features.shape[0], BATCH_SIZE):
-        rows = features[start : start + BATCH_SIZE]
+    for start in range(0, count, size):
+        rows: Any = features[start : start + size]
         if decoder is None:
             yield saved.answer(rows)
             continue
@@ -95,7 +107,9 @@ def answers(
         yield energies, decoder(energies[0])
 
 
-def decode(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Decoding]:
+def decode(
+    saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
+) -> Iterator[Decoding]:
     """Decodings of raw rows, a batch at a time; for arguments and errors see :func:`answers`."""
     return (found for _, found in answers(saved, features, decoder))
 
@@ -113,8 +127,10 @@ def binding(
 
 
 @torch.no_grad()
-def predict(saved: Predictor, features: Features, decoder: Decoder | None = None) -> Iterator[Prediction]:
-    """Decodings of raw rows and their probabilities, a batch at a time.
+def predict(
+    saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
+) -> Iterator[Prediction]:
+    """Yield decodings of raw rows or sequences and their probabilities, a batch at a time.
 
     Under the model's rules probabilities are those of what is allowed, NaN where no way to them is exact.
 
@@ -125,8 +141,15 @@ def predict(saved: Predictor, features: Features, decoder: Decoder | None = None
         ValueError: see :func:`answers`.
     """
     for energies, found in answers(saved, features, decoder):
+        lengths = energies[0].lengths if saved.capabilities.of_sequences else None
         if not saved.has_probabilities:
-            yield Prediction(found, None, torch.full_like(found.objective, torch.nan))
+            yield Prediction(found, None, torch.full_like(found.objective, torch.nan), lengths)
+            continue
+        if lengths is not None:
+            known = chain_dp.marginals(energies[0])
+            total = known.log_partition if found.objective.ndim == 1 else known.log_partition[:, None]
+            likely = Probabilities(known.nodes, known.log_partition, "dynamic programming")
+            yield Prediction(found, likely, found.objective - total, lengths)
             continue
         distributions = saved.calibrated(energies)
         if saved.rules is None:
@@ -141,18 +164,22 @@ def predict(saved: Predictor, features: Features, decoder: Decoder | None = None
 
 def evaluate(
     saved: Predictor,
-    data: MultilabelData,
-    rows: Int[np.ndarray, " rows"],
+    data: MultilabelData | SequenceData,
+    rows: np.ndarray,
     decoder: Decoder | None = None,
 ) -> dict[str, float]:
-    """Every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
+    """Return every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
 
     Args:
+        data: of sequences with the model's tags first among the label names.
+        rows: the rows to measure, by number; of sequences numbers or a mask.
         decoder: see :func:`answers`.
 
     Raises:
         ValueError: other labels than the model's, or missing ones.
     """
+    if isinstance(data, SequenceData):
+        return _evaluate_sequences(saved, data, rows)
     labels = known_labels(saved, data, rows)
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
@@ -168,3 +195,37 @@ def evaluate(
     if nodes:
         scores["mean_nodes"] = float(torch.cat(nodes).double().mean())
     return scores
+
+
+def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> dict[str, float]:
+    """Return shares of tokens and of whole sequences that are right, and F1 of chunks if tags are of such."""
+    sequences = data.select(chosen)
+    right, tokens, proven = 0, 0, 0
+    of_sequences = SequenceAccuracy()
+    of_chunks = ChunkF1(data.label_names) if _are_chunks(data.label_names) else None
+    first = 0
+    for found in decode(saved, sequences.features):
+        labels = found.labels.cpu()
+        truth = _padded(sequences.labels[first : first + len(labels)])
+        first += len(labels)
+        right += int(((labels == truth) & (truth != PADDING)).sum())
+        tokens += int((truth != PADDING).sum())
+        proven += int(found.status.exact.sum())
+        of_sequences.update(labels, truth)
+        if of_chunks is not None:
+            of_chunks.update(labels, truth)
+    scores = {"token_accuracy": right / tokens, "sequence_accuracy": float(of_sequences.compute())}
+    if of_chunks is not None:
+        scores["chunk_f1"] = float(of_chunks.compute())
+    return {**scores, "proven_optimal": proven / first}
+
+
+def _are_chunks(names: Sequence[str]) -> bool:
+    """Return whether tags are those of chunks, ``O``, ``B-type`` and ``I-type``."""
+    return all(name == "O" or name[:2] in ("B-", "I-") for name in names) and {*names} != {"O"}
+
+
+def _padded(labels: Sequence[np.ndarray]) -> Int[Tensor, "batch length"]:
+    """Return sequences of labels side by side, ``PADDING`` beyond their ends."""
+    tensors = [torch.from_numpy(each) for each in labels]
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=PADDING)

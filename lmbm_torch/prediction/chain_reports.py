@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from lmbm_torch.data.sequences.records import SequenceData
-from lmbm_torch.prediction import chains
-from lmbm_torch.prediction.chains import FittedChain
+from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.findings import Calibration
 from lmbm_torch.prediction.pages import Report
-from lmbm_torch.shapes import Float, Int
+from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.shapes import Int
 from lmbm_torch.viz.dependencies import transition_heatmap
 from lmbm_torch.viz.quality import label_chart, reliability_diagram
 
@@ -39,7 +39,7 @@ class ChainFindings:
 
     Args:
         label_names: the model's tags, then others that only these sequences have.
-        metrics: of :func:`~lmbm_torch.prediction.chains.evaluate`.
+        metrics: of :func:`~lmbm_torch.prediction.answers.evaluate`.
         confusion: how often a true tag (row) was given a tag (column).
         calibration: of the probabilities of the tags that were given; None for a model that is no
             distribution.
@@ -53,17 +53,17 @@ class ChainFindings:
     num_sequences: int
 
 
-def findings(saved: FittedChain, data: SequenceData, chosen: np.ndarray) -> ChainFindings:
+def findings(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> ChainFindings:
     """Decode sequences and set them beside their tags; for arguments see ``evaluate``."""
     sequences, count = data.select(chosen), len(data.label_names)
     truth = np.concatenate(sequences.labels)
     given, likely = [], []
-    for found in saved.answers(sequences.features):
+    for found in answers.predict(saved, sequences.features):
         labels = found.decoding.labels.cpu()
         inside = labels >= 0
         given.append(labels[inside])
         if found.probabilities is not None:
-            own = found.probabilities.cpu().gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+            own = found.probabilities.labels.cpu().gather(-1, labels.clamp(min=0)[..., None])[..., 0]
             likely.append(own[inside])
     tags = np.concatenate([each.numpy() for each in given])
     confusion = np.bincount(truth * count + tags, minlength=count**2).reshape(count, count)
@@ -71,11 +71,11 @@ def findings(saved: FittedChain, data: SequenceData, chosen: np.ndarray) -> Chai
     if likely:
         right = np.split(tags == truth, np.cumsum([len(each) for each in likely])[:-1])
         calibration = Calibration.of(_joined(likely), _joined(right))
-    metrics = chains.evaluate(saved, data, chosen)
+    metrics = answers.evaluate(saved, data, chosen)
     return ChainFindings(data.label_names, metrics, confusion, calibration, len(sequences.labels))
 
 
-def report(title: str, saved: FittedChain, found: ChainFindings, said: list[str]) -> Report:
+def report(title: str, saved: Predictor, found: ChainFindings, said: list[str]) -> Report:
     """The page of findings, for ``write_html`` and ``write_markdown`` of the pages.
 
     Args:
@@ -83,12 +83,13 @@ def report(title: str, saved: FittedChain, found: ChainFindings, said: list[str]
     """
     names, true, given = found.label_names, found.confusion.sum(1), found.confusion.sum(0)
     both = np.diag(found.confusion)
-    learned = {words: getattr(saved.estimator, name, None) for name, words in LEARNED.items()}
-    transition = _transition(saved)
+    fitted = saved.estimator.stored_parts()["fitted"]
+    learned = {words: fitted.get(name) for name, words in LEARNED.items()}
+    transition = fitted.get("transition_")
     content = {
         "title": title,
         "kind": saved.kind,
-        "num_tags": len(saved.schema.label_names),
+        "num_tags": len(saved.label_names),
         "num_sequences": found.num_sequences,
         "num_tokens": int(found.confusion.sum()),
         "said": said,
@@ -112,15 +113,6 @@ def report(title: str, saved: FittedChain, found: ChainFindings, said: list[str]
     return Report(content, _figures(saved, found, content["tags"], transition), "sequences")
 
 
-def _transition(saved: FittedChain) -> Float[np.ndarray, "tags tags"] | None:
-    """The weights of transitions; of a hidden Markov model their log-probabilities."""
-    estimator = saved.estimator
-    if hasattr(estimator, "transition_"):
-        return estimator.transition_
-    model = getattr(estimator, "model_", None)
-    return None if model is None else model.log_transition.detach().cpu().numpy()
-
-
 def _confusions(found: ChainFindings) -> list[tuple[str, str, int]]:
     """The most frequent mistakes: the true tag, the one given, and how often."""
     wrong = found.confusion * (1 - np.eye(len(found.label_names), dtype=np.int64))
@@ -141,13 +133,13 @@ def _strongest(transition: np.ndarray, names: tuple[str, ...]) -> list[tuple[str
 
 
 def _figures(
-    saved: FittedChain, found: ChainFindings, tags: list[dict[str, Any]], transition: np.ndarray | None
+    saved: Predictor, found: ChainFindings, tags: list[dict[str, Any]], transition: np.ndarray | None
 ) -> dict[str, Any]:
     true, *shares = (np.array([tag[key] for tag in tags]) for key in ("true", "f1", "precision", "recall"))
     panels: dict[str, np.ndarray] = dict(zip(("F1", "precision", "recall"), shares, strict=True))
     figures = {"tags": label_chart(found.label_names, true, panels, what="tags")}
     if transition is not None:
-        figures["transitions"] = transition_heatmap(transition, saved.schema.label_names)
+        figures["transitions"] = transition_heatmap(transition, saved.label_names)
     if found.calibration is not None:
         each = found.calibration
         figures["calibration"] = reliability_diagram({"tags of tokens": (each.said, each.true, each.count)})

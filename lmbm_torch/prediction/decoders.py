@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from inspect import signature
+from inspect import get_annotations, isclass, ismethod, isroutine, signature
 from typing import Any
 
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.persistence.stored import Given
 
 Decoder = Callable[[Any], Decoding]
 """energy → decoding."""
@@ -47,13 +48,13 @@ def description(decoder: Decoder) -> dict[str, Any]:
         are no
     plain values.
     """
-    matched = getattr(decoder, "__self__", None)
-    if isinstance(matched, MatchedInference):
-        return matched.record()
-    routine, settings = (decoder.func, decoder.keywords) if isinstance(decoder, partial) else (decoder, {})
+    if ismethod(decoder) and isinstance(decoder.__self__, MatchedInference):
+        return decoder.__self__.stored_parts()
+    is_partial = isinstance(decoder, partial)
+    routine, settings = (decoder.func, decoder.keywords) if is_partial else (decoder, {})
     path = path_of(decoder)
     is_plain = all(isinstance(value, bool | int | float | str | None) for value in settings.values())
-    is_held = is_plain and not getattr(decoder, "args", ()) and _routine(path) is routine
+    is_held = is_plain and not (is_partial and decoder.args) and _routine(path) is routine
     return {"routine": path, "settings": dict(settings) if is_held else None}
 
 
@@ -65,7 +66,7 @@ def decoder_of(described: dict[str, Any]) -> Decoder:
         ValueError: a routine that is no decoder of :mod:`lmbm_torch.inference`.
     """
     if "num_iters" in described:
-        return MatchedInference.from_record(described).decode
+        return MatchedInference.from_parts(Given(), **described).decode
     path, settings = described["routine"], described["settings"]
     if settings is None:
         return OwnDecoder(path)
@@ -93,7 +94,7 @@ def path_of(decoder: Decoder) -> str:
     if isinstance(decoder, OwnDecoder):
         return decoder.path
     routine = decoder.func if isinstance(decoder, partial) else decoder
-    named = routine if hasattr(routine, "__qualname__") else type(routine)
+    named: Any = routine if isroutine(routine) or isclass(routine) else type(routine)
     return f"{named.__module__}.{named.__qualname__}"
 
 
@@ -103,8 +104,8 @@ def _routine(path: str) -> Decoder | None:
     if not module.startswith(f"{ROOM}.") or name.startswith("_"):
         return None
     try:
-        found = getattr(import_module(module), name, None)
+        found = vars(import_module(module)).get(name)
     except ImportError:
         return None
-    returned = getattr(found, "__annotations__", {}).get("return")
-    return found if returned in ("Decoding", Decoding) else None
+    returns_decoding = isroutine(found) and get_annotations(found).get("return") in ("Decoding", Decoding)
+    return found if returns_decoding else None

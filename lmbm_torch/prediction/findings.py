@@ -16,9 +16,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
-from lmbm_torch.prediction.explaining import why
-from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.pulling import FeaturePulls, feature_pulls
 from lmbm_torch.prediction.reading import known_labels
 from lmbm_torch.shapes import Bool, Float, Int
@@ -251,7 +249,7 @@ def _explained(
 ) -> tuple[int, Any] | None:
     """Why the row at a place has its labels, where that can be told."""
     row = features[[place]]
-    reason = saved.explanation(row) if isinstance(saved, FittedEstimator) else why(saved, row)
+    reason = saved.explanation(row)
     return None if reason is None else (int(rows[place]), reason)
 
 

@@ -17,8 +17,9 @@ from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
 from lmbm_torch.prediction.intervals import intervals
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.viz import (
+    bar_chart,
     change_chart,
     coupling_heatmap,
     dependency_heatmap,
@@ -29,6 +30,8 @@ from lmbm_torch.viz import (
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
+# Rows of the table of an automatic choice that are shown.
+MAX_ROWS = 40
 # The metrics that a reader asks for first.
 METRICS = {
     "exact_match": "rows entirely right",
@@ -122,6 +125,40 @@ def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequen
         "remarks": [] if found.explained is None else found.explained[1].remarks(),
     }
     return Report(content, _figures(found, by_label))
+
+
+def choice_report(title: str, model: Any) -> Report:
+    """The page of a fitted ``AutoLabelClassifier``, for ``write_html`` and ``write_markdown`` of the reports.
+
+    Args:
+        title: such as the name of the table.
+
+    Raises:
+        ValueError: a model that has not chosen.
+    """
+    # Of other pages the automatic choice is not needed.
+    from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
+
+    if not isinstance(model, AutoLabelClassifier) or "table_" not in vars(model):
+        raise ValueError(f"model: expected a fitted AutoLabelClassifier, got {type(model).__name__}")
+    rows = [{**row, "decoder": row["decoder"] or "its own"} for row in model.table_]
+    others = [row for row in rows if not row["weight"]]
+    most = max(row["folds"] for row in rows)
+    compared = [row for row in others if row["folds"] == most and row["instances"] == rows[0]["instances"]]
+    families: dict[str, float] = {}
+    for row in rows:
+        families[row["family"]] = max(row["score"], families.get(row["family"], 0.0))
+    content = {
+        "title": title,
+        "metric": model.metric,
+        "score": model.best_score_,
+        "rule": None if model.rule_ is None else str(model.rule_),
+        "members": [row for row in rows if row["weight"]],
+        "next_best": max(compared, key=lambda row: row["score"], default=None),
+        "rows": rows[:MAX_ROWS],
+        "num_tried": len(rows),
+    }
+    return Report(content, {"families": bar_chart({model.metric: families})}, "choice")
 
 
 def write_html(page: Report, path: Path, mode: Mode = "x") -> None:

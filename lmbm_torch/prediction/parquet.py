@@ -12,7 +12,7 @@ from lmbm_torch.data.formats.table import new_rows
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, reading, replacing
 from lmbm_torch.prediction.answers import BATCH_SIZE, Prediction
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.reading import PARQUET
 from lmbm_torch.prediction.tables import columns, table_rows
 

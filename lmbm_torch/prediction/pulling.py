@@ -10,12 +10,8 @@ import numpy as np
 import torch
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.models import BoltzmannMachine, SigmoidBeliefNetwork
-from lmbm_torch.prediction.fitted import FittedEstimator
-from lmbm_torch.prediction.loading import Predictor
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Float, Int
 
 with naming_extras():
@@ -62,10 +58,10 @@ def feature_pulls(
         None of a model of which this cannot be told: with an encoder, with a kernel, with hidden units, of
         trees, or of several members.
     """
-    coef = _weights(saved)
+    coef = saved.estimator.field_weights()
     if coef is None:
         return None
-    deviation = _deviations(_scaled(saved, _some(features)))
+    deviation = _deviations(saved.inputs(_some(features)))
     if coef.shape[1] != len(deviation) or len(names) != len(deviation):
         return None
     labels = np.argsort(-true, kind="stable")[:MAX_LABELS]
@@ -77,35 +73,10 @@ def feature_pulls(
     )
 
 
-def inner(estimator: Any) -> Any:
-    """The estimator that was trained: the network inside one that adds thresholds, or itself."""
-    return getattr(estimator, "network_", estimator)
-
-
-def _weights(saved: Predictor) -> Float[np.ndarray, "labels features"] | None:
-    """Of scaled features, in each label's field."""
-    if isinstance(saved, FittedEstimator):
-        trained = inner(saved.estimator)
-        is_sum = hasattr(trained, "energy") and getattr(trained, "kernel", "linear") == "linear"
-        return np.asarray(trained.coef_, np.float64) if is_sum and hasattr(trained, "coef_") else None
-    model = saved.model
-    if not isinstance(model, SigmoidBeliefNetwork | BoltzmannMachine) or model.has_encoder:
-        return None
-    return model.feature_weight.detach().double().cpu().numpy()
-
-
 def _some(features: Features) -> Features:
     """At most so many rows, as they are."""
     count = features.shape[0]
     return features[np.linspace(0, count - 1, min(count, MAX_ROWS)).astype(np.int64)]
-
-
-def _scaled(saved: Predictor, features: Features) -> Features:
-    if isinstance(saved, FittedEstimator):
-        return saved.inputs(features)
-    assert isinstance(saved, SavedModel)
-    scaling = saved.scaling
-    return features if scaling is None else to_features(scaling.transform(to_tensor(features)))
 
 
 def _deviations(features: Any) -> Float[np.ndarray, " features"]:

@@ -13,7 +13,7 @@ from lmbm_torch.data import MultilabelData, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import without_split
 from lmbm_torch.data.formats.table import ENDINGS, cells, is_table, new_rows, open_table
 from lmbm_torch.data.mapped import open_mapped
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Float, Int
 
 COMPRESSED = (".gz", ".bz2")
@@ -99,7 +99,7 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
         part = "test" if len(data.test) else "all"
     if part not in PARTS:
         raise ValueError(f"part: expected one of {', '.join(PARTS)}, got {part}")
-    rows = np.arange(data.num_instances) if part == "all" else getattr(data, part)
+    rows = np.arange(data.num_instances) if part == "all" else {"train": data.train, "test": data.test}[part]
     if len(rows) == 0:
         raise ValueError(f"part: expected one with rows, but {data.name} has no {part} part")
     return rows

@@ -1,4 +1,4 @@
-"""Predictions as tables: one row for each labelling, with probabilities and certificates."""
+"""Predictions as tables with probabilities and certificates: a row for each labelling, or for each token."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from os import PathLike
 
 from torch import Tensor
 
+from lmbm_torch.data.sequences.conll import ColumnSchema, Tokens
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.files import Mode, replacing_text
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.prediction.answers import Prediction
-from lmbm_torch.prediction.loading import Predictor
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Bool
 
 FIRST_COLUMNS = ("row", "rank", "labels")
+FIRST_OF_TOKENS = ("sequence", "token", "rank")
 PROBABILITY = "probability"
 BOUND, BOUND_OF_UNLISTED = "bound", "bound_of_unlisted"
 
@@ -88,6 +91,57 @@ def _proven_ranks(found: Decoding) -> Bool[Tensor, "batch top_k"]:
     return exact.expand_as(found.objective)
 
 
+def token_columns(saved: Predictor, tokens: Tokens, top_k: int = 1) -> list[str]:
+    """Return the names of the columns of :func:`token_rows`."""
+    schema = _of_tokens(saved)
+    given = list(schema.windows.columns)
+    if schema.has_tags(tokens):
+        given.insert(schema.tag, "given_tag")
+    likely = ["P(predicted_tag)", PROBABILITY] if saved.has_probabilities else []
+    bound = BOUND if top_k == 1 else BOUND_OF_UNLISTED
+    return [*FIRST_OF_TOKENS, *given, "predicted_tag", *likely, "objective", bound, "exact"]
+
+
+def token_rows(saved: Predictor, tokens: Tokens, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
+    """Yield one row for each token of each labelling; ``sequence`` and ``token`` count from 0.
+
+    A sequence has no more labellings than there are of its length. ``P(predicted_tag)`` is that of the tag at
+    its place given the whole sequence, ``probability`` that of all the sequence's tags together, a
+    distribution's alone. ``objective``, ``bound`` and ``exact`` are those of the sequence; see
+    :func:`table_rows`.
+    """
+    names, sequence = saved.label_names, 0
+    for batch in predictions:
+        assert batch.lengths is not None
+        ranks = [*batch.labellings()]
+        bounds, proven = batch.decoding.bound.tolist(), batch.decoding.status.exact.int().tolist()
+        for place, length in enumerate(batch.lengths.tolist()):
+            first = tokens.start[sequence]
+            for rank, (labels, objective, log_prob) in enumerate(ranks, 1):
+                if labels[place, 0] == PADDING:
+                    break
+                for token, tag in enumerate(labels[place, :length].tolist()):
+                    row = [sequence, token, rank, *tokens.rows[first + token], names[tag]]
+                    if batch.probabilities is not None:
+                        likely = float(batch.probabilities.labels[place, token, tag])
+                        row += [likely, math.exp(log_prob[place])]
+                    yield [*row, float(objective[place]), bounds[place], proven[place]]
+            sequence += 1
+
+
+def tags(saved: Predictor, predictions: Iterable[Prediction]) -> Iterator[str]:
+    """Yield the best tags of all tokens, one after another."""
+    for batch in predictions:
+        assert batch.lengths is not None
+        for labels, length in zip(batch.decoding.labels, batch.lengths.tolist(), strict=True):
+            yield from (saved.label_names[tag] for tag in labels[:length].tolist())
+
+
+def _of_tokens(saved: Predictor) -> ColumnSchema:
+    assert isinstance(saved.schema, ColumnSchema)
+    return saved.schema
+
+
 def write_predictions(
     path: str | PathLike,
     saved: Predictor,
@@ -108,7 +162,21 @@ def write_predictions(
         ValueError: a label named like another column.
     """
     names = columns(saved, top_k, [*(ids or {})])
+    write_table(path, names, table_rows(saved, predictions, ids), mode)
+
+
+def write_table(
+    path: str | PathLike, names: Sequence[str], rows: Iterable[Sequence[object]], mode: Mode = "x"
+) -> None:
+    """Write columns of these names as CSV; the file appears complete or not at all.
+
+    Args:
+        mode: as in ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+    """
     with replacing_text(path, mode) as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(table_rows(saved, predictions, ids))
+        writer.writerows(rows)

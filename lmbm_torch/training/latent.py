@@ -16,8 +16,8 @@ from lmbm_torch.inference.results import Status
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
+from lmbm_torch.persistence.archives import pack, unpack
 from lmbm_torch.prediction.decoders import Decoder
-from lmbm_torch.prediction.saved import RECORD
 from lmbm_torch.training.base import Penalty
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
@@ -68,7 +68,7 @@ class LatentModule(GradientModule):
             raise ValueError("loss: expected one without an inference bound to it, which this module passes")
         if isinstance(decoder, MatchedInference):
             # The training's own inference follows the number of iterations.
-            decoder = None if decoder.check_match(inference.record()) else decoder.decode
+            decoder = None if decoder.check_match(inference) else decoder.decode
         decoder = decoder or inference.decode
         super().__init__(model, loss, C=C, penalty=penalty, decoder=decoder, **kwargs)
         self.inference = inference
@@ -109,16 +109,15 @@ class LatentModule(GradientModule):
         return {} if last is None else {"fit/objective": float(last)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the last epoch's objective to the checkpoint, for the report of a complete run on resuming."""
+        """Add the inference and the last epoch's objective, which a resumed complete run reports again."""
         super().on_save_checkpoint(checkpoint)
-        checkpoint["last_objective"] = self.report().get("fit/objective")
+        checkpoint["latent"] = pack((self.inference, self.report().get("fit/objective")))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Load the number of iterations of a checkpoint; warn if the checkpoint has another inference."""
         super().on_load_checkpoint(checkpoint)
-        self._last_objective = checkpoint.get("last_objective")
-        trained = checkpoint[RECORD]["inference"]
-        self.inference.num_iters = trained["num_iters"]
+        trained, self._last_objective = unpack(checkpoint["latent"])
+        self.inference.num_iters = trained.num_iters
         self.inference.check_match(trained)
 
 

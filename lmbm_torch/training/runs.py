@@ -20,10 +20,10 @@ import torch
 from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, RULES, UNFINISHED, reading, replacing, write_text
+from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, MODEL, RULES, UNFINISHED, reading, replacing, write_metrics, write_text
+from lmbm_torch.persistence import save
+from lmbm_torch.persistence.checkpoints import check_whole
 from lmbm_torch.prediction.decoders import with_settings
-from lmbm_torch.prediction.reports import write_metrics
-from lmbm_torch.prediction.saved import MODEL, check_whole, save_model
 from lmbm_torch.training.structured import StructuredModule
 
 with naming_extras():
@@ -156,7 +156,7 @@ def fit_and_measure(
             if len(data.test_set):
                 metrics |= trainer.test(module, datamodule=data, verbose=False)[0]
     if trainer.is_global_zero:
-        save_model(module.trained(), directory / MODEL, "w")
+        save(module.trained(), directory / MODEL, "w")
         write_metrics(directory / METRICS, metrics)
     return metrics
 

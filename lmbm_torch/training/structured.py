@@ -22,8 +22,9 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
+from lmbm_torch.persistence.checkpoints import RECORD, record
 from lmbm_torch.prediction.decoders import Decoder
-from lmbm_torch.prediction.saved import RECORD, SavedModel, record
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.training.base import Loss, TrainingModule
 
 with naming_extras():
@@ -96,10 +97,10 @@ class StructuredModule(TrainingModule):
         """Return the energy of a batch."""
         return self.model(x)
 
-    def trained(self) -> SavedModel:
+    def trained(self) -> Predictor:
         """Return the model with everything for predictions, scaling and schema from the trainer's data."""
         data = self._data()
-        return SavedModel(
+        return Predictor.of_model(
             self.model,
             self.label_names,
             self.margin,
@@ -112,9 +113,8 @@ class StructuredModule(TrainingModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the record for :func:`~lmbm_torch.prediction.saved.load_model` to the checkpoint."""
-        data = self._data()
-        checkpoint[RECORD] = record(self.trained(), None if data is None else type(data).__qualname__)
+        """Add the record for :func:`lmbm_torch.load` to the checkpoint."""
+        checkpoint[RECORD] = record(self.trained())
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
 from time import process_time
 

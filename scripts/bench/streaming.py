@@ -61,7 +61,7 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     from lmbm_torch.losses import local_hinge
     from lmbm_torch.models import SigmoidBeliefNetwork
     from lmbm_torch.prediction import answers
-    from lmbm_torch.prediction.saved import SavedModel
+    from lmbm_torch.prediction.predictor import Predictor
     from lmbm_torch.training.gradient import GradientModule
 
     reset_peak()
@@ -89,7 +89,7 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
     trainer.fit(module, datamodule=serve(held, scaling=unscaled, batch_size=256))  # pyright: ignore[reportArgumentType]
     trained, peak_trained = time.process_time() - started, peak()
     reset_peak()
-    saved = SavedModel(module.model.eval(), data.label_names, 1.0, None)
+    saved = Predictor.of_model(module.model.eval(), data.label_names, 1.0, None)
     started = time.process_time()
     features = held.features_at(np.arange(data.num_instances))
     right = 0

@@ -20,10 +20,11 @@ from safetensors import safe_open
 from safetensors.torch import save as in_one_file
 from scipy.sparse import csr_array
 
-from lmbm_torch import estimators, models
+from lmbm_torch import estimators, load, models, save
 from lmbm_torch.data import open_mapped, write_mapped
-from lmbm_torch.models import archives
-from lmbm_torch.prediction.saved import SavedModel, load_model, record, save_model
+from lmbm_torch.persistence import archives
+from lmbm_torch.persistence.checkpoints import RECORD, record
+from lmbm_torch.prediction.predictor import Predictor
 
 NAMES = ("sun", "sea")
 FILE, FOLDER = "toy.safetensors", "toy"
@@ -49,13 +50,13 @@ def _network() -> models.SigmoidBeliefNetwork:
 def _save_estimator(path: Path) -> None:
     # One that needs no kernel, which could not be compiled of what is instrumented.
     machine = estimators.ConditionalRBMClassifier(num_hidden=2, objective="mle_mf", max_iter=1)
-    estimators.save(machine.fit(FEATURES, LABELS), path)
+    save(machine.fit(FEATURES, LABELS), path)
 
 
 SAVED: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
-    "model": (lambda path: models.save(_network(), path), models.load),
-    "trained model": (lambda path: save_model(SavedModel(_network(), NAMES, 1.0, None), path), load_model),
-    "estimator": (_save_estimator, estimators.load),
+    "model": (lambda path: save(_network(), path), load),
+    "trained model": (lambda path: save(Predictor.of_model(_network(), NAMES, 1.0, None), path), load),
+    "estimator": (_save_estimator, load),
 }
 
 
@@ -74,7 +75,7 @@ def saved(kind: str) -> tuple[bytes, dict[str, str], dict[str, torch.Tensor]]:
 def _load_with_record(kind: str, folder: Path) -> Any:
     """Read a file of this record, which is otherwise as it should be."""
     _, metadata, tensors = saved(kind)
-    said = {name: metadata[name] for name in ("format", "version", "holds")}
+    said = {name: metadata[name] for name in ("format", "version")}
     said["record"] = (folder / "toy.json").read_bytes().decode(errors="replace")
     said["sha256"] = archives.checksum(said, tensors)
     (folder / FILE).write_bytes(in_one_file(tensors, said))
@@ -92,7 +93,7 @@ def checkpoint() -> bytes:
     """The entries of a checkpoint that prediction reads."""
     network, stream = _network(), io.BytesIO()
     weights = {f"model.{name}": weight for name, weight in network.state_dict().items()}
-    torch.save({"lmbm_torch": record(SavedModel(network, NAMES)), "state_dict": weights}, stream)
+    torch.save({RECORD: record(Predictor.of_model(network, NAMES)), "state_dict": weights}, stream)
     return stream.getvalue()
 
 
@@ -110,7 +111,7 @@ def _load_with_pickle(folder: Path) -> Any:
         for entry in archive.infolist():
             own = entry.filename.endswith("data.pkl")
             other.writestr(entry.filename, (folder / "toy.pkl").read_bytes() if own else archive.read(entry))
-    return load_model(folder / "toy.ckpt")
+    return load(folder / "toy.ckpt")
 
 
 @cache
@@ -143,8 +144,8 @@ DESCRIPTIONS: dict[str, Target] = {
     "sparse description": _of_stored("data.json", sparse=True),
 }
 STORED: dict[str, Target] = {
-    "model": Target(FILE, saved("model")[0], lambda folder: models.load(folder / FILE), JSON_WORDS),
-    "checkpoint": Target("toy.ckpt", checkpoint(), lambda folder: load_model(folder / "toy.ckpt")),
+    "model": Target(FILE, saved("model")[0], lambda folder: load(folder / FILE), JSON_WORDS),
+    "checkpoint": Target("toy.ckpt", checkpoint(), lambda folder: load(folder / "toy.ckpt")),
     "checkpoint pickle": Target("toy.pkl", _pickled(), _load_with_pickle, PICKLE_WORDS),
     **RECORDS,
     **DESCRIPTIONS,

@@ -196,7 +196,7 @@ def call(script, *arguments):
     sys.argv = [f"{scripts}/{script}.py", *arguments]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
-from lmbm_torch.prediction import loading, saved
+import lmbm_torch
 for folder, overrides in json.loads(sys.argv[1]).items():
     os.makedirs(folder)
     os.chdir(folder)
@@ -204,7 +204,7 @@ for folder, overrides in json.loads(sys.argv[1]).items():
     call("train", *quiet, *overrides)
     call("evaluate", "run", "--output", "evaluated.json")
     call("predict", "run", "../new.npz", "--output", "run.csv")
-    saved.save_model(loading.load("run"), "copy.safetensors")
+    lmbm_torch.save(lmbm_torch.load("run"), "copy.safetensors")
     call("predict", "copy.safetensors", "../new.npz", "--output", "copy.csv")
     os.chdir("..")
 """

@@ -50,15 +50,17 @@ ARROWS = {
     "nn": {"constraints", "energies", "inference", "losses"},
     "metrics": RESULTS,
     "viz": RESULTS,
-    "data": RESULTS,
-    "persistence": set(),
+    "data": RESULTS | {"persistence.archives"},
+    "persistence": {"data.formats.limits"},
     "prediction": BELOW_PREDICTION | {"estimators", "persistence"},
-    "training": BELOW_PREDICTION | {"prediction"},
-    "estimators": BELOW_PREDICTION,
+    "training": BELOW_PREDICTION | {"persistence", "prediction"},
+    "estimators": BELOW_PREDICTION | {"persistence"},
     "compare": ABOVE,
     "cli": ABOVE | {"compare"},
 }
 EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
+# Classes that files hold say so where they stand.
+EVERYONE |= {"persistence.stored", "protocol"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
@@ -143,7 +145,7 @@ LEAVES = {
     "mlflow": {"training.callbacks.overviews"},
     "mlrl": {"compare.baselines"},
     "arff": {"data"},
-    "safetensors": {"models.archives"},
+    "safetensors": {"persistence.archives"},
     "rich": {"estimators.common.calls", "compare", "cli"},
     "jinja2": {"prediction.pages"},
     "hydra": {"persistence.trusted", "training.configured", "cli"},
@@ -295,8 +297,8 @@ def test_circles_are_seen(late):
         ("kernels.threads", "import lmbm_torch.inference.results"),
         ("metrics.classes", "from lmbm_torch.inference.enumeration.exact import decode"),
         ("estimators.networks.sigmoid_belief", "from lmbm_torch.training import gradient"),
-        ("estimators.networks.sigmoid_belief", "from lmbm_torch.prediction.fitted import FittedEstimator"),
-        ("training.runs", "from lmbm_torch.estimators import load"),
+        ("estimators.networks.sigmoid_belief", "from lmbm_torch.prediction.predictor import Predictor"),
+        ("training.runs", "from lmbm_torch.estimators import LMSBNClassifier"),
         ("checks", "from lmbm_torch.energies import DirectedEnergy"),
         ("inference.enumeration.exact", "def late():\n    import numba"),
         ("kernels.dual.compiled.machine", "from numba import njit"),

@@ -22,8 +22,8 @@ from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression, LMSBNClassifier
-from lmbm_torch.prediction import fitted, loading
 from lmbm_torch.prediction.answers import predict as predict_answers
+from lmbm_torch.prediction.predictor import Predictor
 
 ESTIMATORS = ("kernel_network", "kernel_logistic", "structural_svm")
 PATHS = ("network_cv", "machine_cv", "structural_svm_cv")
@@ -93,7 +93,7 @@ def test_rows_are_labelled_by_hand_with_the_run(runs, table, name, tmp_path, mon
     labelled = tmp_path / "labelled.csv"
     annotate.main([str(runs[name][0]), str(tmp_path / "new.csv"), "--output", str(labelled)])
     (session,) = served
-    fitted = loading.load(runs[name][0])
+    fitted = Predictor.load(runs[name][0])
     data = instantiate(composed(*table[1]).data).data
     (found,) = predict_answers(fitted, data.features[:5])
     expected = found.decoding.labels
@@ -154,7 +154,7 @@ def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(tab
         (tmp_path / "known.csv").write_text("\n".join([lines[0], *lines[5:]]) + "\n")
         report.main([str(folder), str(tmp_path / "known.csv"), "--output", str(tmp_path / "file.md")])
         assert "training rows are not known here" in (tmp_path / "file.md").read_text()
-    saved = loading.load(folder).estimator  # pyright: ignore
+    saved = Predictor.load(folder).estimator  # pyright: ignore
     assert type(saved) is type(path.estimator_)
     assert saved.C == path.C_
     assert saved.label_names_ == LABELS
@@ -166,7 +166,7 @@ def test_C_is_chosen_along_a_path_and_the_run_holds_the_classifier_of_that_C(tab
 
 
 def test_the_files_settings_reach_the_class(runs):
-    estimator = loading.load(runs["kernel_network"][0]).estimator  # pyright: ignore
+    estimator = Predictor.load(runs["kernel_network"][0]).estimator  # pyright: ignore
     assert isinstance(estimator, LMSBNClassifier)
     assert (estimator.kernel, estimator.C, estimator.random_state) == ("rbf", 2.0, 0)
     assert estimator.label_names_ == LABELS
@@ -264,7 +264,7 @@ def test_a_damaged_file_is_refused(runs, tmp_path):
     content = (runs["kernel_network"][0] / "model.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(content[:-40])
     with pytest.raises(ValueError, match=r"cut\.safetensors"):
-        fitted.load_fitted(tmp_path / "cut.safetensors")
+        Predictor.load(tmp_path / "cut.safetensors")
 
 
 # Files of the library that a warm run on a table of 300 rows, 12 columns and 6 labels enters; the aim is 45.

@@ -9,9 +9,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from hydra.errors import InstantiationException
 
+from lmbm_torch import load
 from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.prediction.loading import load_model
 
 PRECISE = ["training.inference.backend=plain", "training.inference.message_dtype=float64"]
 
@@ -37,9 +37,9 @@ def train(*arguments: str) -> None:
 
 
 def settings(folder: Path) -> dict:
-    inference = load_model(folder / "model.safetensors").inference
+    inference = load(folder / "model.safetensors").inference
     assert inference is not None
-    return inference.record()["settings"]
+    return inference.stored_parts()["settings"]
 
 
 def test_a_run_propagates_as_it_is_told_and_remembers_it(arguments, tmp_path):

@@ -22,7 +22,7 @@ from lmbm_torch.estimators import (
     MaximumEntropyMarkovClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.prediction import chains, loading
+from lmbm_torch.prediction.predictor import Predictor
 
 LABELS = ("sun", "sea", "snow", "sand")
 SEED = 3
@@ -82,7 +82,7 @@ def assert_same(first: Any, second: Any, X: Any) -> None:
 def test_the_shell_learns_what_the_class_does(tables, tmp_path, name, labels):
     config = composed(*tables[labels], f"estimator={name}", f"paths.run={tmp_path / 'run'}")
     estimated.start(config)
-    found = loading.load(tmp_path / "run").estimator
+    found = Predictor.load(tmp_path / "run").estimator
     data = instantiate(config.data).data
     kind, settings = FAMILIES[name]
     expected = kind(random_state=SEED, **settings).fit(data.features, data.labels)
@@ -92,7 +92,7 @@ def test_the_shell_learns_what_the_class_does(tables, tmp_path, name, labels):
 
 def test_a_network_is_learned_where_nothing_is_said(tables, tmp_path):
     estimated.start(composed(*tables["complete"], f"paths.run={tmp_path / 'run'}"))
-    assert type(loading.load(tmp_path / "run").estimator) is LMSBNClassifier
+    assert type(Predictor.load(tmp_path / "run").estimator) is LMSBNClassifier
 
 
 @pytest.mark.parametrize("C", ["0.3", "0.3*scale"])
@@ -104,7 +104,7 @@ def test_C_means_the_same_in_both(tables, tmp_path, C):
     data = instantiate(config.data).data
     given = float(C) if "*" not in C else C
     expected = LMSBNClassifier(given, random_state=SEED, max_iter=1000).fit(data.features, data.labels)
-    np.testing.assert_array_equal(loading.load(tmp_path / "run").estimator.coef_, expected.coef_)
+    np.testing.assert_array_equal(Predictor.load(tmp_path / "run").estimator.coef_, expected.coef_)
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -117,7 +117,7 @@ def test_chains_are_learned_as_the_class_does(tmp_path, name):
     settings = [f"data.path={file}", "data.test_fraction=0"]
     config = composed("data=conll", *settings, f"estimator={name}", f"paths.run={tmp_path / 'run'}")
     estimated.start(config)
-    found = chains.load(tmp_path / "run" / "model.safetensors").estimator
+    found = Predictor.load(tmp_path / "run" / "model.safetensors").estimator
     data = instantiate(config.data, _convert_="all")
     sequences, tags = data.within(TRAIN)
     kind, settings = SEQUENCES[name]

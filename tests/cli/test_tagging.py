@@ -16,7 +16,7 @@ from lmbm_torch.data import read_conll
 from lmbm_torch.data.sequences.conll import read_columns
 from lmbm_torch.estimators import ChainCRF
 from lmbm_torch.metrics.sequences import chunks
-from lmbm_torch.prediction import chains
+from lmbm_torch.prediction.predictor import Predictor
 
 CHAINS = ("crf", "m3n", "hmm", "memm")
 WORDS = {"B-NP": ["the", "a"], "I-NP": ["cat", "dog", "run"], "B-VP": ["sat", "run"], "O": ["and", "."]}
@@ -221,4 +221,4 @@ def test_a_damaged_file_is_refused(runs, tmp_path):
     content = (runs["crf"][0] / "model.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(content[:-40])
     with pytest.raises(ValueError, match=r"cut\.safetensors"):
-        chains.load(tmp_path / "cut.safetensors")
+        Predictor.load(tmp_path / "cut.safetensors")

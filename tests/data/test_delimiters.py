@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
 
 import numpy as np
 import pytest
 from scipy.sparse import issparse
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from lmbm_torch.data import Schema, read_table
+from lmbm_torch.data import read_table
 from lmbm_torch.data.formats.table import cells, new_rows, open_table
+from lmbm_torch.persistence.archives import pack, unpack
 
 ROWS = [("x", "note", "tag"), ("1", "a", "1"), ("2", "b", "0"), ("3", "a", "1")]
 
@@ -118,19 +118,13 @@ def test_words_are_those_of_training_rows(tmp_path):
 
 def test_texts_are_kept_in_plain_types(tmp_path):
     schema = read_table(of_texts(tmp_path), "tag", text="body", id_columns="x").schema
-    again = Schema.from_state(json.loads(json.dumps(schema.state())))
+    state = pack(schema)
+    assert state["tensors"] == {}
+    again = unpack(state)
     assert again == schema
     assert again.delimiter == ","
     new = of_texts(tmp_path, ["sun, unknown words", "snow"])
     assert np.array_equal(new_rows(new, again).features.toarray(), new_rows(new, schema).features.toarray())
-
-
-def test_states_of_earlier_versions_are_read(tmp_path):
-    state = read_table(written(tmp_path, ","), "tag").schema.state()
-    for name in ("id_columns", "delimiter"):
-        del state[name]
-    schema = Schema.from_state(state)
-    assert (schema.id_columns, schema.delimiter) == ((), None)
 
 
 def test_texts_without_common_words_are_refused(tmp_path):

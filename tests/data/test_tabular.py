@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from scipy.sparse import csr_array
 
-from lmbm_torch.data import Schema, read_table
+from lmbm_torch.data import read_table
 from lmbm_torch.data.formats.table import new_rows, open_table
 from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.persistence.archives import pack, unpack
 
 
 def people(**changes) -> pd.DataFrame:
@@ -50,7 +51,7 @@ def test_sparse_features_are_the_same_numbers():
 
 def test_new_rows_are_read_by_name_whatever_their_order_and_without_labels(tmp_path):
     schema = read_table(people(), "tag_*").schema
-    assert Schema.from_state(schema.state()) == schema
+    assert unpack(pack(schema)) == schema
     rows = new_rows(pd.DataFrame({"extra": [9], "town": ["Oslo"], "tag_sun": [1], "age": [1]}), schema)
     assert rows.features.tolist() == [[1, 0, 1, 0]]
     assert np.array_equal(rows.labels, [[1, np.nan]], equal_nan=True)

@@ -29,10 +29,8 @@ from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.prediction.answers import evaluate, predict
-from lmbm_torch.prediction.chains import FittedChain
-from lmbm_torch.prediction.chains import evaluate as evaluate_chains
 from lmbm_torch.prediction.findings import findings
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.tables import table_rows
 
 DATA = small_data()
@@ -51,16 +49,17 @@ def hidden():
 
 
 MODELS = {
-    "network": lambda: SavedModel(drawn(network()), NAMES),
-    "machine": lambda: SavedModel(drawn(machine()), NAMES),
-    "hidden units": lambda: SavedModel(
+    "network": lambda: Predictor.of_model(drawn(network()), NAMES),
+    "machine": lambda: Predictor.of_model(drawn(machine()), NAMES),
+    "hidden units": lambda: Predictor.of_model(
         drawn(hidden()), NAMES, inference=MatchedInference(matrix_bp.marginals, num_iters=5)
     ),
 }
 
 
 def moved(saved):
-    return replace(saved, model=saved.model.to(DEVICE))
+    trained = saved.estimator
+    return replace(saved, estimator=replace(trained, model=trained.model.to(DEVICE)))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -156,11 +155,11 @@ def test_estimators_of_sequences(name):
     numbers = replace(numbers, features=numbers.features.astype(np.float64))
     train = numbers.within(0)
     chain = clone(CHAINS[name]).fit(*train)
-    expected = evaluate_chains(FittedChain(chain, None), numbers, numbers.fold >= 0)
+    expected = evaluate(Predictor(chain, None), numbers, numbers.fold >= 0)
     with Accelerator() as gpu:
         placed = on(DEVICE, chain).fit(*train)
         predicted, energy = placed.predict(train.features), placed.energy(train.features)
-        scores = evaluate_chains(FittedChain(placed, None), numbers, numbers.fold >= 0)
+        scores = evaluate(Predictor(placed, None), numbers, numbers.fold >= 0)
         chances = placed.predict_proba(train.features) if hasattr(placed, "predict_proba") else None
     assert gpu.violations == []
     assert energy.device == DEVICE

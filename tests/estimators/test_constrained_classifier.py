@@ -12,6 +12,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
+from lmbm_torch import load
 from lmbm_torch.estimators import (
     ChainCRF,
     ConditionalRBMClassifier,
@@ -23,11 +24,10 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    load,
 )
 from lmbm_torch.estimators.common import targets
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.wrappers import constrained
+from lmbm_torch.protocol import Capabilities
 
 ESTIMATORS = [
     LMSBNClassifier(random_state=0),

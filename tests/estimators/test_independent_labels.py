@@ -12,7 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression, load, save
+from lmbm_torch import load, save
+from lmbm_torch.estimators import IndependentLabelsClassifier, KernelLogisticRegression
 
 generator = np.random.default_rng(0)
 X = generator.normal(size=(60, 3))

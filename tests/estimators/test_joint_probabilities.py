@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from annotate.completions import Completer
+from lmbm_torch import load, save
 from lmbm_torch.compare.trials import part
 from lmbm_torch.data import read_npz
 from lmbm_torch.estimators import (
@@ -21,12 +22,10 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    load,
-    save,
 )
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(200, 4))
@@ -109,7 +108,7 @@ def test_all_models_have_it(any_fitted, tmp_path):
 
 
 def test_predictions_and_completions_have_it(any_fitted):
-    saved = FittedEstimator.of(any_fitted)
+    saved = Predictor.of(any_fitted)
     predictions = list(answers.predict(saved, X))
     found = torch.cat([each.probabilities.labels for each in cast(Any, predictions)])
     np.testing.assert_allclose(found, any_fitted.predict_proba(X))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from lmbm_torch.estimators import LMSBNClassifier, load
+from lmbm_torch import load
+from lmbm_torch.estimators import LMSBNClassifier
 
 
 @pytest.fixture(scope="module")

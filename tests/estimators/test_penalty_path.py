@@ -14,6 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from strategies.label_problems import random_inputs
 
+from lmbm_torch import load
 from lmbm_torch.estimators import (
     LMBMClassifier,
     LMBMClassifierCV,
@@ -21,7 +22,6 @@ from lmbm_torch.estimators import (
     LMSBNClassifierCV,
     StructuralSVMClassifier,
     StructuralSVMClassifierCV,
-    load,
 )
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.networks import orderings

@@ -9,6 +9,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
+from lmbm_torch import load
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
     LMBMClassifier,
@@ -17,7 +18,6 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    load,
 )
 
 pl = pytest.importorskip("polars", reason="polars is not installed")

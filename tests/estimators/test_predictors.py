@@ -23,8 +23,9 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.validation import validate_data
 from strategies.label_problems import random_inputs
 
+from lmbm_torch import load
 from lmbm_torch.data.seven_segment import SevenSegment
-from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier, load
+from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.networks.predictors import TURNS
 from lmbm_torch.inference.search import branch_and_bound
 

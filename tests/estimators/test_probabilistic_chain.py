@@ -26,7 +26,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from sweeps import slow
 
-from lmbm_torch.estimators import ProbabilisticClassifierChain, save
+from lmbm_torch import save
+from lmbm_torch.estimators import ProbabilisticClassifierChain
 
 ORDER = [2, 0, 3, 1]
 LINEAR = ProbabilisticClassifierChain(LogisticRegression(), order=ORDER)

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from annotate.completions import Completer
-from lmbm_torch import estimators
+from lmbm_torch import estimators, load
 from lmbm_torch.constraints import Constraints, parse
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
@@ -34,7 +34,7 @@ from lmbm_torch.estimators import (
 from lmbm_torch.estimators.label_chains import members
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 FRAME = pd.DataFrame(Y, columns=NAMES)
 ALLOWED = Constraints.of(RULES, NAMES)
@@ -108,7 +108,7 @@ def test_answers_and_probabilities_obey_after_saving_and_copying(estimator, tmp_
     if isinstance(model, ProbabilisticClassifierChain):
         return
     model.save(tmp_path / "model.safetensors")
-    again = estimators.load(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again.predict(X), model.predict(X))
     assert again.binding_rules(X) == model.binding_rules(X)
 
@@ -173,7 +173,7 @@ def test_rules_around_every_decoder_leave_the_best_of_all_allowed_answers(estima
 def test_rules_of_every_form_are_kept_in_files(rules, tmp_path):
     model = under(NETWORK, rules).fit(ROWS, TARGETS)
     model.save(tmp_path / "model.safetensors")
-    again = estimators.load(tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
     np.testing.assert_array_equal(again._rules().matrix, model._rules().matrix)
     assert again._rules().texts == model._rules().texts
 
@@ -241,7 +241,7 @@ def test_rules_that_cannot_be_are_refused_before_training():
 
 
 def test_programs_that_read_a_saved_model_obey_its_own_rules():
-    saved = FittedEstimator.of(under(NETWORK).fit(X, FRAME))
+    saved = Predictor.of(under(NETWORK).fit(X, FRAME))
     rows = np.asarray(X, np.float64)
     (found,) = answers.predict(saved, rows)
     allowed = ConstrainedClassifier(NETWORK, RULES).fit(X, FRAME)
@@ -264,7 +264,7 @@ def test_programs_that_read_a_saved_model_obey_its_own_rules():
     ids=named,
 )
 def test_a_saved_model_s_rules_give_way_to_others(estimator):
-    saved, rows = FittedEstimator.of(clone(estimator).fit(X, FRAME)), np.asarray(X, np.float64)
+    saved, rows = Predictor.of(clone(estimator).fit(X, FRAME)), np.asarray(X, np.float64)
     _, free = saved.obeying(None).answer(rows)
     assert saved.rules.violated(free.labels.numpy()).any()
     other = Constraints.of("sun", NAMES)

@@ -17,7 +17,7 @@ from lmbm_torch import files
 from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.files import UNFINISHED, replacing, write_text
-from lmbm_torch.models import archives
+from lmbm_torch.persistence import archives
 from lmbm_torch.training import runs
 
 
@@ -73,8 +73,8 @@ def save_and_read(path, barrier, seconds, writer):
     stop = time.monotonic() + seconds
     count = 0
     while time.monotonic() < stop:
-        archives.write(path, "a race", content, mode="w")
-        found = archives.read(path, "a race")
+        archives.write(path, content, mode="w")
+        found = archives.read(path)
         assert (found["weights"] == found["writer"]).all()
         assert len(found["weights"]) == 2_000 * found["writer"]
         count += 1

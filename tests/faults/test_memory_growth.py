@@ -26,7 +26,7 @@ from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy
 from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 
 FEW, MANY = 100, 1000
 # What an interpreter's own allocation comes to; a batch kept each time would be more.
@@ -83,7 +83,7 @@ def bipartite(generator):
 
 @cache
 def saved():
-    return SavedModel(network().eval(), NAMES, 1.0, None)
+    return Predictor.of_model(network().eval(), NAMES, 1.0, None)
 
 
 def predicted(generator):

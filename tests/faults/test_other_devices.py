@@ -10,13 +10,11 @@ import pytest
 import torch
 from problems.small import gradient_module, last_checkpoint, quiet_trainer, served, small_data
 
+from lmbm_torch import load, save
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
     LMSBNClassifier,
-    load,
-    save,
 )
-from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.runs import WholeCheckpoints
 
 # As pickle writes a text: what torch notes with every tensor of the device that it was on.
@@ -51,7 +49,7 @@ def test_a_checkpoint_of_a_gpu_is_read_and_resumed_on_the_cpu(tmp_path):
     if not torch.cuda.is_available():
         with pytest.raises(RuntimeError, match="CUDA"):
             torch.load(file, weights_only=True)
-    weights = load_model(file).model.state_dict()
+    weights = load(file).estimator.model.state_dict()
     assert {weight.device.type for weight in weights.values()} == {"cpu"}
     assert all(torch.equal(weight, weights[name]) for name, weight in module.model.state_dict().items())
     resumed = gradient_module()

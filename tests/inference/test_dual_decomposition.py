@@ -91,4 +91,6 @@ def test_the_marginal_hinge_learns_and_predicts_by_it():
     by_enumeration = marginal_structured_hinge(energy, labels, inference=exact.marginal_map)
     torch.testing.assert_close(marginal_structured_hinge(energy, labels, inference=inference), by_enumeration)
     assert torch.equal(inference.decode(energy).labels, exact.marginal_map(energy).labels)
-    assert inference.record()["routine"] == "lmbm_torch.inference.messages.dual_decomposition.marginal_map"
+    assert (
+        inference.stored_parts()["routine"] == "lmbm_torch.inference.messages.dual_decomposition.marginal_map"
+    )

@@ -10,8 +10,9 @@ import torch
 from problems.own_model import OWN_MODEL
 from torch import nn
 
+from lmbm_torch import load, save
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.models import BoltzmannMachine, Model, load, save
+from lmbm_torch.models import BoltzmannMachine, Model
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def test_a_class_of_ones_own_comes_back(own, tmp_path, with_encoder):
     nn.init.normal_(model.field)
     nn.init.normal_(model.pull)
     save(model, tmp_path / "model.safetensors")
-    found = load(tmp_path / "model.safetensors", nn.Linear(5, 3) if with_encoder else None)
+    found = load(tmp_path / "model.safetensors", encoder=nn.Linear(5, 3) if with_encoder else None)
     assert type(found) is own.Attraction
     assert found.scale == 2.0
     x = torch.randn(2, 5 if with_encoder else 3)
@@ -44,7 +45,8 @@ def test_a_file_imports_nothing(own, tmp_path):
     read = f"""
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
-from lmbm_torch.models import load
+from lmbm_torch import load
+
 try:
     load({str(tmp_path / "model.safetensors")!r})
 except ValueError as error:
@@ -55,7 +57,7 @@ print(type(load({str(tmp_path / "model.safetensors")!r})) is own_model.Attractio
 """
     run = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
     message, was_imported, is_rebuilt = run.stdout.splitlines()
-    assert "got own_model.Attraction; a class of your own is known once its module is imported" in message
+    assert "got own_model.Attraction; trusting a class of your own by name imports the class" in message
     assert (was_imported, is_rebuilt) == ("False", "True")
 
 

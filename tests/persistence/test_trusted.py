@@ -22,7 +22,7 @@ from persistence.columns import sentences
 from lmbm_torch.cli import estimated, evaluate, jobs, predict, report
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.persistence.trusted import OTHERS, SavedConfiguration, import_trusted
-from lmbm_torch.prediction import chains, loading
+from lmbm_torch.prediction.predictor import Predictor
 
 OWN = """
 from lmbm_torch.inference.enumeration import exact
@@ -41,7 +41,7 @@ COMMANDS: dict[str, Callable[[Path, Path, Path], Any]] = {
     "evaluate": lambda run, _, out: evaluate.main([*map(str, (run, "--output", out / "e")), *TRUSTING]),
     "report": lambda run, _, out: report.main([*map(str, (run, "--output", out / "r.html")), *TRUSTING]),
     "resume": lambda run, *_: jobs.resume(str(run), [TRUST]),
-    "load": lambda run, *_: loading.load(run, [TRUST]),
+    "load": lambda run, *_: Predictor.load(run, [TRUST]),
 }
 # Of a group that they do not read, or read alike, one attack is enough for each of these.
 ONE_EACH = {"predict": "hub", "report": "joblib", "evaluate": "pandas", "load": "numpy"}
@@ -183,7 +183,7 @@ def test_no_command_runs_what_a_run_of_sequences_names(chain_run, group, name, t
         command: said(lambda call=call: call(run, file, tmp_path), capsys)
         for command, call in COMMANDS.items()
     }
-    chains.load(run)
+    Predictor.load(run)
     assert not mark.exists()
     if group == "data":
         assert "data._target_" in refusals["evaluate"]
@@ -212,7 +212,7 @@ def disguises(node: dict[str, Any]) -> dict[str, Any]:
         "a method": {"_target_": "hydra.utils.get_method", "path": name},
         "a class": {"_target_": "hydra.utils.get_class", "path": name},
         "an instantiation": {"_target_": "hydra.utils.instantiate", "config": node},
-        "an attribute of a module": {**arguments, "_target_": f"lmbm_torch.prediction.saved.{name}"},
+        "an attribute of a module": {**arguments, "_target_": f"lmbm_torch.prediction.predictor.{name}"},
         "an attribute of a room": {**arguments, "_target_": f"lmbm_torch.data.datamodule.{name}"},
         "a name of no text": {**arguments, "_target_": [name]},
         "an alias": None,
@@ -230,7 +230,7 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         text = "first: &first {_target_: torch.load}\nsecond: *first\n" + text
     file.write_text(text)
     with pytest.raises(ValueError) as refused:  # noqa: PT011  # in many words
-        loading.load(run)
+        Predictor.load(run)
     assert not mark.exists()
     assert "HYDRA_INSTANTIATE" not in str(refused.value)
     with pytest.raises(ValueError):  # noqa: PT011
@@ -246,8 +246,8 @@ def test_no_disguise_of_a_call_runs(model_run, disguise, tmp_path, monkeypatch):
         "lmbm_torch.data.mapped.write_text",
         "lmbm_torch.data.images.Path",
         "lmbm_torch.data.batches.DataLoader",
-        "lmbm_torch.models.save",
-        "lmbm_torch.models.saving.archives.write",
+        "lmbm_torch.persistence.save",
+        "lmbm_torch.models.base.Stored",
         "lmbm_torch.inference.relaxations.toulbar2.solve",
         "lmbm_torch.inference.relaxations.cost_function_network.SolverProcess",
         "lmbm_torch.training.configured.build",

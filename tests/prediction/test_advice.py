@@ -14,9 +14,8 @@ from lmbm_torch.inference.messages import mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
-from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.intervals import intervals
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 
 ROWS = 400
 GENERATOR = np.random.default_rng(0)
@@ -24,12 +23,12 @@ X = GENERATOR.normal(size=(80, 3))
 Y = (X[:, [0, 1, 2, 0]] + GENERATOR.normal(size=(80, 4)) > 0).astype(np.int64)
 
 
-def plain() -> SavedModel:
-    return SavedModel(network().eval(), NAMES)
+def plain() -> Predictor:
+    return Predictor.of_model(network().eval(), NAMES)
 
 
-def fitted(**settings) -> FittedEstimator:
-    return FittedEstimator.of(LMSBNClassifier(random_state=0, **settings).fit(X, Y))
+def fitted(**settings) -> Predictor:
+    return Predictor.of(LMSBNClassifier(random_state=0, **settings).fit(X, Y))
 
 
 def good() -> Findings:
@@ -109,7 +108,7 @@ def test_of_many_labels_some_are_named():
         (fitted(), "calibrate=True"),
         (plain(), "training.calibrate=true"),
         (fitted(calibrate=True), None),
-        (FittedEstimator.of(LMBMClassifier(random_state=0).fit(X, Y)), "calibrate=True"),
+        (Predictor.of(LMBMClassifier(random_state=0).fit(X, Y)), "calibrate=True"),
     ],
 )
 def test_to_calibrate_is_said_where_probabilities_are_clearly_off(saved, how):
@@ -135,7 +134,7 @@ def test_a_C_at_the_edge_of_what_was_searched_is_said(values, edge, monkeypatch)
     chosen = LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=values, cv=2, random_state=0).fit(X, Y)
     assert chosen.C_ == 0.5
     assert chosen.C_edge_ == edge
-    words = said(FittedEstimator.of(chosen.estimator_), good())
+    words = said(Predictor.of(chosen.estimator_), good())
     assert len(words) == (edge is not None)
     if edge is not None:
         further = {"largest": "larger", "smallest": "smaller"}[edge]
@@ -151,6 +150,7 @@ def test_answers_without_proof_are_counted_with_what_proves_them():
     exact = torch.arange(ROWS) >= 3
     (words,) = said(fitted(), replace(good(), exact=exact))
     assert words.startswith("3 of 400 answers are not proven optimal: search longer")
-    approximate = replace(plain(), decoder=MatchedInference(mean_field.marginals, 5).decode)
+    decoder = MatchedInference(mean_field.marginals, 5).decode
+    approximate = replace(plain(), estimator=replace(plain().estimator, decoder=decoder))
     (words,) = said(approximate, replace(good(), exact=exact))
     assert "--most-probable" in words

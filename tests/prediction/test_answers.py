@@ -19,16 +19,16 @@ from lmbm_torch.data.scaling import standardise, unit_norm
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.prediction import answers, reading, tables
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import allowed_probabilities
-from lmbm_torch.prediction.saved import SavedModel
 
 
-def saved_model(names=NAMES, scaling=standardise) -> SavedModel:
+def saved_model(names=NAMES, scaling=standardise) -> Predictor:
     model = network()
     generator = torch.Generator().manual_seed(0)
     for weight in model.parameters():
         torch.nn.init.normal_(weight, generator=generator)
-    return SavedModel(model.eval(), tuple(names), 1.0, scaling(small_data().train_features))
+    return Predictor.of_model(model.eval(), tuple(names), 1.0, scaling(small_data().train_features))
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_predictions_are_written_with_names_probabilities_and_certificates(tmp_p
         for labels in found.labels.tolist()
     ]
     assert torch.equal(table[:, :NUM_LABELS], found.labels.double())
-    energy = saved.energy(torch.from_numpy(small_data().test_features))
+    energy = saved.energies(torch.from_numpy(small_data().test_features))[0]
     likely = exact.marginals(energy).labels
     assert torch.allclose(table[:, NUM_LABELS : 2 * NUM_LABELS], likely.double())
     assert torch.allclose(table[:, -4], energy.log_prob(found.labels).exp().double())

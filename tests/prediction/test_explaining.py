@@ -16,8 +16,7 @@ from lmbm_torch.models import (
     RestrictedBoltzmannMachine,
     SigmoidBeliefNetwork,
 )
-from lmbm_torch.prediction.explaining import why
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 
 NAMES = ("sun", "sea", "sand")
 ROWS = np.random.default_rng(0).normal(2.0, 3.0, size=(5, 4))
@@ -31,12 +30,12 @@ MODELS = {
 SCALINGS = {"none": None, "standardised": standardise(ROWS), "unit rows": unit_norm(ROWS)}
 
 
-def saved(model, scaling: Scaling | None) -> SavedModel:
+def saved(model, scaling: Scaling | None) -> Predictor:
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in model.double().parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator))
-    return SavedModel(model.eval(), NAMES, scaling=scaling)
+    return Predictor.of_model(model.eval(), NAMES, scaling=scaling)
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -48,7 +47,7 @@ def test_parts_sum_to_the_fields_of_the_answer(model, scaling, form):
     trained, row = saved(model, scaling), form(ROWS[1:2])
     (energy,), decoding = trained.answer(row)
     fields = energy.local_fields(decoding.labels)[0]
-    found = why(trained, row)
+    found = trained.explanation(row)
     for place, (name, each) in enumerate(found.items()):
         assert name == NAMES[place]
         assert each.value == decoding.labels[0, place]
@@ -69,6 +68,7 @@ def test_what_is_not_linear_or_takes_no_known_labels_has_no_reason():
     encoded = SigmoidBeliefNetwork(encoder.num_features, 3, (0, 1, 2), encoder=encoder)
     triples = BoltzmannMachine(4, 3, cliques=[(0, 1, 2)])
     for model in (encoded, triples, RestrictedBoltzmannMachine(4, 2)):
-        assert why(saved(model, None), ROWS[:1]) is None
-    own = replace(saved(MODELS["machine"], None), decoder=lambda energy: None)
-    assert why(own, ROWS[:1]) is None
+        assert saved(model, None).explanation(ROWS[:1]) is None
+    machine = saved(MODELS["machine"], None)
+    own = replace(machine, estimator=replace(machine.estimator, decoder=lambda energy: None))
+    assert own.explanation(ROWS[:1]) is None

@@ -19,8 +19,8 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.routes import table
 from lmbm_torch.prediction.dependencies import Dependencies, dependencies
 from lmbm_torch.prediction.findings import Calibration, Findings, findings
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import mixture_log_prob, probabilities
-from lmbm_torch.prediction.saved import SavedModel
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -173,19 +173,19 @@ def test_what_joint_decoding_changed_is_counted():
     assert found_on(truth=[[1, 1]], joint=[[1, 1]], alone=[[1, 1]]).sign_test() == 1.0
 
 
-def saved_model() -> SavedModel:
+def saved_model() -> Predictor:
     model = network()
     with torch.no_grad():
         for weight in model.parameters():
             weight.copy_(drawn(*weight.shape, seed=len(weight)))
-    return SavedModel(model.eval(), NAMES, 1.0, None)
+    return Predictor.of_model(model.eval(), NAMES, 1.0, None)
 
 
 def test_findings_of_a_model_are_those_of_its_energy():
     saved, data = saved_model(), small_data()
     found = findings(saved, data, data.test)
     with torch.no_grad():
-        energy = saved.energy(torch.from_numpy(data.test_features))
+        energy = saved.energies(torch.from_numpy(data.test_features))[0]
     assert torch.allclose(found.probability, exact.marginals(energy).labels)
     assert torch.equal(found.alone, (exact.marginals(energy).labels >= 0.5).long())
     assert torch.equal(found.joint, exact.decode_hinge(energy).labels)

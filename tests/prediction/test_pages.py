@@ -15,9 +15,8 @@ from problems.small import NAMES, machine, small_data
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.prediction import pulling
 from lmbm_torch.prediction.findings import findings
-from lmbm_torch.prediction.fitted import FittedEstimator
 from lmbm_torch.prediction.pages import METRICS, Report, card, report, write_html, write_markdown
-from lmbm_torch.prediction.saved import SavedModel
+from lmbm_torch.prediction.predictor import Predictor
 
 HOSTILE = ("<script>", "a|b", "{{ 1 }}", "line\nbreak")
 
@@ -30,7 +29,7 @@ def page_of(names=NAMES, coupling: float = 1.0) -> Report:
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
         model.clique_weight.mul_(coupling)
     data = small_data()
-    saved = SavedModel(model.eval(), NAMES, 1.0, None)
+    saved = Predictor.of_model(model.eval(), NAMES, 1.0, None)
     found = findings(saved, data, data.test)
     return report("a title & more", saved, replace(found, label_names=names))
 
@@ -118,7 +117,7 @@ def test_a_page_says_why_one_row_has_its_labels(tmp_path, write, ending):
     rows = pd.DataFrame(data.features, columns=["a", "b|c", "d", "e", "f"])
     labels = pd.DataFrame(data.labels, columns=NAMES)
     model = LMSBNClassifier(random_state=0).fit(rows[:60], labels[:60])
-    saved = FittedEstimator.of(model)
+    saved = Predictor.of(model)
     found = findings(saved, data, data.test)
     assert found.explained is not None
     row, why = found.explained
@@ -129,7 +128,7 @@ def test_a_page_says_why_one_row_has_its_labels(tmp_path, write, ending):
     (name, because, _), *_ = why.rows()
     assert name in text
     assert because.replace("|", "\\|" if ending == "md" else "|") in text
-    triples = FittedEstimator.of(LMSBNClassifier(degree=3, random_state=0).fit(rows[:60], labels[:60]))
+    triples = Predictor.of(LMSBNClassifier(degree=3, random_state=0).fit(rows[:60], labels[:60]))
     assert findings(triples, data, data.test).explained is None
 
 
@@ -141,7 +140,7 @@ def test_a_page_says_which_features_pull_which_label_and_what_to_do(tmp_path, wr
         pd.DataFrame(data.features, columns=names), pd.DataFrame(data.labels, columns=NAMES)
     )
     data = replace(data, feature_names=names)
-    saved = FittedEstimator.of(model)
+    saved = Predictor.of(model)
     found = findings(saved, data, data.test, None, data.labels[data.train])
     write(report("t", saved, replace(found, exact=torch.zeros(20, dtype=torch.bool))), tmp_path / "r1")
     text = (tmp_path / "r1").read_text(encoding="utf-8")
@@ -152,7 +151,7 @@ def test_a_page_says_which_features_pull_which_label_and_what_to_do(tmp_path, wr
         assert f"{name} {row[strongest]:+.2g}" in text, NAMES[label]
     assert "in most training rows" in text
     assert "20 of 20 answers are not proven optimal" in text
-    kernel = FittedEstimator.of(LMSBNClassifier(kernel="rbf", random_state=0).fit(data.features, data.labels))
+    kernel = Predictor.of(LMSBNClassifier(kernel="rbf", random_state=0).fit(data.features, data.labels))
     renamed = replace(data, label_names=kernel.label_names)
     page = report("t", kernel, findings(kernel, renamed, data.test))
     page.content["advice"] = []

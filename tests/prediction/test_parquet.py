@@ -13,7 +13,7 @@ import pytest
 from lmbm_torch.cli import predict
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.prediction import answers, reading, tables
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet as files  # noqa: E402
@@ -38,8 +38,8 @@ def estimator() -> LMSBNClassifier:
 
 
 @pytest.fixture
-def saved(estimator) -> FittedEstimator:
-    found = FittedEstimator.of(estimator)
+def saved(estimator) -> Predictor:
+    found = Predictor.of(estimator)
     assert found.schema is not None
     return replace(found, schema=replace(found.schema, id_columns=("id", "number")))
 
@@ -128,7 +128,7 @@ def test_what_is_refused_is_said(estimator, saved, folder):
     with pytest.raises(ValueError, match="output: expected another place"):
         parquet.write_predictions(folder, folder, saved, decoded(saved), "w")
     with pytest.raises(ValueError, match="trained on features that had none"):
-        parquet.write_predictions(folder, "out", FittedEstimator(estimator), decoded(saved))
+        parquet.write_predictions(folder, "out", Predictor(estimator), decoded(saved))
     with pytest.raises(FileNotFoundError, match=r"\.parquet"):
         parquet.parts(folder.parent)
     frame(3).drop(columns="b").to_parquet(folder / "part-0.parquet")

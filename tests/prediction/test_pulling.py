@@ -18,9 +18,8 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.prediction import pulling
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.pulling import feature_pulls
-from lmbm_torch.prediction.saved import SavedModel
 
 DATA = small_data()
 UNITS = np.array([1.0, 1000.0, 0.01, 1.0, 1.0])
@@ -48,7 +47,7 @@ def assert_pulls(found: pulling.FeaturePulls | None, wanted: list[dict[str, floa
 @pytest.mark.parametrize("kind", [LMSBNClassifier, LMBMClassifier])
 def test_of_an_estimator_they_are_weights_times_deviations(kind):
     model = kind(C="scale", random_state=0).fit(X, Y)
-    found = feature_pulls(FittedEstimator.of(model), X, NAMES, TRUE)
+    found = feature_pulls(Predictor.of(model), X, NAMES, TRUE)
     assert_pulls(found, expected(model.coef_, X.std(0)))
     # What moves a column by one deviation moves the fields by as much.
     moved = model.energy(X + X.std(0) * (np.arange(NUM_FEATURES) == 2)).unary - model.energy(X).unary
@@ -65,7 +64,7 @@ def test_of_a_trained_model_they_are_those_of_scaled_features(model, scaling):
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=weight.dtype))
     scaled = scaling(X)
-    saved = SavedModel(model.eval(), DATA.label_names, 1.0, scaled)
+    saved = Predictor.of_model(model.eval(), DATA.label_names, 1.0, scaled)
     deviation = scaled.transform(torch.from_numpy(X)).numpy().std(0)
     found = feature_pulls(saved, X, NAMES, TRUE)
     assert_pulls(found, expected(model.feature_weight.detach().numpy(), deviation))
@@ -73,7 +72,7 @@ def test_of_a_trained_model_they_are_those_of_scaled_features(model, scaling):
 
 def test_sparse_rows_have_the_deviations_of_dense_ones():
     model = LMSBNClassifier(random_state=0).fit(csr_array(DATA.features), Y)
-    saved = FittedEstimator.of(model)
+    saved = Predictor.of(model)
     sparse = feature_pulls(saved, csr_array(DATA.features), NAMES, TRUE)
     assert_pulls(sparse, expected(model.coef_, DATA.features.std(0)))
 
@@ -83,17 +82,17 @@ def test_a_feature_that_does_not_vary_pulls_nothing():
     rows = X.copy()
     rows[:, 0] = 1 / 3
     for features in (rows, csr_array(rows)):
-        found = feature_pulls(FittedEstimator.of(model), features, NAMES, TRUE)
+        found = feature_pulls(Predictor.of(model), features, NAMES, TRUE)
         assert "a" not in {name for side in found.towards + found.against for name, _ in side}
     # The mean of ten tenths is none.
     for features in (X[:1], np.full((10, NUM_FEATURES), 0.1), csr_array(np.full((10, NUM_FEATURES), 0.1))):
-        alone = feature_pulls(FittedEstimator.of(model), features, NAMES, TRUE)
+        alone = feature_pulls(Predictor.of(model), features, NAMES, TRUE)
         assert not any(alone.towards + alone.against)
 
 
 def test_thresholds_leave_the_weights():
     tuned = ThresholdTunedClassifier(LMSBNClassifier(random_state=0)).fit(X, Y)
-    found = feature_pulls(FittedEstimator.of(tuned), X, NAMES, TRUE)
+    found = feature_pulls(Predictor.of(tuned), X, NAMES, TRUE)
     assert_pulls(found, expected(tuned.network_.coef_, X.std(0)))
 
 
@@ -101,7 +100,7 @@ def test_many_labels_and_rows_are_cut(monkeypatch):
     monkeypatch.setattr(pulling, "MAX_LABELS", 2)
     monkeypatch.setattr(pulling, "MAX_ROWS", 3)
     model = LMSBNClassifier(random_state=0).fit(X, Y)
-    found = feature_pulls(FittedEstimator.of(model), X, NAMES, TRUE)
+    found = feature_pulls(Predictor.of(model), X, NAMES, TRUE)
     assert found.labels == (1, 3)
     deviation = X[[0, 39, 79]].std(0)
     largest = max(abs(model.coef_[1] * deviation))
@@ -117,10 +116,10 @@ def test_many_labels_and_rows_are_cut(monkeypatch):
     ],
 )
 def test_of_other_models_there_are_none(model):
-    assert feature_pulls(FittedEstimator.of(model.fit(X, Y)), X, NAMES, TRUE) is None
+    assert feature_pulls(Predictor.of(model.fit(X, Y)), X, NAMES, TRUE) is None
 
 
 def test_of_an_encoder_there_are_none():
     model = network(encoder=torch.nn.Linear(NUM_FEATURES, NUM_FEATURES).double())
-    assert feature_pulls(SavedModel(model.eval(), DATA.label_names), X, NAMES, TRUE) is None
+    assert feature_pulls(Predictor.of_model(model.eval(), DATA.label_names), X, NAMES, TRUE) is None
     assert len(TRUE) == NUM_LABELS

@@ -14,9 +14,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from sweeps import slow
 
+from lmbm_torch import load
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.prediction.saved import load_model
 
 LABELS = ("sun", "sea", "sand")
 
@@ -95,7 +95,7 @@ def test_the_most_probable_labels_are_given_on_request(scripts, trained, tmp_pat
     scripts("predict").main([*arguments, str(tmp_path / "predictions.csv")])
     scripts("evaluate").main([*arguments, str(tmp_path / "metrics.json")])
     with np.load(file) as arrays, torch.no_grad():
-        energy = load_model(run / "last.ckpt").energy(torch.from_numpy(arrays["x_test"]))
+        energy = load(run / "last.ckpt").energies(torch.from_numpy(arrays["x_test"]))[0]
         known = arrays["y_test"]
     best = exact.decode(energy)
     with (tmp_path / "predictions.csv").open(newline="") as stream:

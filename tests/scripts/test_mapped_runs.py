@@ -14,7 +14,7 @@ from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data import SevenSegment, write_mapped
 from lmbm_torch.data.features import numbered
 from lmbm_torch.prediction.answers import evaluate
-from lmbm_torch.prediction.loading import load
+from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.reading import read, rows_of
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,7 @@ def test_a_run_on_the_disk_is_the_run_in_memory(scripts, tmp_path):
             metrics.append(scripts["jobs"].start(compose("train", overrides=[*quiet, *overrides])))
     assert metrics[1] == pytest.approx(metrics[0])
 
-    saved = load(tmp_path / "run1")
+    saved = Predictor.load(tmp_path / "run1")
     stored = read(tmp_path / "data", saved)
     assert evaluate(saved, stored, rows_of(stored))["exact_match"] == pytest.approx(
         metrics[0]["test/exact_match"]

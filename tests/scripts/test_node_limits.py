@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 from strategies.label_problems import random_inputs
 
+from lmbm_torch import save
 from lmbm_torch.estimators import (
     LMBMClassifier,
     LMSBNClassifier,
     LMSBNEnsembleClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.prediction.saved import SavedModel, save_model
+from lmbm_torch.prediction.predictor import Predictor
 
 X, Y = random_inputs(0, 40, 4, 5)
 NETWORK = LMSBNClassifier(2.0, ordering="index", random_state=0)
@@ -32,7 +33,7 @@ def arguments(folder: Path, estimator) -> list[str]:
     """A file of the estimator, or where it is None of a network's module alone, and a file of rows."""
     path = folder / "model.safetensors"
     if estimator is None:
-        save_model(SavedModel(NETWORK.fit(X, Y).model_.double(), tuple("abcde"), 1.0, None), path)
+        save(Predictor.of_model(NETWORK.fit(X, Y).model_.double(), tuple("abcde"), 1.0, None), path)
     else:
         estimator.fit(X, Y).save(path)
     np.savez(folder / "rows.npz", x=X, y=Y)

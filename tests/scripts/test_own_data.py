@@ -14,6 +14,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from lmbm_torch import load, save
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data import SevenSegment
 from lmbm_torch.data.formats.table import new_rows
@@ -25,9 +26,7 @@ from lmbm_torch.estimators import (
     MultiClassSVM,
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
-    save,
 )
-from lmbm_torch.prediction.saved import load_model
 
 LABELS = ["likes_sun", "likes_sea", "likes_<ski>"]
 
@@ -75,7 +74,7 @@ def run(scripts, tmp_path_factory):
 
 
 def test_the_run_keeps_the_table_s_names(run):
-    saved = load_model(run / "run" / "model.safetensors")
+    saved = load(run / "run" / "model.safetensors")
     assert list(saved.label_names) == LABELS
     assert saved.schema.feature_names == ("age", "town=Oslo", "town=Rome", "town=Århus")
     assert json.loads((run / "run" / "metrics.json").read_text())["test/exact_match"] > 0.2
@@ -211,7 +210,7 @@ def test_an_encoder_is_made_as_the_run_describes_it(scripts, tmp_path):
 @pytest.fixture
 def saved(scripts, run, tmp_path):
     """Fits an estimator to the table and saves it; gives its features and the arguments of the scripts."""
-    data = new_rows(people(), load_model(run / "run" / "model.safetensors").schema)
+    data = new_rows(people(), load(run / "run" / "model.safetensors").schema)
     X = pd.DataFrame(data.features, columns=data.feature_names)
 
     def fit(estimator) -> tuple[pd.DataFrame, list[str]]:

@@ -13,9 +13,10 @@ from hydra import compose, initialize_config_dir
 from problems.own_model import OWN_MODEL
 from sweeps import slow
 
+from lmbm_torch import load
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.prediction import answers, loading
-from lmbm_torch.prediction.saved import SavedModel, load_model
+from lmbm_torch.prediction import answers
+from lmbm_torch.prediction.predictor import Predictor
 
 OWN = (
     OWN_MODEL
@@ -104,11 +105,11 @@ def test_a_model_of_ones_own_goes_through_every_script(scripts, own, tmp_path):
     scripts("predict").main([str(run), str(file), "--output", str(tmp_path / "predictions.csv"), *trusting])
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
     scripts("report").main([str(run), str(file), "--output", str(tmp_path / "report.md"), *trusting])
-    saved = loading.load(run, trust=["own_parts.Attraction"])
-    assert isinstance(saved, SavedModel)
+    saved = Predictor.load(run, trust=["own_parts.Attraction"])
+    assert isinstance(saved, Predictor)
     assert saved.kind == "Attraction"
-    assert saved.model.scale == 0.5
-    assert load_model(run / "last.ckpt").kind == "Attraction"
+    assert saved.estimator.model.scale == 0.5
+    assert load(run / "last.ckpt").kind == "Attraction"
 
 
 def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_path):
@@ -117,13 +118,13 @@ def test_a_decoder_of_ones_own_is_that_of_the_configuration(scripts, own, tmp_pa
     file, run, measured = train(scripts, tmp_path, *chosen, *fast)
     assert measured["exact_match"] < 0.2
     del sys.modules["own_parts"]
-    bare = load_model(run / "model.safetensors")
+    bare = load(run / "model.safetensors")
     assert "own_parts" not in sys.modules
     features = np.zeros((2, 4))
     with pytest.raises(ValueError, match=r"decoder: expected own_parts\.opposite, by which"):
         next(answers.decode(bare, features))
     with pytest.raises(ValueError, match=r"inference\._target_: expected .* --trust own_parts\.opposite"):
-        loading.load(run)
+        Predictor.load(run)
     assert "own_parts" not in sys.modules
     trusting = ["--trust", "own_parts.opposite"]
     assert evaluated(scripts, tmp_path, run, file, *trusting) == pytest.approx(measured, rel=1e-5)

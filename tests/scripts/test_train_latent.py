@@ -10,10 +10,10 @@ import torch
 from hydra import compose, initialize_config_dir
 from sweeps import slow, thorough
 
+from lmbm_torch import load
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.saved import load_model
 
 SMALL = (
     "callbacks.progress_bar=null",
@@ -48,10 +48,10 @@ def composed(folder, *overrides):
 def test_every_method_trains_and_predicts_by_its_own_inference(train, tmp_path, overrides):
     metrics = train.start(composed(tmp_path / "run", *overrides))
     assert 0 < metrics["test/changed_pixel_error"] < 1
-    saved = load_model(tmp_path / "run" / "last.ckpt")
+    saved = load(tmp_path / "run" / "last.ckpt")
     _, module, data = train.build(composed(tmp_path / "again", *overrides))
     assert saved.inference is not None
-    assert saved.inference.record() == module.inference.record()
+    assert saved.inference.stored_parts() == module.inference.stored_parts()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         decoding = next(answers.decode(saved, data.data.features[data.data.test]))
@@ -65,7 +65,7 @@ def test_logistic_regression_leaves_the_hidden_unit_alone(train, tmp_path):
     with initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*without, *overrides, "~model.num_hidden"])
     train.start(config)
-    model = load_model(tmp_path / "run" / "last.ckpt").model
+    model = load(tmp_path / "run" / "last.ckpt").estimator.model
     assert not model.get_parameter("coupling").any()
     assert model.get_parameter("visible_weight").any()
 

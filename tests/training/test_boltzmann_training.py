@@ -30,6 +30,7 @@ from problems.small import (
     small_data,
 )
 
+from lmbm_torch import load
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import PairwiseEnergy
@@ -41,7 +42,6 @@ from lmbm_torch.losses import (
     negative_pseudo_likelihood,
     structured_hinge,
 )
-from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.penalties import quadratic
 
 LOSSES = [local_hinge, exact_negative_log_likelihood, negative_pseudo_likelihood, structured_hinge]
@@ -175,8 +175,8 @@ def test_the_model_of_a_checkpoint_comes_back(tmp_path, cliques, encoded):
 
     module = gradient_module(machine(**CLIQUES[cliques], encoder=encoder()), label_names=NAMES)
     quiet_trainer(tmp_path, 2, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
-    saved = load_model(tmp_path / "last.ckpt", encoder=encoder())
-    assert saved.model.cliques == module.model.cliques
+    saved = load(tmp_path / "last.ckpt", encoder=encoder())
+    assert saved.estimator.model.cliques == module.model.cliques
     assert saved.num_inputs == NUM_FEATURES
     rows, labels = torch.from_numpy(small_data().test_features), torch.from_numpy(small_data().test_labels)
-    assert torch.equal(saved.energy(rows).score(labels), module(rows).score(labels))
+    assert torch.equal(saved.energies(rows)[0].score(labels), module(rows).score(labels))

@@ -25,6 +25,7 @@ from problems.small import (
 )
 from sweeps import thorough
 
+from lmbm_torch import load
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, mean_field
@@ -32,8 +33,8 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.losses import bethe_negative_log_likelihood, exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
+from lmbm_torch.persistence.stored import Given
 from lmbm_torch.prediction import answers
-from lmbm_torch.prediction.saved import load_model
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import BestWeights, IterationSchedule
 from lmbm_torch.training.latent import PersistentModule
@@ -166,9 +167,9 @@ def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
     module = latent_module("mssvm")
     trainer = quiet_trainer(tmp_path, 3, last_checkpoint(tmp_path), IterationSchedule(4))
     trainer.fit(module, datamodule=served(small_data()))
-    saved = load_model(tmp_path / "last.ckpt")
+    saved = load(tmp_path / "last.ckpt")
     assert saved.inference is not None
-    assert saved.inference.record() == {
+    assert saved.inference.stored_parts() == {
         "routine": "lmbm_torch.inference.messages.matrix_bp.marginal_map",
         "num_iters": 6,
         "settings": {"tol": 1e-3},
@@ -196,7 +197,10 @@ def test_messages_are_kept_as_the_settings_say():
     energy = BipartiteEnergy(*(torch.randn(size).double() for size in ((2, 4), (2, 3), (4, 3))))
     for dtype in (torch.bfloat16, "bfloat16"):
         matched = MatchedInference(matrix_bp.marginals, 5, backend="plain", message_dtype=dtype)
-        assert MatchedInference.from_record(matched.record()).record() == matched.record()
+        assert (
+            MatchedInference.from_parts(Given(), **matched.stored_parts()).stored_parts()
+            == matched.stored_parts()
+        )
         expected = matrix_bp.marginals(
             energy, num_iters=5, tol=1e-3, backend="plain", message_dtype=torch.bfloat16
         )
@@ -209,9 +213,9 @@ def test_machines_without_input_are_saved_too(tmp_path):
     model = RestrictedBoltzmannMachine(NUM_LABELS, 2).double()
     module = latent_module(model=model)
     quiet_trainer(tmp_path, 1, last_checkpoint(tmp_path)).fit(module, datamodule=served(small_data()))
-    saved = load_model(tmp_path / "last.ckpt")
+    saved = load(tmp_path / "last.ckpt")
     assert saved.num_inputs == NUM_FEATURES
-    assert_bitwise_equal(dict(saved.model.state_dict()), dict(model.state_dict()))
+    assert_bitwise_equal(dict(saved.estimator.model.state_dict()), dict(model.state_dict()))
 
 
 def test_the_best_epoch_is_what_is_measured(tmp_path):

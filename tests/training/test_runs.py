@@ -16,8 +16,7 @@ from problems.small import (
     stop_at,
 )
 
-from lmbm_torch.files import UNFINISHED
-from lmbm_torch.prediction.reports import write_metrics
+from lmbm_torch.files import UNFINISHED, write_metrics
 from lmbm_torch.training import runs
 
 

@@ -6,7 +6,7 @@ A file has one token a line and a blank line between sequences.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +17,7 @@ from lmbm_torch.data.formats.limits import LimitedLines
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
 from lmbm_torch.files import Mode, reading, replacing_text
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Int
 
 DOCUMENT = "-DOCSTART-"
@@ -109,7 +110,7 @@ TRAIN, TEST = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnSchema:
+class ColumnSchema(Stored):
     """The conversion of columns of a file to sequences, as learned from a training part.
 
     Args:
@@ -178,15 +179,6 @@ class ColumnSchema:
             if tag not in self.label_names:
                 found.setdefault(tag, []).append(line)
         return found
-
-    def state(self) -> dict[str, Any]:
-        """Return the fields in plain values, for :meth:`from_state`."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> ColumnSchema:
-        """Return the schema of a :meth:`state`."""
-        return cls(**{**state, "windows": Windows(**state["windows"])})
 
 
 def read_conll(

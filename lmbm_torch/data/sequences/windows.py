@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float, Int
 
 Template = tuple[int, ...]
@@ -23,7 +24,7 @@ TAG_TEMPLATES: tuple[Template, ...] = (
 
 
 @dataclass(frozen=True, eq=False)
-class Windows:
+class Windows(Stored):
     """Indicators of the values around a position, for each template of a column and each value in training.
 
     Positions beyond the ends of a sequence have a value of their own. A value unseen in training has

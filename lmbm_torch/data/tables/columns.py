@@ -13,6 +13,7 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
 TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
@@ -99,7 +100,7 @@ FEW_CATEGORIES = 20
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Stored):
     """A column of numbers or categories from which features are made.
 
     Args:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any
 
 import numpy as np
 from scipy.sparse import hstack
@@ -14,6 +13,7 @@ from scipy.sparse import hstack
 from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import TRUTH, Column, Missing, Table, Unknown, fit_column, naming
 from lmbm_torch.data.tables.texts import TextColumn, fit_text_column
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
 _TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
@@ -43,7 +43,7 @@ class TableOptions:
 
 
 @dataclass(frozen=True)
-class Schema:
+class Schema(Stored):
     """The required columns of a table, and the features and labels made from these columns.
 
     Args:
@@ -109,33 +109,6 @@ class Schema:
         """Return labels by :func:`label_matrix`; all NaN where the table lacks a column."""
         with naming(table):
             return label_matrix(table, self.label_names)
-
-    def state(self) -> dict[str, Any]:
-        """Return the fields in plain types, for a checkpoint."""
-        return asdict(self)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Schema:
-        """Return the schema of a :meth:`state`.
-
-        Raises:
-            KeyError, TypeError, ValueError: no state of a schema.
-        """
-        return cls(
-            tuple(_column(each) for each in state["columns"]),
-            tuple(state["label_names"]),
-            state["unknown"],
-            state["sparse"],
-            tuple(state["id_columns"]),
-            state["delimiter"],
-        )
-
-
-def _column(state: dict[str, Any]) -> Column | TextColumn:
-    if "terms" in state:
-        return TextColumn(state["name"], tuple(state["terms"]), tuple(state["idf"]))
-    categories = state["categories"]
-    return Column(state["name"], None if categories is None else tuple(categories), state["fill"])
 
 
 def fit_schema(

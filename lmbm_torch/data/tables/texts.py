@@ -12,6 +12,7 @@ from scipy.sparse import csc_array
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.tables.columns import Unknown, as_texts
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool
 
 MAX_TERMS = 50_000
@@ -19,7 +20,7 @@ MAX_TERMS = 50_000
 
 
 @dataclass(frozen=True)
-class TextColumn:
+class TextColumn(Stored):
     """A column of texts, as ``TfidfVectorizer`` of scikit-learn takes texts; a missing text has no words.
 
     Args:

@@ -16,9 +16,9 @@ from lmbm_torch.data.rows import some_instances
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs, marginals
 from lmbm_torch.estimators.automatic.candidates import answers_of
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.under_rules import by_place
 from lmbm_torch.inference.expected.measures import labelling_of_most_f1
+from lmbm_torch.protocol import Capabilities
 
 # Capabilities of classifiers without decoding.
 NO_DECODER = Capabilities(predicts_by_decode=False)

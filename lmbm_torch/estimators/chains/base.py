@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -58,12 +60,28 @@ class SequenceClassifier(TrainedEstimator, ABC):
         classes_: the classes; n_features_in_: of a position.
     """
 
+    # Rules over the classes of positions are unknown.
+    rules = None
+
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         # scikit-learn's checks cannot create lists of arrays.
         tags.no_validation = True
         tags.target_tags.required = True
         return tags
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See :class:`~lmbm_torch.protocol.Capabilities`."""
+        return Capabilities(objective="score", minimises=False, decoder=chain_dp.decode, of_sequences=True)
+
+    def energies(self, X) -> list[ChainEnergy]:
+        """The energy for sequences ``X``, alone in a list."""
+        return [self.energy(X)]
+
+    def calibrated(self, energies: Sequence[ChainEnergy]) -> list[ChainEnergy]:
+        """The energies whose distribution gives the probabilities: those of :meth:`energies`."""
+        return list(energies)
 
     def energy(self, X) -> ChainEnergy:
         """Return the chains' energy for sequences ``X``, in float64, on ``device``."""
@@ -130,6 +148,10 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
 
     # Of classifiers trained by likelihood.
     relative_gradient_: float
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, has_probabilities=True)
 
     @answer_call
     def predict_proba(self, X) -> list[np.ndarray]:

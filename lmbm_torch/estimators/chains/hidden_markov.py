@@ -74,6 +74,7 @@ class HiddenMarkovClassifier(ProbabilisticSequenceClassifier):
         weight = None if weights is None else torch.from_numpy(weights)
         model.count(self._observed(rows), labels, lengths, smoothing=self.smoothing, weight=weight)
         self.model_ = model.to(self._device)
+        self.transition_ = self._array(model.log_transition)
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:

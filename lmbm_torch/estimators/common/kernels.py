@@ -15,6 +15,7 @@ from torch import Tensor
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.memory import part_bytes
+from lmbm_torch.persistence.stored import Given, Stored
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram, linear, polynomial, rbf
 
 # New instances of a batch of kernel values.
@@ -26,7 +27,7 @@ _SYMMETRIC_ROWS = 256
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Kernel(Stored):
     """A kernel with its parameters.
 
     Args:
@@ -45,6 +46,11 @@ class Kernel:
     device: str
     shift: np.ndarray | float = 0.0
     scale: np.ndarray | float = 1.0
+
+    @classmethod
+    def from_parts(cls, given: Given, **parts: Any) -> Kernel:
+        """Return the kernel of stored parts, which computes on the reader's device."""
+        return cls(**{**parts, "device": given.device})
 
     @classmethod
     def of(cls, estimator: Any, X: Any, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:

@@ -25,7 +25,6 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.estimators.common.targets import known_tensor, label_tensor, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, explained
@@ -47,6 +46,7 @@ from lmbm_torch.estimators.explain.contributions import (
 )
 from lmbm_torch.estimators.explain.explanations import Explanation, without_names
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 AnEnergy = TypeVar("AnEnergy", bound=Energy)
@@ -97,11 +97,25 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     model_: Any
     calibration_: Calibration | None = None
+    # Of classifiers along a path of C.
+    C_edge_: str | None = None
 
     @property
     @abstractmethod
     def capabilities(self) -> Capabilities:
         """Return the classifier's capabilities, before and after ``fit``."""
+
+    @property
+    def trained(self) -> DecodingClassifier:
+        """The classifier that was trained: the one within a wrapper, or this one."""
+        return self
+
+    def field_weights(self) -> np.ndarray | None:
+        """Return the weights (labels, features) of each label's field; None unless the fields are linear."""
+        trained = self.trained
+        is_linear = trained.get_params(deep=False).get("kernel", "linear") == "linear"
+        coef = getattr(trained, "coef_", None) if is_linear else None
+        return None if coef is None else np.asarray(coef, np.float64)
 
     @abstractmethod
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:

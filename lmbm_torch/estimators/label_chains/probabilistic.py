@@ -21,7 +21,6 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CLASS_WEIGHT,
     COUNT,
@@ -45,11 +44,10 @@ from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
+from lmbm_torch.protocol import Capabilities
 
 # Samples of an expected measure, if label sets cannot be enumerated.
 NUM_SAMPLES = 1000
-# Decoders of the label set of largest expected measure.
-EXPECTED = {"hamming": bayes.decode_hamming, "f1": bayes.decode_f1, "jaccard": bayes.decode_jaccard}
 
 
 class ProbabilisticClassifierChain(ClassifierOfLabels):

@@ -20,7 +20,6 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     NOT_NEGATIVE,
     RELATIVE_PENALTY,
@@ -44,6 +43,7 @@ from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import ConditionalRBM
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 # Persistent contrastive divergence needs the chains of a training module.

@@ -20,7 +20,6 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
     CLASS_WEIGHT,
@@ -43,6 +42,7 @@ from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_fl
 from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState

@@ -14,7 +14,6 @@ from sklearn.utils import check_random_state
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around
@@ -31,6 +30,7 @@ from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.kernels.threads import single_threaded
+from lmbm_torch.protocol import Capabilities
 
 
 def _in_random_order(network: LMSBNClassifier, seed: int) -> LMSBNClassifier:

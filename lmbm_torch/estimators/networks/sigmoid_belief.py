@@ -22,7 +22,6 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows, unfitted
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
     CLASS_WEIGHT,
@@ -59,6 +58,7 @@ from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 

@@ -27,7 +27,6 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
 from lmbm_torch.estimators.common.spreading import keep, spread
 from lmbm_torch.estimators.common.under_rules import Rules
@@ -40,6 +39,7 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.kernels.threads import single_threaded
+from lmbm_torch.protocol import Capabilities
 
 # Logarithms of the smallest and the largest C, if only their number is given.
 LEAST, MOST = -3, 2

@@ -30,7 +30,6 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.measures import measure
-from lmbm_torch.estimators.common.protocol import Capabilities
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, seeds_for
 from lmbm_torch.estimators.decoders.calibration import held_out_energies
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
@@ -40,6 +39,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import (
     unfitted_network,
 )
 from lmbm_torch.inference.results import Decoding
+from lmbm_torch.protocol import Capabilities
 from lmbm_torch.shapes import Bool, Float, Int
 
 MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
@@ -124,6 +124,11 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
     def capabilities(self) -> Capabilities:
         network = self._network
         return network_capabilities("hinge", network._hinge_margin, {"node_limit": network.node_limit})
+
+    @property
+    def trained(self) -> DecodingClassifier:
+        """The network, to which thresholds are added."""
+        return self.network_
 
     def energy(self, X: Rows) -> DirectedEnergy:
         """Return the belief network's energy with shifted fields for instances (instances, features)."""

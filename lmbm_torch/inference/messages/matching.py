@@ -17,6 +17,7 @@ from lmbm_torch.inference.messages import dual_decomposition, matrix_bp, mean_fi
 from lmbm_torch.inference.messages.modes import joint_modes, marginal_modes
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.kernels.matrix_bp.choosing import Propagation
+from lmbm_torch.persistence.stored import Given, Stored
 
 Routine = Callable[..., Any]
 """A bipartite energy and settings → BipartiteMarginals, or a Decoding."""
@@ -37,7 +38,7 @@ _DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decodin
 _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
 
-class MatchedInference:
+class MatchedInference(Stored):
     """Routine over bipartite energies with settings, the same for a loss and for prediction.
 
     Approximate inference should be the same in training and in test, in method and iterations
@@ -107,27 +108,30 @@ class MatchedInference:
         name = self.settings["message_dtype"]
         return {**self.settings, "message_dtype": getattr(torch, name, name)}
 
-    def record(self) -> dict[str, Any]:
-        """Return the routine's path and settings in plain types, for a checkpoint."""
+    def stored_parts(self) -> dict[str, Any]:
+        """Return the routine's import path, the number of iterations and the settings in plain types."""
         return {"routine": _path(self.routine), "num_iters": self.num_iters, "settings": dict(self.settings)}
 
     @classmethod
-    def from_record(cls, record: dict[str, Any]) -> MatchedInference:
-        """Return the inference from a :meth:`record`.
+    def from_parts(
+        cls, given: Given, *, routine: str, num_iters: int, settings: dict[str, Any]
+    ) -> MatchedInference:
+        """Return the inference of :meth:`stored_parts`.
 
         Raises:
             ValueError: an unknown routine.
         """
-        if record["routine"] not in _ROUTINES:
-            raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {record['routine']}")
-        return cls(_ROUTINES[record["routine"]], record["num_iters"], **record["settings"])
+        if routine not in _ROUTINES:
+            raise ValueError(f"routine: expected one of {', '.join(_ROUTINES)}, got {routine}")
+        return cls(_ROUTINES[routine], num_iters, **settings)
 
-    def check_match(self, trained: dict[str, Any]) -> bool:
-        """Return whether the inference equals that of a training, given the :meth:`record`; warn if not."""
-        matches = self.record() == trained
+    def check_match(self, trained: MatchedInference) -> bool:
+        """Return whether the inference equals that of a training; warn if the two differ."""
+        own, other = self.stored_parts(), trained.stored_parts()
+        matches = own == other
         if not matches:
             warnings.warn(
-                f"inference: predicts by {self.record()}, but the model was trained with {trained}: results "
+                f"inference: predicts by {own}, but the model was trained with {other}: results "
                 "are usually worse than with matched inference",
                 stacklevel=3,
             )

@@ -8,7 +8,8 @@ import pytest
 from lmbm_torch.data import load_conll2000, read_conll
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
-from lmbm_torch.data.sequences.conll import ColumnSchema, read_columns, write_columns
+from lmbm_torch.data.sequences.conll import read_columns, write_columns
+from lmbm_torch.persistence.archives import pack, unpack
 
 CONTENT = """-DOCSTART- -X- O
 
@@ -131,7 +132,7 @@ def test_some_sequences_are_held_out_by_the_seed(tmp_path):
 def test_a_schema_comes_back(tmp_path):
     data = read_conll(written(tmp_path, CONTENT))
     assert data.schema is not None
-    again = ColumnSchema.from_state(data.schema.state())
+    again = unpack(pack(data.schema))
     tokens = read_columns(tmp_path / "mine.conll")
     assert (again.data(tokens, "x").features != data.features).nnz == 0
     assert again.windows.names == data.feature_names

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "examples"))
 from annotate.completions import Completer
 from annotate.session import Rows, Session
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 LABELS = ["sun", "sea", "ski", "<b>bold</b>"]
 
@@ -35,7 +35,7 @@ def estimator():
 
 @pytest.fixture(scope="session")
 def saved(estimator):
-    return FittedEstimator.of(estimator)
+    return Predictor.of(estimator)
 
 
 @pytest.fixture

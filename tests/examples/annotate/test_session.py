@@ -16,7 +16,7 @@ from lmbm_torch.data import read_table
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
-from lmbm_torch.prediction.fitted import FittedEstimator
+from lmbm_torch.prediction.predictor import Predictor
 
 
 def brute_force(saved, features, known):
@@ -73,7 +73,7 @@ def test_clicks_on_many_labels_wait_for_no_enumeration(labels, given):
     X = generator.normal(size=(200, 10))
     fields = X @ generator.normal(size=(10, labels))
     Y = (fields + fields[:, ::-1] / 2 + generator.normal(size=fields.shape) > 0).astype(int)
-    large = FittedEstimator.of(LMSBNClassifier(random_state=0).fit(X, Y))
+    large = Predictor.of(LMSBNClassifier(random_state=0).fit(X, Y))
     known = np.full(labels, np.nan)
     known[:given] = Y[0, :given]
     completer = Completer(large)
@@ -106,7 +106,7 @@ def test_clicks_on_undirected_models_wait_for_no_enumeration_either():
     generator = np.random.default_rng(0)
     X = generator.normal(size=(80, 5))
     Y = (X @ generator.normal(size=(5, 20)) + generator.normal(size=(80, 20)) > 0).astype(int)
-    completer = Completer(FittedEstimator.of(LMBMClassifier(random_state=0).fit(X, Y)))
+    completer = Completer(Predictor.of(LMBMClassifier(random_state=0).fit(X, Y)))
     known = np.full(20, np.nan)
     known[0] = Y[0, 0]
     seconds = []

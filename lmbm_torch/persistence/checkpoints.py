@@ -1,0 +1,99 @@
+"""The parts of Lightning's checkpoints that predictions need, read without Lightning and without unpickling.
+
+A checkpoint is Lightning's; under :data:`RECORD` the training adds what predicting takes, packed as in the
+files of :mod:`lmbm_torch.persistence.archives`, without the weights, which are those of Lightning's state.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zipfile
+import zlib
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmbm_torch.files import reading
+from lmbm_torch.persistence.archives import DAMAGE, pack, unpack
+from lmbm_torch.persistence.stored import Given
+
+RECORD = "lmbm_torch"
+# The prefixes of the model's weights in Lightning's state and in the record.
+_OF_STATE, _OF_RECORD = "model.", "saved.estimator.model.weights."
+# Exceptions that a damaged file leads to, and those of torch's restricted unpickler.
+_DAMAGED_FILE = (*DAMAGE, EOFError, OSError, struct.error, zipfile.BadZipFile, zlib.error)
+_DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
+
+
+def record(saved: Any) -> dict[str, Any]:
+    """Return the record of a trained model for a checkpoint, without the model's weights.
+
+    Raises:
+        TypeError: a model with an argument that files do not hold; the message names the argument.
+    """
+    state = pack(saved, "saved")
+    others = {name: tensor for name, tensor in state["tensors"].items() if not name.startswith(_OF_RECORD)}
+    return {**state, "tensors": others}
+
+
+def read_checkpoint(path: str | PathLike, given: Given | None = None) -> Any:
+    """Return the trained model of a checkpoint, on the CPU.
+
+    Args:
+        given: the arguments that the checkpoint leaves to the reader.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file that is truncated or corrupted, that is no checkpoint of this library, or that asks
+            for more than tensors and plain values; a model class that is not imported; an encoder that is
+            missing or does not fit. The message names the file.
+    """
+    with reading(path, *_DAMAGED_FILE) as file:
+        # Checksums first, so that no damaged header is ever interpreted.
+        check_whole(file)
+        checkpoint = _unpickled(file)
+        if not isinstance(checkpoint, dict) or RECORD not in checkpoint:
+            raise ValueError("expected a checkpoint of lmbm_torch, got another file")
+        state = checkpoint[RECORD]
+        weights = {
+            _OF_RECORD + name.removeprefix(_OF_STATE): value
+            for name, value in checkpoint["state_dict"].items()
+            if name.startswith(_OF_STATE)
+        }
+        return unpack({**state, "tensors": {**state["tensors"], **weights}}, given)
+
+
+def check_whole(file: Path) -> None:
+    """Refuse a checkpoint that is truncated or corrupted.
+
+    Raises:
+        ValueError: the checkpoint is, or the file is no zip file, as all checkpoints are.
+        BadZipFile: the file is damaged otherwise.
+    """
+    # At use: records of data are stored themselves.
+    from lmbm_torch.data.formats.limits import check_archive
+
+    if not zipfile.is_zipfile(file):
+        raise ValueError("expected a checkpoint, got a file that is truncated or of another kind")
+    with zipfile.ZipFile(file) as archive:
+        check_archive(file, archive)
+        if damaged := archive.testzip():
+            raise ValueError(f"{damaged} is corrupted")
+
+
+def _unpickled(file: Path) -> Any:
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        # torch's own message advises to load without the restriction.
+        raise ValueError(
+            "expected a checkpoint of tensors and plain values alone, got one that asks for other objects; "
+            "none of it was executed"
+        ) from error
+    except _DAMAGED_PICKLE as error:
+        raise ValueError(
+            f"expected a checkpoint, got one with a damaged pickle: {type(error).__name__}"
+        ) from error

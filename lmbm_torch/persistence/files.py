@@ -1,0 +1,111 @@
+"""One writer and one reader for models, estimators, predictors, checkpoints and run directories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from lmbm_torch.files import CONFIG, MODEL, Mode
+from lmbm_torch.persistence import archives
+from lmbm_torch.persistence.checkpoints import read_checkpoint
+from lmbm_torch.persistence.stored import Given, Stored
+from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
+
+# Begins every zip file, as checkpoints are.
+_ZIP = b"PK"
+
+
+def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
+    """Write a model, a fitted estimator or a predictor to one file, such as ``model.safetensors``.
+
+    The file holds arrays as safetensors and everything else as JSON, without pickle. Of an encoder the file
+    holds the weights alone, of a decoder outside this library the import path.
+
+    Args:
+        content: a model of :mod:`lmbm_torch.models`, a fitted estimator of :mod:`lmbm_torch.estimators`, or a
+            predictor of :mod:`lmbm_torch.prediction`.
+        mode: as in ``open``: by default an existing file is never overwritten.
+
+    Raises:
+        FileExistsError: the file exists, in mode ``"x"``.
+        NotFittedError: the estimator is not fitted.
+        OSError: the file cannot be written.
+        TypeError: an object of another library, or one with a parameter or a fitted attribute that is no
+            plain value, such as a kernel or a random state that is a Python object.
+
+    Examples:
+        >>> import tempfile
+        >>> from lmbm_torch import load, save
+        >>> from lmbm_torch.models import BoltzmannMachine
+        >>> file = tempfile.mkdtemp() + "/model.safetensors"
+        >>> save(BoltzmannMachine(num_features=3, num_labels=2), file)
+        >>> load(file).num_labels
+        2
+    """
+    if not isinstance(content, Stored):
+        raise TypeError(
+            "content: expected a model, an estimator or a predictor of lmbm_torch, got "
+            f"{type(content).__name__} of {type(content).__module__}"
+        )
+    content.check_stored()
+    archives.write(path, content, mode)
+
+
+def load(path: str | PathLike, *, encoder: Any = None, device: str = "cpu", trust: Sequence[str] = ()) -> Any:
+    """Return the model, estimator or predictor of a file, a checkpoint or a run directory.
+
+    Nothing that a file or a directory names is imported or called but parts of this library and of torch; see
+    :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first: the configuration of a run is
+    asked for an encoder or a decoder only if the file says that the model has one that the file does not
+    hold.
+
+    Args:
+        path: a file of :func:`save`, a checkpoint of a training, or a run directory.
+        encoder: a module of the architecture of the training, exactly if the model was saved with an encoder;
+            the module is given the weights of the file. A function is called for the module.
+        device: the device on which an estimator computes, its parameter ``device``; models are on the CPU.
+        trust: import paths of the caller's own classes and functions that the model, its encoder or its
+            decoder are made of, such as ``"mine.Encoder"``; they are imported.
+
+    Returns:
+        What :func:`save` was given, in evaluation mode; of a checkpoint or a run directory the predictor.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a file that is truncated, corrupted, of another kind or of another version; a class that
+            is not imported or a name that is not trusted; an encoder that is missing or does not fit. The
+            message names the file.
+
+    Examples:
+        >>> import tempfile
+        >>> from lmbm_torch import LMSBNClassifier, load
+        >>> file = tempfile.mkdtemp() + "/model.safetensors"
+        >>> LMSBNClassifier().fit([[0.0], [1.0]], [[0, 1], [1, 0]]).save(file)
+        >>> load(file).predict([[1.0]])
+        array([[1, 0]])
+    """
+    import_trusted(trust)
+    folder, file, decoder = Path(path), Path(path), None
+    if folder.is_dir():
+        file = folder / MODEL
+        encoder = encoder or partial(_made, folder, trust, "model", "encoder")
+        decoder = partial(_made, folder, trust, "inference")
+    given = Given(encoder, decoder, device)
+    return read_checkpoint(file, given) if _is_zip(file) else archives.read(file, given)
+
+
+def _is_zip(file: Path) -> bool:
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return stream.read(len(_ZIP)) == _ZIP
+
+
+def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
+    """Return what the configuration of a run describes at a key; None if there is no configuration."""
+    if not (folder / CONFIG).is_file():
+        return None
+    return SavedConfiguration.read(folder, trust).make(*keys)

@@ -1,0 +1,294 @@
+"""One predictor for raw rows: a trained model or a fitted estimator with its columns and its scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch import persistence
+from lmbm_torch.calibration.scales import Calibration
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.data import MultilabelData
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.scaling import Scaling
+from lmbm_torch.data.sequences.conll import ColumnSchema
+from lmbm_torch.data.sequences.records import SequenceData
+from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.schema import Schema
+from lmbm_torch.data.tensors import to_features, to_tensor
+from lmbm_torch.inference import decode, decode_hinge
+from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.models import Model
+from lmbm_torch.persistence.stored import Given, Stored
+from lmbm_torch.prediction.decoders import Decoder, with_settings
+from lmbm_torch.prediction.trained import TrainedModel
+from lmbm_torch.protocol import Capabilities, LabelClassifier
+from lmbm_torch.shapes import Int
+
+
+@dataclass(frozen=True)
+class Predictor(Stored):
+    """A classifier of label vectors or of sequences, with the columns and the scaling of its training data.
+
+    Args:
+        estimator: a fitted estimator of :mod:`lmbm_torch.estimators`, or a trained model; classifiers of
+            label vectors speak :class:`~lmbm_torch.protocol.LabelClassifier`.
+        schema: how the columns of a table become features, or those of a file of tokens for a classifier of
+            sequences; None if features came as a matrix.
+        scaling: the scaling of raw features; None for none.
+    """
+
+    estimator: Any
+    schema: Schema | ColumnSchema | None = None
+    scaling: Scaling | None = None
+
+    @classmethod
+    def of(cls, estimator: Any) -> Predictor:
+        """Return the predictor of a fitted estimator of label matrices.
+
+        Raises:
+            ValueError: an estimator of classes or of sequences.
+        """
+        if not isinstance(estimator, LabelClassifier) or estimator.label_names_ is None:
+            raise ValueError(
+                f"model: expected one of label matrices, got {type(estimator).__name__} of classes or "
+                "sequences; lmbm_torch.load(path).predict(X) takes any"
+            )
+        fitted: Any = estimator
+        names = vars(fitted).get("feature_names_in_")
+        if names is None:
+            return cls(fitted)
+        # Here, as of models alone it is not needed.
+        from lmbm_torch.estimators.explain.explanations import without_names
+
+        # A table's columns are matched by name when it is read, and come without.
+        return cls(without_names(fitted), Schema(tuple(map(Column, names.tolist())), fitted.label_names_))
+
+    @classmethod
+    def of_model(
+        cls,
+        model: Model,
+        label_names: Sequence[str],
+        margin: float = 1.0,
+        scaling: Scaling | None = None,
+        decoder: Decoder | None = None,
+        inference: MatchedInference | None = None,
+        schema: Schema | None = None,
+        calibration: Calibration | None = None,
+    ) -> Predictor:
+        """Return the predictor of a trained model; for arguments see the class and :class:`TrainedModel`."""
+        given: Any = decoder
+        trained = TrainedModel(model, tuple(label_names), margin, given, inference, calibration)
+        return cls(trained, schema, scaling)
+
+    @classmethod
+    def fit(
+        cls, estimator: Any, data: MultilabelData, rows: Int[np.ndarray, " rows"], scaling: Scaling
+    ) -> Predictor:
+        """Fit an estimator to rows of a data set, and keep how the columns are read and scaled.
+
+        Of an estimator that chooses C along a path the classifier with that C is kept.
+
+        Raises:
+            ValueError: an estimator of classes or of sequences, or one that no file holds; what the estimator
+                refuses.
+        """
+        # Training and prediction never need them otherwise.
+        from lmbm_torch.estimators.common.saving import StoredEstimator
+        from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
+        from lmbm_torch.estimators.wrappers.penalty_path import PenaltyPathClassifier
+
+        is_path = isinstance(estimator, PenaltyPathClassifier)
+        is_able = is_path or isinstance(estimator, DecodingClassifier)
+        if not isinstance(estimator, StoredEstimator) or not is_able:
+            raise ValueError(
+                "estimator: expected one of label matrices from lmbm_torch.estimators, got "
+                f"{type(estimator).__name__}"
+            )
+        fitted: Any = estimator
+        found = cls(fitted, data.schema, scaling)
+        fitted.fit(found.inputs(data.features_at(rows)), data.labels[rows])
+        if is_path:
+            fitted = fitted.estimator_
+            found = replace(found, estimator=fitted)
+        fitted.label_names_ = data.label_names
+        return found
+
+    @classmethod
+    def fit_sequences(cls, estimator: Any, data: SequenceData, fold: int) -> Predictor:
+        """Fit an estimator to one fold of sequences from a file.
+
+        Raises:
+            ValueError: an estimator of something else, or sequences that do not come from a file of columns;
+                what the estimator refuses.
+        """
+        from lmbm_torch.estimators.chains.base import SequenceClassifier
+
+        if not isinstance(estimator, SequenceClassifier):
+            raise ValueError(
+                f"estimator: expected one of sequences, such as estimator=crf, got {type(estimator).__name__}"
+            )
+        if data.schema is None:
+            raise ValueError(f"data: expected sequences of a file of columns, got {data.name}")
+        fitted: Any = estimator
+        fitted.fit(*data.within(fold))
+        return cls(fitted, data.schema)
+
+    @classmethod
+    def load(cls, path: str | PathLike, trust: Sequence[str] = (), encoder: Any = None) -> Predictor:
+        """Return the predictor of a run directory, a checkpoint, or a file of a predictor or an estimator.
+
+        For arguments see :func:`lmbm_torch.load`.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: see :func:`lmbm_torch.load`; or an estimator of classes or of sequences without its
+                columns, or a model without its labels.
+        """
+        found = persistence.load(path, encoder=encoder, trust=trust)
+        if isinstance(found, Predictor):
+            return found
+        if isinstance(found, Model):
+            raise ValueError(
+                f"path: {path}: expected a trained model or an estimator, got a {type(found).__name__} alone"
+            )
+        return cls.of(found)
+
+    def check_stored(self) -> None:
+        """Raise an exception if no file holds the estimator; see :func:`lmbm_torch.save`."""
+        self.estimator.check_stored()
+
+    @classmethod
+    def from_parts(cls, given: Given, *, estimator: Any, schema: Any, scaling: Any) -> Predictor:
+        """Return the predictor of stored parts.
+
+        Raises:
+            ValueError: a part of another class.
+        """
+        for name, value, kinds in (
+            ("estimator", estimator, Stored),
+            ("schema", schema, Schema | ColumnSchema | None),
+            ("scaling", scaling, Scaling | None),
+        ):
+            if not isinstance(value, kinds):
+                raise ValueError(f"{name}: expected a {name}, got {type(value).__name__}")
+        return cls(estimator, schema, scaling)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return the properties of the classifier."""
+        return self.estimator.capabilities
+
+    @property
+    def is_sequential(self) -> bool:
+        """Return whether the predictor tags the tokens of sequences."""
+        return self.capabilities.of_sequences
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the class of the model or the estimator, for readers."""
+        estimator = self.estimator
+        return type(estimator.model if isinstance(estimator, TrainedModel) else estimator).__name__
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Return one name for each label, or for each tag of sequences."""
+        if isinstance(self.schema, ColumnSchema):
+            return self.schema.label_names
+        return self.estimator.label_names_
+
+    @property
+    def rules(self) -> Constraints | None:
+        """Return the rules that answers obey."""
+        return self.estimator.rules
+
+    @property
+    def num_inputs(self) -> int | None:
+        """Return the width of the raw features; None if an encoder takes rows as they are."""
+        return self.estimator.n_features_in_ if self.scaling is None else len(self.scaling.mean)
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Return whether the energies are those of a distribution that was learned."""
+        return self.capabilities.has_probabilities
+
+    @property
+    def margin(self) -> float:
+        """Return γ of the hinge that the classifier decodes by."""
+        return self.capabilities.margin
+
+    @property
+    def inference(self) -> MatchedInference | None:
+        """Return the inference that a model with hidden units was trained with."""
+        return self.capabilities.inference
+
+    def inputs(self, rows: Features) -> Features:
+        """Return the classifier's features of raw ones, scaled on the CPU."""
+        return rows if self.scaling is None else to_features(self.scaling.transform(to_tensor(rows)))
+
+    def energies(self, rows: Features) -> list[Any]:
+        """Return the energy for raw features, or the energies of an ensemble's members."""
+        return self.estimator.energies(self.inputs(rows))
+
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """Return the energies whose probabilities are reported, from those of :meth:`energies`."""
+        return self.estimator.calibrated(energies)
+
+    def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
+        """Return the energies for raw features and the decoding of the predicted labels."""
+        X = self.inputs(rows)
+        energies = self.estimator.energies(X)
+        if self.capabilities.decoder is not None:
+            return energies, self.deciding()(energies[0])
+        return energies, self.estimator.predict_decoding(X)
+
+    def deciding(self, **settings: Any) -> Decoder:
+        """Return energy → the best labellings by the classifier's objective, under its rules.
+
+        Args:
+            settings: of the decoder, such as ``top_k``.
+
+        Raises:
+            ValueError: a decoder without such a setting, or an objective without such a decoder.
+        """
+        if self.rules is not None:
+            settings["constraints"] = self.rules
+        can = self.capabilities
+        if can.decoder is not None:
+            return with_settings(can.decoder, **settings)
+        settings |= {name: value for name, value in can.limits.items() if name == "node_limit"}
+        if can.objective in ("score", "exact_match"):
+            return partial(decode, **settings)
+        if can.objective == "hinge":
+            return partial(decode_hinge, margin=can.margin, **settings)
+        asked = next(iter(settings))
+        raise ValueError(f"{asked}: expected none for the measure that this {self.kind} optimises")
+
+    def limited(self, node_limit: int | None) -> Predictor:
+        """Return the predictor with another limit of search nodes.
+
+        Raises:
+            ValueError: a classifier without such a limit.
+        """
+        return replace(self, estimator=self.estimator.with_node_limit(node_limit))
+
+    def obeying(self, rules: Constraints | None) -> Predictor:
+        """Return the predictor with answers that obey these rules alone; None for no rules.
+
+        Raises:
+            ValueError: a classifier that takes none.
+        """
+        return replace(self, estimator=self.estimator.with_rules(rules))
+
+    def explanation(self, row: Features) -> Any:
+        """Return the ``Explanation`` of one raw row (1, features); None if the classifier has none."""
+        estimator, X = self.estimator, self.inputs(row)
+        if isinstance(self.schema, Schema):
+            estimator = estimator.with_feature_names(self.schema.feature_names)
+        return estimator.explain(X) if estimator.can_explain(X) else None

@@ -1,0 +1,226 @@
+"""Trained models with the interface of fitted classifiers of label vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.calibration.scales import Calibration
+from lmbm_torch.checks import check_finite, check_positive
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.data.features import Features, numbered
+from lmbm_torch.data.tensors import to_tensor
+from lmbm_torch.inference import decode_hinge
+from lmbm_torch.inference.messages.matching import MatchedInference
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.models import BoltzmannMachine, Model, SigmoidBeliefNetwork
+from lmbm_torch.persistence.stored import Given, Stored
+from lmbm_torch.prediction.decoders import Decoder, OwnDecoder, decoder_of, description, with_settings
+from lmbm_torch.protocol import Capabilities
+from lmbm_torch.shapes import Float
+
+# Features that an explanation sets to their reference, one at a time.
+NUM_EXPLAINED = 10
+
+
+@dataclass(frozen=True)
+class TrainedModel(Stored):
+    """A trained model and its decoder, which speak the protocol of classifiers of label vectors.
+
+    Args:
+        model: the model with its weights, in evaluation mode.
+        label_names_: one name for each label.
+        margin: γ of the hinge of the training.
+        decoder: energy → decoding; by default that of ``inference``, or else exact hinge decoding with
+            ``margin``.
+        inference: the inference that a model with hidden units was trained with.
+        calibration: the calibration of probabilities; None for the distributions of the energies themselves.
+        rules: the rules that answers obey, which no file holds.
+        names_of_features_: names for explanations; by default feature_0, feature_1, …
+    """
+
+    model: Model
+    label_names_: tuple[str, ...]
+    margin: float = 1.0
+    decoder: Decoder = None  # pyright: ignore[reportAssignmentType]  # filled in below
+    inference: MatchedInference | None = None
+    calibration: Calibration | None = None
+    rules: Constraints | None = None
+    names_of_features_: tuple[str, ...] | None = None
+
+    # Of explanations: scaled features are compared with their mean, and labels are no classes.
+    feature_means_ = 0.0
+    binarizer_ = None
+
+    def __post_init__(self) -> None:
+        if self.decoder is None:
+            hinge = partial(decode_hinge, margin=self.margin)
+            decoder = hinge if self.inference is None else self.inference.decode
+            object.__setattr__(self, "decoder", decoder)
+
+    def stored_parts(self) -> dict[str, Any]:
+        """Return the fields but rules and names of features, with a description of the decoder."""
+        parts = super().stored_parts()
+        del parts["rules"], parts["names_of_features_"]
+        return {**parts, "decoder": description(self.decoder)}
+
+    @classmethod
+    def from_parts(cls, given: Given, *, decoder: dict[str, Any], **parts: Any) -> TrainedModel:
+        """Return the trained model of :meth:`stored_parts`.
+
+        Raises:
+            TypeError: parts of other types than the fields.
+            ValueError: parts that do not fit; the message names the field.
+        """
+        model, names = parts["model"], parts["label_names_"]
+        if not isinstance(model, Model):
+            raise ValueError(f"model: expected one that energies are made by, got {type(model).__name__}")
+        for name, value in model.state_dict().items():
+            check_finite(name, value)
+        check_positive("margin", parts["margin"])
+        if len(names) != model.num_labels:
+            raise ValueError(f"label_names: expected {model.num_labels} names, got {len(names)}")
+        for name, kind in (("calibration", Calibration), ("inference", MatchedInference)):
+            if not isinstance(parts[name], kind | None):
+                raise ValueError(f"{name}: expected a {kind.__name__}, got {type(parts[name]).__name__}")
+        found = decoder_of(decoder)
+        if isinstance(found, OwnDecoder) and given.decoder is not None:
+            found = given.decoder() or found
+        return cls(decoder=found, **parts)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return the properties of the trained model; every model's energy is that of a distribution."""
+        return Capabilities(
+            has_probabilities=True, margin=self.margin, inference=self.inference, decoder=self.decoder
+        )
+
+    @property
+    def n_features_in_(self) -> int | None:
+        """Return the width of the features; None if an encoder takes rows as they are."""
+        return None if self.model.has_encoder else self.model.num_features
+
+    @property
+    def trained(self) -> TrainedModel:
+        """Return the trained model itself."""
+        return self
+
+    @torch.no_grad()
+    def energies(self, X: Features) -> list[Any]:
+        """Return the energy for scaled features, dense or CSR, alone in a list."""
+        weights = next(self.model.parameters())
+        return [self.model(to_tensor(X).to(weights.device, weights.dtype))]
+
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """Return the energies whose probabilities are reported, from those of :meth:`energies`."""
+        if self.calibration is None:
+            return list(energies)
+        return [member for energy in energies for member in self.calibration.apply_all(energy)]
+
+    def decoding(self, **settings: Any) -> Decoder:
+        """Return the decoder with other settings and under :attr:`rules`.
+
+        Raises:
+            ValueError: a decoder without such a setting.
+        """
+        if self.rules is not None:
+            settings["constraints"] = self.rules
+        return with_settings(self.decoder, **settings)
+
+    def predict_decoding(self, X: Features) -> Decoding:
+        """Return the decoding for scaled features."""
+        return self.decoding()(self.energies(X)[0])
+
+    def with_rules(self, rules: Constraints | None) -> TrainedModel:
+        """Return the trained model with answers that obey these rules alone; None for no rules.
+
+        Raises:
+            ValueError: a decoder that takes no rules.
+        """
+        found = replace(self, rules=rules)
+        found.decoding()
+        return found
+
+    def with_node_limit(self, node_limit: int | None) -> TrainedModel:
+        """Return the trained model with another limit of search nodes; None for no limit.
+
+        Raises:
+            ValueError: a decoder without such a limit.
+        """
+        return replace(self, decoder=with_settings(self.decoder, node_limit=node_limit))
+
+    def with_feature_names(self, names: Sequence[str]) -> TrainedModel:
+        """Return the trained model with names of features for explanations."""
+        return replace(self, names_of_features_=tuple(names))
+
+    @property
+    def has_linear_fields(self) -> bool:
+        """Return whether the fields of labels are weighted sums of features."""
+        return isinstance(self.model, SigmoidBeliefNetwork | BoltzmannMachine) and not self.model.has_encoder
+
+    def field_weights(self) -> Float[np.ndarray, "labels features"] | None:
+        """Return the weights of scaled features in each label's field; None unless the fields are linear."""
+        return self.coef_ if self.has_linear_fields else None
+
+    def can_explain(self, X: Features) -> bool:
+        """Return whether :meth:`explain` takes rows apart: linear fields, and a decoder with known labels."""
+        if not self.has_linear_fields:
+            return False
+        try:
+            self.decoding(known=None)
+        except ValueError:
+            return False
+        # Of answers alone explanations are not needed.
+        from lmbm_torch.estimators.explain.contributions import are_taken_apart
+
+        return are_taken_apart(self, _dense(X))
+
+    def explain(self, X: Features) -> Any:
+        """Return the ``Explanation`` of one row (1, features) by its scaled features."""
+        from lmbm_torch.estimators.explain.contributions import fields_of
+        from lmbm_torch.estimators.explain.explanations import explanation
+
+        rows = _dense(X)
+        named = self
+        if self.names_of_features_ is None:
+            named = self.with_feature_names(numbered("feature", rows.shape[1]))
+        return explanation(fields_of(named, None), named.decode, rows, num_features=NUM_EXPLAINED)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Return the weights of features (labels, features), for explanations."""
+        return _array(self._weights().feature_weight)
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """Return the biases (labels,), for explanations."""
+        bias = self._weights().bias
+        return np.zeros(len(self.coef_)) if bias is None else _array(bias)
+
+    def energy(self, X: Features) -> Any:
+        """Return the energy for scaled features."""
+        return self.energies(X)[0]
+
+    def decode(self, X: Features, known: np.ndarray | None) -> Decoding:
+        """Return the decoding for scaled features with known labels held, for explanations."""
+        energy = self.energy(X)
+        if known is None:
+            return self.decoder(energy)
+        return self.decoding(known=torch.from_numpy(known).to(energy.device))(energy)
+
+    def _weights(self) -> Any:
+        return self.model
+
+
+def _dense(X: Any) -> np.ndarray:
+    rows = to_tensor(X)
+    return (rows if rows.layout == torch.strided else rows.to_dense()).double().numpy()
+
+
+def _array(parameter: Any) -> np.ndarray:
+    return parameter.detach().double().cpu().numpy()

@@ -1,0 +1,120 @@
+"""The protocol between classifiers of dependent outputs and the tables, reports and commands around them.
+
+Three words name three things: an *energy* is what a model says of instances; a *calibrated* energy is the one
+whose distribution gives the probabilities; to *decode* is to find the best labels of an energy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+__all__ = ["Capabilities", "LabelClassifier"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """The properties of a classifier, fitted or not.
+
+    Args:
+        objective: the objective of ``predict``: ``"hinge"`` (least loss), ``"score"`` (the largest score of
+            the energy), the expectation of ``"exact_match"``, ``"hamming"``, ``"f1"`` or ``"jaccard"``, or
+            ``"own"`` for a rule that no function of the energy alone gives.
+        minimises: whether the objective of ``decode`` is a loss.
+        predicts_by_decode: whether ``predict`` has the labels of ``decode``, and not those of another rule.
+        searches_under_rules: whether the search behind ``decode`` has rules inside; else the search is
+            repeated with labels held.
+        has_probabilities: whether the calibrated energies are those of a distribution that was learned.
+        restricts_probabilities: whether the distribution can be restricted to labellings that rules allow.
+        margin: γ of the hinge that ``decode`` minimises.
+        limits: the settings that end a search before its proof, by the names of their parameters.
+        inference: the ``MatchedInference`` that a model with hidden units was trained with.
+        decoder: energy → decoding with certificates, if one routine alone predicts; else None.
+        of_sequences: whether the classifier tags the positions of sequences.
+    """
+
+    objective: str = "hinge"
+    minimises: bool = True
+    predicts_by_decode: bool = True
+    searches_under_rules: bool = False
+    has_probabilities: bool = False
+    restricts_probabilities: bool = False
+    margin: float = 1.0
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    inference: Any = None
+    decoder: Callable[..., Any] | None = None
+    of_sequences: bool = False
+
+
+@runtime_checkable
+class LabelClassifier(Protocol):
+    """A fitted classifier of label vectors: an estimator, or a trained model with its decoder.
+
+    Features X are (instances, features), dense or CSR.
+
+    Attributes:
+        label_names_: one name for each label; None for a classifier of classes.
+        n_features_in_: the width of X; None if an encoder takes rows as they are.
+    """
+
+    label_names_: tuple[str, ...] | None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return the properties of the classifier."""
+        ...
+
+    @property
+    def rules(self) -> Any:
+        """Return the ``Constraints`` that all answers obey; None without rules."""
+        ...
+
+    @property
+    def trained(self) -> Any:
+        """Return the classifier that was trained: the one within a wrapper, or the classifier itself."""
+        ...
+
+    def energies(self, X: Any) -> list[Any]:
+        """Return the energies of the members for instances, one of a single model."""
+        ...
+
+    def calibrated(self, energies: Sequence[Any]) -> list[Any]:
+        """Return the energies whose equal mixture gives the probabilities, from those of :meth:`energies`."""
+        ...
+
+    def predict_decoding(self, X: Any) -> Any:
+        """Return the ``Decoding`` of the predicted labels."""
+        ...
+
+    def with_rules(self, rules: Any) -> Any:
+        """Return the classifier with answers that obey these rules alone; None for no rules.
+
+        Raises:
+            ValueError: rules for a classifier that takes none.
+        """
+        ...
+
+    def with_node_limit(self, node_limit: int | None) -> Any:
+        """Return the classifier with another limit of search nodes; None for no limit.
+
+        Raises:
+            ValueError: a classifier without such a limit.
+        """
+        ...
+
+    def with_feature_names(self, names: Sequence[str]) -> Any:
+        """Return the classifier with names of features for explanations."""
+        ...
+
+    def can_explain(self, X: Any) -> bool:
+        """Return whether :meth:`explain` takes instances apart."""
+        ...
+
+    def explain(self, X: Any) -> Any:
+        """Return the ``Explanation`` of one instance (1, features)."""
+        ...
+
+    def field_weights(self) -> Any:
+        """Return the weights (labels, features) of each label's field; None unless the fields are linear."""
+        ...
