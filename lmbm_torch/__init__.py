@@ -1,8 +1,8 @@
 """Structured prediction with dependent outputs.
 
-Data flows one way: ``data → model(x) = energy → inference(energy) = marginals or labels → loss → training``.
-Importing this package needs torch and numpy alone: each name of ``__all__`` is imported from its room when
-somebody asks for the name, and everything heavier by the leaf that uses it.
+Data flows forward: ``data → model(x) = energy → inference(energy) = marginals or labels → loss → training``.
+Importing the package needs torch and numpy alone: each name of ``__all__`` is imported from its package at
+first use, and heavier libraries at first need.
 """
 
 from importlib import import_module
@@ -55,7 +55,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# The rooms that list these names, the lightest first; __init__.pyi says the same to type checkers.
+# The packages that list the names, the lightest package first; __init__.pyi is for type checkers.
 _ROOMS = ("persistence", "energies", "constraints", "inference", "data", "estimators")
 
 

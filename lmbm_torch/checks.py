@@ -1,4 +1,7 @@
-"""Checks of arguments: every message names the argument, the expected value and the one that came."""
+"""Checks of arguments: every message names the argument, the expected value and the given value.
+
+This module is internal and may change.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,11 @@ from torch import Tensor
 from lmbm_torch.torch_internals import is_mapped, transform
 from lmbm_torch.verdicts import foresee, is_traced, refuse_unless
 
-# Sums of a million log-potentials stay within float32, and above what stands for −∞ in dynamic programming.
+# The largest log-potential: sums of a million stay within float32, and above the −∞ of dynamic programming.
 LARGEST = 1e24
 _TRANSFORMS = "torch.func.grad and vmap, got one within; use torch.autograd.grad, and the axis of examples"
 
-__all__ = [
-    "MagnitudeError",
-    "are_transformed",
-    "check_count",
-    "check_counts",
-    "check_device",
-    "check_finite",
-    "check_known",
-    "check_labels",
-    "check_like",
-    "check_log_potentials",
-    "check_magnitude",
-    "check_moderate",
-    "check_not_mapped",
-    "check_not_negative",
-    "check_outside_transforms",
-    "check_permutation",
-    "check_positive",
-    "check_shape",
-    "count_limit",
-    "foresee_labels",
-]
+__all__ = []
 
 
 def check_shape(name: str, array: Any, *expected: int | None) -> None:
@@ -53,25 +35,25 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 
 def are_transformed() -> bool:
-    """Whether this is within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
-    # Tracing for torch.compile is none of them.
+    """Return whether a transform of ``torch.func`` runs, where no tensor can be read."""
+    # Tracing for torch.compile is no such transform.
     return not torch.compiler.is_compiling() and transform() is not None
 
 
 def check_outside_transforms(name: str) -> None:
-    """Raise TypeError within ``torch.func.grad``, ``vmap`` and their kin, where no tensor can be read."""
+    """Raise TypeError within a transform of ``torch.func``, where no tensor can be read."""
     if are_transformed():
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 
 def check_not_mapped(name: str, tensor: Tensor) -> None:
-    """Raise TypeError for a tensor of ``torch.func.vmap``, on whose values no choice can depend."""
+    """Raise TypeError for a tensor of ``torch.func.vmap``, whose values cannot decide anything."""
     if not torch.compiler.is_compiling() and is_mapped(tensor):
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 
 def check_finite(name: str, array: Tensor | np.ndarray) -> None:
-    """Raise ValueError if ``array`` holds a NaN or an infinity, and say how many.
+    """Raise ValueError if ``array`` holds a NaN or an infinity, and give the number.
 
     Raises:
         TypeError: see :func:`check_outside_transforms`.
@@ -86,7 +68,7 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
             lambda: _refuse_infinite(name, tensor.cpu()),
         )
         return
-    # By numpy wherever that can be: it takes a twentieth of the time, and wakes no threads of torch's, whose
+    # NumPy if possible: a twentieth of the time, and no threads of torch wake up, whose
     # spinning keeps those of a kernel off the cores. Never as a tensor: torch warns of read-only arrays.
     if isinstance(array, Tensor) and array.dtype != torch.bfloat16:
         array = array.detach().resolve_neg().numpy()
@@ -103,10 +85,10 @@ def _refuse_infinite(name: str, array: Tensor | np.ndarray) -> None:
 
 
 def check_moderate(name: str, tensor: Tensor) -> None:
-    """:func:`check_finite` and :func:`check_magnitude`, of a tensor on a device by one verdict."""
+    """Check :func:`check_finite` and :func:`check_magnitude`, with a single wait for a GPU."""
     check_outside_transforms(name)
     if tensor.device.type == "cpu" and not is_traced():
-        # One pass where all is well.
+        # A single pass for good values.
         if not tensor.numel() or _are_moderate(tensor):
             return
         check_finite(name, tensor)
@@ -117,7 +99,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
             check_finite(name, tensor.cpu())
             check_magnitude(name, tensor.cpu())
 
-        # NaN compares as false.
+        # Comparisons with NaN are false.
         refuse_unless(
             f"{name}: expected finite values, of magnitudes of at most {LARGEST:g}",
             (tensor,),
@@ -127,14 +109,14 @@ def check_moderate(name: str, tensor: Tensor) -> None:
 
 
 def _are_moderate(tensor: Tensor) -> bool:
-    """Whether magnitudes are at most ``LARGEST``, of a tensor on the CPU; NaN and −∞ are not."""
-    # Numbers rather than tensors of one number: half the time of a check that every routine begins with.
+    """Return whether magnitudes of a CPU tensor are at most ``LARGEST``; NaN and −∞ are not."""
+    # Numbers, not tensors: half the time, for a check at the start of every routine.
     least, most = (float(end) for end in tensor.detach().aminmax())
     return least >= -LARGEST and most <= LARGEST
 
 
 def check_log_potentials(name: str, tensor: Tensor) -> None:
-    """Raise ValueError if ``tensor`` holds a NaN or +∞, and say how many; −∞ forbids, and is allowed."""
+    """Raise ValueError if ``tensor`` holds a NaN or +∞, and give the number; −∞ forbids, and is allowed."""
     check_not_mapped(name, tensor)
 
     def refuse() -> None:
@@ -142,7 +124,7 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
         raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} of +∞")
 
     if tensor.numel():
-        # The maximum alone is a single pass, and NaN if there is one anywhere.
+        # The maximum takes a single pass, and is NaN if any value is NaN.
         refuse_unless(
             f"{name}: expected finite values or −∞",
             (tensor,),
@@ -152,11 +134,11 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
 
 
 class MagnitudeError(ValueError, FloatingPointError):
-    """Values whose sums overflow: bad input, or what a training makes whose steps are too large."""
+    """The error of values whose sums overflow: bad input, or a training with too large steps."""
 
 
 def check_magnitude(name: str, tensor: Tensor) -> None:
-    """Raise MagnitudeError if finite values of ``tensor`` are so large that sums of them may overflow."""
+    """Raise MagnitudeError if sums of the finite values of ``tensor`` may overflow."""
     if not tensor.numel():
         return
     if tensor.device.type == "cpu" and not is_traced():
@@ -174,7 +156,7 @@ def check_magnitude(name: str, tensor: Tensor) -> None:
 
 
 def _largest(tensor: Tensor) -> Tensor:
-    """The largest magnitude of a tensor but for −∞; NaN where there is one."""
+    """Return the largest magnitude of a tensor except −∞; NaN if the tensor has NaN."""
     least, most = tensor.detach().masked_fill(tensor == -torch.inf, 0).aminmax()
     return torch.maximum(-least, most)
 
@@ -187,7 +169,7 @@ def _refuse_large(name: str, largest: float) -> None:
 
 
 def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool = False) -> None:
-    """Raise ValueError unless every entry is 0 or 1 (or NaN, where missing labels are allowed).
+    """Raise ValueError unless every entry is 0 or 1, or NaN if missing labels are allowed.
 
     Raises:
         TypeError: entries that are no numbers.
@@ -209,7 +191,7 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
 
 
 def foresee_labels(name: str, labels: Tensor) -> None:
-    """Let the next wait for a device tell what :func:`check_labels` will ask."""
+    """Read the verdict of a later :func:`check_labels` at the next wait for a GPU."""
     foresee(f"{name}: expected 0 or 1", (labels,), lambda: _are_labels(labels, False).all())
 
 
@@ -225,7 +207,7 @@ def _refuse_labels(name: str, labels: Any, wanted: str, allow_missing: bool) -> 
 
 
 def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None:
-    """Raise ValueError unless ``known``, if given, has this shape and device and holds 0, 1 or NaN (free)."""
+    """Raise ValueError unless ``known``, if given, has the shape and device and holds 0, 1 or NaN (free)."""
     if known is None:
         return
     check_shape("known", known, *shape)
@@ -247,7 +229,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def count_limit(name: str, limit: int | None) -> int:
-    """Return a limit that is a count, or the largest number for None; raise ValueError if it is neither."""
+    """Return a limit that is a count, or the largest number for None; raise ValueError for other limits."""
     if limit is None:
         return sys.maxsize
     check_count(name, limit)
@@ -255,7 +237,7 @@ def count_limit(name: str, limit: int | None) -> int:
 
 
 def check_counts(**values: int) -> None:
-    """:func:`check_count` of several arguments by name."""
+    """Check :func:`check_count` of several arguments by name."""
     for name, value in values.items():
         check_count(name, value)
 
@@ -263,7 +245,7 @@ def check_counts(**values: int) -> None:
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Raise ValueError unless ``tensor`` is on ``device``: data never moves silently."""
     if tensor.device != device:
-        raise ValueError(f"{name}: expected a tensor on {device}, got one on {tensor.device}")
+        raise ValueError(f"{name}: expected a tensor on {device}, got a tensor on {tensor.device}")
 
 
 def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
@@ -276,7 +258,7 @@ def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
 
 
 def check_probabilities(name: str, tensor: Tensor) -> None:
-    """Raise ValueError unless all are in [0, 1]."""
+    """Raise ValueError unless all values are in [0, 1]."""
     wanted = f"{name}: expected probabilities in [0, 1]"
 
     def refuse() -> None:

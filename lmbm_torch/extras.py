@@ -1,4 +1,4 @@
-"""The extras of the package: a missing library is named together with the extra that brings it."""
+"""The extras of the package: an error about a missing library names the extra to install."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ EXTRAS = {
     "uvicorn": "serve",
     "yaml": "train",
 }
-"""Module → the smallest extra that brings it."""
+"""Module → the smallest extra with the module."""
 
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """Say how to install what an import inside lacks.
+    """Name the extra to install if an import inside the block fails.
 
     Raises:
-        ModuleNotFoundError: as the import does; the message names the extra.
+        ModuleNotFoundError: the error of the import, with the extra in the message.
     """
     try:
         yield

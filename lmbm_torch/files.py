@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, even if the process is killed, and errors that name their file."""
+"""Files written completely or not at all, and errors with the name of the file."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from typing import Any, BinaryIO, Literal, TextIO
 
 try:
     import fcntl
-except ImportError:  # Windows, where a file that is open cannot be removed in the first place.
+except ImportError:  # Windows, where an open file cannot be removed.
     fcntl = None
 
 UNFINISHED = ".unfinished"
-# Of a run's directory.
+# Files in the directory of a run.
 CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
 MODEL = "model.safetensors"
 Mode = Literal["x", "w"]
-"""Same as in ``open``: ``"x"`` refuses a file that exists, ``"w"`` replaces it."""
+"""As in ``open``: ``"x"`` refuses an existing file, ``"w"`` replaces the file."""
 
 
 def check_free(path: str | PathLike, mode: Mode = "x") -> None:
-    """Raise FileExistsError if ``path`` exists and ``mode`` does not allow replacing it."""
+    """Raise FileExistsError if ``path`` exists and ``mode`` does not allow replacing the file."""
     if mode == "x" and os.path.lexists(path):
-        raise FileExistsError(f"path: expected nothing there yet, but {os.fspath(path)} exists")
+        raise FileExistsError(f"path: expected a path without a file, but {os.fspath(path)} exists")
 
 
 @contextmanager
 def reading(path: str | PathLike, *errors: type[Exception], argument: str = "path") -> Iterator[Path]:
-    """Check that a file exists, and name it in the errors that are raised inside.
+    """Check the existence of a file, and name the file in errors raised inside the block.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a ValueError or one of ``errors`` was raised inside; the message names argument and file.
+        FileNotFoundError: the file does not exist.
+        ValueError: a ValueError or an error of ``errors`` inside; the message names argument and file.
     """
     file = Path(path)
     if not file.is_file():
@@ -49,9 +49,9 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
         yield file
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{argument}: {file}: expected text in UTF-8, got bytes that are none, such as 0x"
-            f"{error.object[error.start]:02x}; save it as UTF-8, or convert it (of Windows' encoding "
-            "by iconv -f cp1252 -t utf-8)"
+            f"{argument}: {file}: expected text in UTF-8, got other bytes such as 0x"
+            f"{error.object[error.start]:02x}; save the file as UTF-8, or convert the file (from Windows' "
+            "encoding by iconv -f cp1252 -t utf-8)"
         ) from error
     except (ValueError, *errors) as error:
         raise ValueError(f"{argument}: {file}: {error or type(error).__name__}") from error
@@ -59,13 +59,13 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
 
 @contextmanager
 def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
-    """A stream whose content replaces ``path`` once it is on the disk; until then the older file stays.
+    """Open a stream whose content replaces ``path`` at the end; until then the older file stays.
 
-    Several processes and threads may write one path at once: readers find one content or another, whole. In
-    mode ``"x"`` exactly one of them succeeds. After an error the older file is still there. A killed process
-    may leave ``<path>.<random>.unfinished`` beside it, which the next writer of that path removes. A new file
-    has the permissions that the umask leaves, a replaced one those of the older file. Where ``path`` is a
-    symbolic link the file that it leads to is written.
+    Several processes and threads may write a path at once: readers find a complete content. In mode ``"x"``
+    exactly one process succeeds. After an error the older file is still present. A killed process may leave
+    ``<path>.<random>.unfinished``, which the next writer of the path removes. A new file has the permissions
+    of the umask, a replaced file keeps the old permissions. The target of a symbolic link is replaced, not
+    the link.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -92,7 +92,7 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
         if unfinished is not None:
             with suppress(OSError):
                 unfinished.unlink()
-        # A failed write does not name the file, and opening names the unfinished one.
+        # The error of a write names no file, the error of opening names the unfinished file.
         if isinstance(error, OSError) and error.errno and _is_unfinished(error.filename or unfinished, file):
             message = f"{error.strerror}; what was there before is kept"
             raise OSError(error.errno, message, str(file)) from error
@@ -100,36 +100,36 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
 
 
 def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
-    """A new file beside ``file`` that no other writer has, locked while it is open."""
+    """Create and lock a new file next to ``file``, for one writer."""
     _remove_abandoned(file)
     while True:
         path = file.with_name(f"{file.name}.{secrets.token_hex(4)}{UNFINISHED}")
         stream = path.open("xb")
         if fcntl is None:
             return path, stream
-        with suppress(OSError):  # A file system without locks: nothing is ever taken for abandoned there.
+        with suppress(OSError):  # On a file system without locks no file counts as abandoned.
             fcntl.flock(stream, fcntl.LOCK_EX)
-        # Another writer may have taken it for abandoned before it was locked.
+        # Another writer may have removed the file before the lock.
         if os.fstat(stream.fileno()).st_nlink:
             return path, stream
         stream.close()
 
 
 def _copy_permissions(file: Path, stream: BinaryIO) -> None:
-    """Give what is to replace a file that file's permissions, before anything is in it."""
-    # A file system that has none, or where they are not ours to give.
+    """Copy the permissions of a file to the empty new file."""
+    # A file system without permissions, or a file of another user.
     with suppress(OSError, AttributeError):
         os.fchmod(stream.fileno(), file.stat().st_mode & 0o777)
 
 
 def _is_unfinished(path: Any, file: Path) -> bool:
-    """Whether a path is that of an unfinished version of ``file``."""
+    """Return whether a path is an unfinished version of ``file``."""
     name = Path(str(path)).name
     return name.startswith(f"{file.name}.") and name.endswith(UNFINISHED)
 
 
 def _remove_abandoned(file: Path) -> None:
-    """Remove the unfinished files of writers that were killed: locks end with the process that held them."""
+    """Remove the unfinished files of killed writers: locks end with the process."""
     if fcntl is None or not file.parent.is_dir():
         return
     for path in file.parent.iterdir():
@@ -140,7 +140,7 @@ def _remove_abandoned(file: Path) -> None:
 
 
 def _publish_new(unfinished: Path, file: Path) -> None:
-    """Give a finished file its name, in one step that fails if the name is taken."""
+    """Give a finished file the final name, in one atomic step."""
     try:
         os.link(unfinished, file)
     except FileExistsError:
@@ -149,7 +149,7 @@ def _publish_new(unfinished: Path, file: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        # A file system without hard links: the name is claimed by an empty file first.
+        # Without hard links an empty file claims the name first.
         with file.open("xb"):
             pass
         unfinished.replace(file)
@@ -159,24 +159,24 @@ def _publish_new(unfinished: Path, file: Path) -> None:
 
 @contextmanager
 def replacing_text(path: str | PathLike, mode: Mode = "w") -> Iterator[TextIO]:
-    """:func:`replacing` for UTF-8 text, with line ends as they are written."""
+    """Open :func:`replacing` for UTF-8 text, without a change of line ends."""
     with replacing(path, mode) as stream:
         text = TextIOWrapper(stream, encoding="utf-8", newline="")
         try:
             yield text
         finally:
-            # Writes what is buffered, and leaves the stream open.
+            # Writes the buffer, and leaves the stream open.
             text.detach()
 
 
 def write_text(path: str | PathLike, text: str, mode: Mode = "w") -> None:
-    """A text file by :func:`replacing_text`."""
+    """Write a text file by :func:`replacing_text`."""
     with replacing_text(path, mode) as stream:
         stream.write(text)
 
 
 def write_figure(path: str | PathLike, figure: Any, dpi: int = 120) -> None:
-    """A figure of matplotlib by :func:`replacing`, in the format that the file's ending names."""
+    """Write a matplotlib figure by :func:`replacing`, in the format of the file's suffix."""
     with replacing(path) as stream:
         figure.savefig(stream, format=Path(path).suffix[1:], dpi=dpi)
 

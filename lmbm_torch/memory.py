@@ -1,11 +1,10 @@
-"""How much memory a computation may take: one setting for all routines that work in parts or keep tables.
+"""The memory budget of computations: one setting for all routines with chunks or tables.
 
     with lmbm_torch.memory_budget("256 MiB"):
         estimator.predict_proba(X)
 
-or ``LMBM_MEMORY=256MiB`` in the environment. What joblib's workers are given takes the budget along. Each of
-these tables is then at most so large, and a routine holds a few of them at a time, beside its input and its
-answer.
+or ``LMBM_MEMORY=256MiB`` in the environment. Workers of joblib get the same budget. The budget limits each
+table; a routine holds a few tables at a time, in addition to input and answer.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["asked", "limit_bytes", "memory_budget", "part_bytes"]
+__all__ = []
 
 VARIABLE = "LMBM_MEMORY"
 _UNITS = {"": 1, "b": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -26,17 +25,24 @@ _asked: list[int] = []
 
 @contextmanager
 def memory_budget(size: int | str) -> Iterator[None]:
-    """Within it, tables of at most so many bytes, in all threads of this process.
+    """Limit tables to a size in bytes within the block, in all threads of the process.
 
-    What works in parts takes smaller ones, with the same answers but for rounding. What has a limit, beyond
-    which it refuses a problem or ends with what is proven so far (junction trees, mini-buckets, open nodes of
-    searches), has this one instead, whether smaller or larger.
+    Routines with chunks take smaller chunks, with the same answers except for rounding. Routines with a
+    limit of size, such as junction trees, mini-buckets and open nodes of searches, take the budget as the
+    limit.
 
     Args:
         size: in bytes, or with a unit, such as ``"256 MiB"``.
 
     Raises:
-        ValueError: a size below one byte, or a text that is none.
+        ValueError: a size below one byte, or a text that is no size.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy, decode, memory_budget
+        >>> with memory_budget("64 MiB"):
+        ...     print(decode(PairwiseEnergy(torch.ones(1, 3), torch.zeros(3, 3))).labels)
+        tensor([[1, 1, 1]])
     """
     _asked.append(_bytes("size", size))
     try:
@@ -46,18 +52,18 @@ def memory_budget(size: int | str) -> Iterator[None]:
 
 
 def asked() -> int | None:
-    """The bytes of this process's innermost :func:`memory_budget`, which no other process knows of."""
+    """Return the bytes of the innermost :func:`memory_budget` of the process."""
     return _asked[-1] if _asked else None
 
 
 def part_bytes(size: int) -> int:
-    """The bytes of a part that is fastest at ``size``: no more than the budget."""
+    """Return ``size``, the fastest size of a chunk in bytes, or the budget if smaller."""
     budget = _budget()
     return size if budget is None else min(size, budget)
 
 
 def limit_bytes(size: int) -> int:
-    """The bytes beyond which a routine gives up: the budget, and ``size`` where none is set."""
+    """Return the budget in bytes, or ``size`` without a budget; beyond the limit a routine gives up."""
     budget = _budget()
     return size if budget is None else budget
 

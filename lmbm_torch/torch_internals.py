@@ -1,4 +1,4 @@
-"""What torch has no public name for, and what is done where a release of torch has it no longer."""
+"""Private parts of torch, with a fallback for releases of torch without the parts."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import torch
 from torch import Tensor
 
 try:
-    # The only place that tells which tensors are torch.func's.
+    # The only way to recognise tensors of torch.func.
     from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 except ImportError:
     _functorch: Any = None
 
 assert_async: Callable[[Tensor, str], None] | None = getattr(torch, "_assert_async", None)
-"""Let compiled code raise unless a bool on a device is true, without a wait; None where torch cannot."""
+"""Let compiled code raise unless a bool on a GPU is true, without a wait; None if torch cannot."""
 
 
 transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", lambda: None)
 """Return the innermost of ``torch.func.grad``, ``vmap`` and other transforms that runs, or None.
 
-Where torch does not tell, the answer is None, and torch itself refuses to read a tensor within a transform.
+If torch does not say, the answer is None, and torch refuses to read a tensor within a transform.
 """
 
 
 def is_mapped(tensor: Tensor) -> bool:
-    """Return whether a tensor is one of ``torch.func.vmap``; False where torch does not tell."""
+    """Return whether a tensor belongs to ``torch.func.vmap``; False if torch does not say."""
     try:
         while _functorch.is_functorch_wrapped_tensor(tensor):
             if _functorch.is_batchedtensor(tensor):
@@ -40,14 +40,14 @@ def is_mapped(tensor: Tensor) -> bool:
 def register_leaves(
     kind: type, flat: Callable[[Any], tuple[list, Any]], unflat: Callable[[Any, Any], Any]
 ) -> None:
-    """Let ``torch.func`` go through the objects of a class to their tensors, where torch can be told to.
+    """Register a class for ``torch.func``, with access to the tensors of objects.
 
-    ``torch.export.register_dataclass`` would call the constructor, whose checks no placeholder meets.
+    ``torch.export.register_dataclass`` would call the constructor, and its checks refuse placeholders.
 
     Args:
         kind: the class.
-        flat: an object's tensors, and what else makes it.
-        unflat: the object of tensors, which may be anything meanwhile, and what else makes it.
+        flat: returns an object's tensors and remaining fields.
+        unflat: builds an object from tensors or placeholders and the remaining fields.
     """
     try:
         from torch.utils._pytree import register_pytree_node

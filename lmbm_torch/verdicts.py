@@ -1,15 +1,14 @@
-"""Verdicts on the values of tensors: at once on the CPU, together from a device, asserted in compiled code.
+"""Checks of tensor values: at once on the CPU, batched on a GPU, asserted in compiled code.
 
-A check of values ends in a bool on the host. On a device each one would make the host wait until everything
-before it has been computed, and then the device wait for the host. So within :func:`one_door`, which stands
-at a public function, verdicts are kept and read in one copy: when the function asks for a :func:`number`, or
-at its end. Nothing is checked twice within a door, and nothing is let through it: the first verdict that
-failed raises what it would have raised at once.
+This module is internal and may change. A check of values ends in a bool on the host. On a GPU each check
+would make the host wait for all earlier work, and then the GPU wait for the host. Within :func:`one_door`, a
+decorator of public functions, verdicts are therefore collected and read in one copy: when the function asks
+for a :func:`number`, or at the end. No check runs twice within a door, and no failure is lost: the first
+failed verdict raises the error that an immediate check would have raised.
 
-Where operators are traced (:func:`is_traced`) no value can be read, and verdicts become assertions of the
-compiled code, which raises RuntimeError on the CPU and a device-side assertion on a GPU. Where a caller has
-its reasons to know the answers, as for a step that a CUDA graph repeats, it says so by :func:`supposing`, and
-nothing is asked.
+In traced code (:func:`is_traced`) no value can be read. Verdicts become assertions of the compiled code,
+which raise RuntimeError on the CPU and a device-side assertion on a GPU. :func:`supposing` skips the checks
+if the caller knows the answers, such as in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -27,17 +26,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from lmbm_torch.torch_internals import assert_async
 
-__all__ = [
-    "foresee",
-    "is_supposing",
-    "is_traced",
-    "number",
-    "one_door",
-    "refuse_unless",
-    "searched_on_host",
-    "settle",
-    "supposing",
-]
+__all__ = []
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -47,16 +36,16 @@ Key = tuple[object, ...]
 
 
 class _Door(threading.local):
-    """The questions of a thread to tensors on a device, and their answers, within a public function."""
+    """The pending questions of a thread to GPU tensors, and the answers, within a public function."""
 
     def __init__(self) -> None:
         self.depth = 0
-        # The scalar of each question, and for a verdict what to do if that is 0.
+        # The scalar of each question, and for a verdict the action for 0.
         self.pending: dict[Key, tuple[Tensor, Callable[[], None] | None]] = {}
         self.answers: dict[Key, float] = {}
-        # So that no other tensors can take over their identity meanwhile.
+        # Kept, so that no other tensor gets the same identity meanwhile.
         self.tensors: list[tuple[Tensor, ...]] = []
-        # Numbers that the caller answers for.
+        # Numbers given by the caller of supposing.
         self.supposed: Mapping[str, float] | None = None
 
     def ask(
@@ -66,7 +55,7 @@ class _Door(threading.local):
         compute: Callable[[], Tensor],
         refuse: Callable[[], None] | None = None,
     ) -> None:
-        """Put a question once, whoever asks it again; a verdict that was only foreseen becomes one."""
+        """Add a question unless pending; a foreseen verdict becomes a real verdict."""
         if key in self.answers:
             if refuse is not None and not self.answers[key]:
                 refuse()
@@ -79,7 +68,7 @@ class _Door(threading.local):
             self.tensors.append(tensors)
 
     def wait(self) -> None:
-        """Read what is pending; the first verdict that failed raises."""
+        """Read the pending answers; the first failed verdict raises."""
         pending, self.pending = self.pending, {}
         if not pending:
             return
@@ -100,12 +89,12 @@ _door = _Door()
 
 
 def is_traced() -> bool:
-    """Whether ``torch.compile``, ``torch.export`` or ``make_fx`` record operators: no tensor can be read."""
+    """Return whether ``torch.compile``, ``torch.export`` or ``make_fx`` trace: no tensor can be read."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
 def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """The same function, whose checks of a device's tensors share a wait, with those of what it calls."""
+    """Wrap a function: all checks of GPU tensors inside share a wait."""
 
     @wraps(function)
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -124,14 +113,12 @@ def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
 
 @contextmanager
 def supposing(numbers: Mapping[str, float]) -> Iterator[None]:
-    """Within it this thread reads no tensor: what would be checked holds, and :func:`number` is what is said.
+    """Skip all reads of tensors in the thread: checks pass, and :func:`number` returns given numbers.
 
-    A wait for the device cannot stand in a CUDA graph. The caller has checked its tensors, or does so at the
-    end of what it repeats.
+    A wait for the GPU is impossible in a CUDA graph. The caller checks the tensors before or after the graph.
 
     Args:
-        numbers: by the question's name, such as ``"largest message"``; a question that is not among them
-            raises KeyError.
+        numbers: by the question's name, such as ``"largest message"``; an unknown question raises KeyError.
     """
     before, _door.supposed = _door.supposed, numbers
     try:
@@ -141,19 +128,20 @@ def supposing(numbers: Mapping[str, float]) -> Iterator[None]:
 
 
 def is_supposing() -> bool:
-    """Whether this thread is within :func:`supposing`."""
+    """Return whether the thread is within :func:`supposing`."""
     return _door.supposed is not None
 
 
 def refuse_unless(
     what: str, tensors: tuple[Tensor, ...], holds: Callable[[], Tensor], refuse: Callable[[], None]
 ) -> None:
-    """Call ``refuse`` unless ``holds()``, a bool on the tensors' device; now, or where the door ends.
+    """Call ``refuse`` unless ``holds()``, a bool on the tensors' device; now, or at the end of the door.
 
     Args:
-        what: the check's name, the same for the same check of other tensors; the message of compiled code.
-        tensors: all that the verdict depends on.
-        refuse: raises, with whatever numbers its message needs.
+        what: the name of the check, the same for the same check of other tensors; the message of compiled
+            code.
+        tensors: all tensors that the verdict depends on.
+        refuse: raises an error with the numbers of the message.
     """
     if is_supposing():
         return
@@ -168,13 +156,13 @@ def refuse_unless(
 
 
 def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> None:
-    """Let the next wait read what :func:`number` or :func:`refuse_unless` will ask for."""
+    """Read the value of a later :func:`number` or :func:`refuse_unless` at the next wait."""
     if not is_supposing() and _is_read_late(tensors):
         _door.ask(_key(what, tensors), tensors, compute)
 
 
 def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> float:
-    """The value of ``compute()``, a tensor without axes; a device's is read with all that is pending.
+    """Return the value of ``compute()``, a tensor without axes; on a GPU with all pending questions.
 
     Args:
         what, tensors: see :func:`refuse_unless`.
@@ -191,7 +179,7 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
 
 
 def settle() -> None:
-    """Wait for what is pending, before a kernel that does not survive it, as draws by NaN."""
+    """Wait for pending questions, before a kernel crashes for wrong values such as NaN."""
     if not is_traced():
         _door.wait()
 
@@ -205,7 +193,7 @@ def _key(what: str, tensors: tuple[Tensor, ...]) -> Key:
 
 
 def _identity(tensor: Tensor) -> tuple[int, int]:
-    """Another one after every change in place; tensors of inference mode do not count theirs."""
+    """Return an identity with the version of the tensor, except for tensors of inference mode."""
     return id(tensor), -1 if tensor.is_inference() else tensor._version
 
 

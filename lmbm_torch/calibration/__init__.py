@@ -1,1 +1,1 @@
-"""Calibration of the probabilities of labels and of label sets."""
+"""Calibration of the probabilities of labels and of label sets. This package is internal and may change."""

@@ -1,13 +1,13 @@
-"""Joint probabilities that mean what they say: two scales of a model's log-potentials, in equal mixture.
+"""Calibrated probabilities of label sets: a mixture of two scales of a model's log-potentials.
 
-Some instances are easy in all of their labels, others hard in all. Under scales that are right label by label
-the labels of an instance err by themselves: of easy instances all are right together more often than the
-product says, so that the confidence of the best labelling is too low (Yeast: .16 where .23 are right), while
-every marginal may be calibrated. A scale that the labels of an instance share, one of two that are equally
-likely, is the least that lets them err together.
+Some instances are easy in all labels, other instances are hard in all labels. Scales that are right label by
+label treat the errors of an instance's labels as independent. The labels of easy instances are right together
+more often than the product of the marginals, so that the confidence of the best label set is too low (Yeast:
+.16 at an exact match of .23) although every marginal is calibrated. A mixture of two equally likely scales,
+shared by all labels of an instance, is the smallest model of dependent errors.
 
-Maximised is the likelihood of the true labels under the mixture, and with it that of the share of right
-answers, which confidences are read as.
+The training maximises the likelihood of the true labels under the mixture, and the likelihood of the exact
+match of the answers, given the confidences.
 """
 
 from __future__ import annotations
@@ -45,44 +45,45 @@ from lmbm_torch.shapes import Bool, Float
 with naming_extras():
     from scipy.optimize import minimize
 
-# From .38 to 6.3: one of them is 1, and neighbours are further apart than their likelihoods tell.
+# Factors of the log-potentials, from .38 to 6.3, with 1; a finer grid would not change likelihoods.
 FACTORS = tuple(1.13**power for power in range(-8, 16))
-# Of machines whose instances share their couplings, and sums under each factor the work.
+# Labels of a Boltzmann machine with shared couplings that are summed for each factor.
 MAX_JOINT_LABELS = 22
-# What the share of right answers is worth, in observations: one leaves confidences too far from it.
+# Weight of the exact match, in observations; a weight of 1 leaves confidences too far from the exact match.
 SHARE_WEIGHT = 10.0
-# The standard deviation, before instances are seen, of what each label's relative scale and its shift still
-# change: wider, of labels that are nearly certain single instances decide. Likewise of a factor's logarithm.
+# Prior standard deviations of the changes of each label's relative scale and shift, and of a factor's
+# logarithm; larger values let single instances decide on nearly certain labels.
 SPREAD, FACTOR_SPREAD = 0.1, 1.0
-# Relative, of a step.
+# Relative change of a last step.
 TOLERANCE = 1e-6
-# Labels of instances that have a say in what all members share.
+# The largest number of labels, over all instances, used for the shared parameters.
 MAX_ENTRIES = 2**22
 
 
 def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights = None) -> Calibration:
-    """Every label's scale and shift, and the two factors by which joint confidences agree with right answers.
+    """Return every label's scale and shift, and two factors that fit joint confidences to the exact match.
 
-    Those of machines of more labels than :func:`label_scales` sums are its own, and the factors alone new.
+    Boltzmann machines with more labels than :func:`label_scales` sums keep its scales and get new factors.
 
     Args:
-        held_out: of networks, or of machines whose labellings can be summed; instances with missing labels
-            have no say in what is joint.
-        answers: (batch, labels) in {0, 1}, what is predicted of the instances held out.
+        held_out: of belief networks, or of Boltzmann machines with few labels; instances with missing labels
+            do not count for the factors.
+        answers: (batch, labels) in {0, 1}, predictions of the held-out instances.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
 
     Raises:
-        ValueError: no instance whose labels are all known; a machine of too many labels.
+        ValueError: no completely labelled instance; a Boltzmann machine with too many labels.
     """
     first = held_out[0][0]
     if not sums_labellings(first, MAX_JOINT_LABELS):
         raise ValueError(
-            f'calibrate: expected another than "joint" for machines of more than {MAX_JOINT_LABELS} labels, '
+            'calibrate: expected another value than "joint" for Boltzmann machines of more than '
+            f"{MAX_JOINT_LABELS} labels, "
             f"or {MAX_ENUMERATED_LABELS} of cliques or of couplings of each example's own, got "
             f"{first.num_labels} labels"
         )
     if not _has_complete(held_out, weights):
-        raise ValueError("labels: expected some instances without missing ones to calibrate by, got none")
+        raise ValueError("labels: expected completely labelled instances for calibration, got none")
     alone, parts = label_scales(held_out, weights), list(_parts(held_out, answers, weights))
     right = Right(torch.cat([part.right for part in parts]), torch.cat([part.weight for part in parts]))
     with torch.no_grad():
@@ -98,11 +99,11 @@ def fitted_scales(
     answer: Callable[[AnEnergy], Tensor],
     weights: Weights = None,
 ) -> Calibration:
-    """The calibration that an estimator or a training asks for.
+    """Return the calibration that an estimator or a training asks for.
 
     Args:
-        kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best that the instances allow.
-        answer: what is predicted, (batch, labels) in {0, 1}.
+        kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best possible kind.
+        answer: the predictions, (batch, labels) in {0, 1}.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
 
     Raises:
@@ -121,12 +122,10 @@ def fitted_scales(
 def best_scales(
     held_out: HeldOut, answer: Callable[[AnEnergy], Tensor], weights: Weights = None
 ) -> Calibration:
-    """Those of :func:`joint_scales` where labellings can be summed and some instance is complete.
-
-    Else those of :func:`~lmbm_torch.calibration.scales.label_scales`.
+    """Return :func:`joint_scales` if possible, else :func:`~lmbm_torch.calibration.scales.label_scales`.
 
     Args:
-        answer: what is predicted, (batch, labels) in {0, 1}.
+        answer: the predictions, (batch, labels) in {0, 1}.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
     """
     if not (sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out, weights)):
@@ -144,12 +143,12 @@ def _has_complete(held_out: HeldOut, weights: Weights) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """Instances whose labels are all known.
+    """Completely labelled instances.
 
     Attributes:
         log_probs: a calibration → log P of the true labels and of the answers, each (members, batch).
-        right: (batch,), whether these are the same.
-        weight: (batch,), how often each counts.
+        right: (batch,), whether the answers are the true labels.
+        weight: (batch,), the weight of each instance.
     """
 
     log_probs: Callable[[Calibration], tuple[Tensor, Tensor]]
@@ -209,18 +208,18 @@ def _of_machine(
 def _log_probs(
     parts: Sequence[_Part], calibration: Calibration
 ) -> tuple[Float[Tensor, "members batch"], Float[Tensor, "members batch"]]:
-    """log P of the true labels and of the answers under each member, in double precision."""
+    """Return log P of the true labels and of the answers under each member, in double precision."""
     of_truth, of_answer = zip(*(part.log_probs(calibration) for part in parts), strict=True)
     return torch.cat(of_truth, 1), torch.cat(of_answer, 1)
 
 
 @dataclass(frozen=True)
 class Right:
-    """Which answers are right.
+    """The correctness of answers.
 
     Args:
         each: (batch,).
-        weight: (batch,), how often each counts.
+        weight: (batch,), the weight of each instance.
     """
 
     each: Bool[Tensor, " batch"]
@@ -228,29 +227,29 @@ class Right:
 
     @property
     def share(self) -> float:
-        """As if one more had been right and one more wrong: of none or all it is not certain."""
+        """Return the exact match with one right and one wrong answer added: never exactly 0 or 1."""
         return (float(self.weight[self.each].sum()) + 1) / (float(self.weight.sum()) + 2)
 
     @property
     def error(self) -> float:
-        """The standard error of the share."""
+        """Return the standard error of the share."""
         return math.sqrt(self.share * (1 - self.share) / float(self.weight.sum()))
 
     def mean(self, values: Float[Tensor, "*members batch"]) -> Float[Tensor, "*members"]:
-        """Over the instances."""
+        """Return the weighted mean over the instances."""
         return values @ self.weight / self.weight.sum()
 
 
 def two_factors(
     truth: Float[Tensor, "factors batch"], answer: Float[Tensor, "factors batch"], right: Right
 ) -> tuple[float, float]:
-    """Of ``FACTORS`` the most likely pair whose mean confidence is that of the answers, to a standard error.
+    """Return the likeliest pair of ``FACTORS`` with a mean confidence near the exact match.
 
-    Where that of none is, those come into question that are nearest to the share of right answers.
+    Near means within a standard error. If no pair is near, the pairs nearest to the exact match compete.
 
     Args:
         truth, answer: log-probabilities of the true and of the predicted labels under each factor.
-        right: whether these are the same.
+        right: the correctness of the answers.
     """
     confidence = right.mean(answer.exp())
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))
@@ -269,7 +268,7 @@ def two_factors(
 
 
 def _together(start: Calibration, parts: Sequence[_Part], right: Right) -> Calibration:
-    """Scales, shifts and factors that are the best together, from those that are it one after the other."""
+    """Return scales, shifts and factors that are optimal together, started from sequential optima."""
     num_labels = len(start.scale)
 
     def calibration(flat: Tensor) -> Calibration:

@@ -1,9 +1,9 @@
-"""Probabilities that mean what they say: scales for a large-margin model's log-potentials.
+"""Calibrated probabilities of labels: scales for a large-margin model's log-potentials.
 
-The hinge is content with margins of γ, whatever the share of errors, so that the fields of a model that it
-trained are too small or too large for probabilities, however good its labellings are. Every label's field
-gets a scale and a shift (Platt 1999), or all fields one scale, an inverse temperature. Both maximise the
-likelihood of instances under models that were trained without them.
+The hinge asks for margins of γ, whatever the training error. The fields of a trained model are therefore too
+small or too large for probabilities, however good the decoded labels are. Every label's field gets a scale
+and a shift (Platt 1999), or all fields get one scale, an inverse temperature. Both maximise the likelihood
+of held-out instances.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from lmbm_torch.shapes import Float
 with naming_extras():
     from scipy.optimize import minimize, minimize_scalar
 
-# The natural logarithm of a scale, and its standard deviation before instances are seen: where all of few are
-# told apart, their likelihood rises for ever.
+# The largest natural logarithm of a scale, and its prior standard deviation: on few separable instances the
+# likelihood has no maximum.
 _RANGE, _SPREAD = (-5.0, 7.0), 1.0
-# Of undirected models, whose joint likelihood is summed some hundred times; more labels where instances share
-# their couplings and most of the work, and so many labellings of all instances.
+# Labels of a Boltzmann machine whose joint likelihood is summed some hundred times, more with shared
+# couplings; and the number of labellings of all instances together.
 MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
 MAX_LABELLINGS = 2**30
 MAX_NEWTON_STEPS = 100
-# Of relative scales and of shifts.
+# Tolerance of relative scales and of shifts.
 NEWTON_TOLERANCE = 1e-6
-# Of undirected models, whose likelihood is dear: relative, of a step.
+# Relative tolerance for Boltzmann machines, whose likelihood is expensive.
 LIKELIHOOD_TOLERANCE = 1e-7
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 HeldOut = Sequence[tuple[AnEnergy, Tensor]]
-"""Energies of instances under models that were trained without them, and their labels (batch, labels)."""
+"""Energies of held-out instances, and labels (batch, labels)."""
 Weights = Sequence[Float[Tensor, " batch"]] | None
-"""How often each of them counts, not below 0 and some above it, relative to their mean; None: all alike."""
+"""Weights of instances, at least 0 and not all 0, relative to the mean weight; None for equal weights."""
 
 
 class Instances(NamedTuple):
-    """Some that are held out.
+    """Held-out instances.
 
     Args:
-        energy: under a model that was trained without them.
-        labels: (batch, labels) in {0, 1}, NaN where missing.
-        weight: (batch,), above 0, of mean 1 over all that are held out.
+        energy: under a model that was trained without the instances.
+        labels: (batch, labels) in {0, 1}, NaN for missing labels.
+        weight: (batch,), above 0, of mean 1 over all held-out instances.
     """
 
     energy: AnEnergy
@@ -62,16 +62,16 @@ class Instances(NamedTuple):
     weight: Tensor
 
     def select(self, rows: slice | Tensor) -> Instances:
-        """Some of them."""
+        """Return some of the instances."""
         return Instances(self.energy.select(rows), self.labels[rows], self.weight[rows])
 
     def to(self, device: str) -> Instances:
-        """The same there."""
+        """Return the instances on a device."""
         return Instances(self.energy.to(device), self.labels.to(device), self.weight.to(device))
 
 
 def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
-    """The weights, of mean 1 where they are above 0; ones where there are none."""
+    """Return the weights divided by the mean of the positive weights; ones for None."""
     if weights is None:
         return [torch.ones_like(labels[:, 0]) for _, labels in held_out]
     mean = sum(float(each.sum()) for each in weights) / sum(int((each > 0).sum()) for each in weights)
@@ -79,7 +79,7 @@ def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
 
 
 def instances(held_out: HeldOut, weights: Weights = None) -> list[Instances]:
-    """Those that count, part by part."""
+    """Return the instances with positive weight, part by part."""
     parts = []
     for (energy, labels), weight in zip(held_out, relative_weights(held_out, weights), strict=True):
         (rows,) = (weight > 0).nonzero(as_tuple=True)
@@ -91,16 +91,16 @@ def instances(held_out: HeldOut, weights: Weights = None) -> list[Instances]:
 
 @dataclass(frozen=True)
 class Calibration(Stored):
-    """Every label's field z_i becomes scale_i z_i + shift_i.
+    """A calibration: every label's field z_i becomes scale_i z_i + shift_i.
 
     Args:
         scale, shift: float64, (labels,).
-        coupling_scale: multiplies an undirected model's couplings; those of a directed one belong to the
-            fields of their children.
-        factors: (members,), of everything: probabilities are those of the members' equal mixture.
+        coupling_scale: multiplies a Boltzmann machine's couplings; couplings of a belief network belong to
+            the fields of the children.
+        factors: (members,), of all log-potentials: probabilities are the equal mixture of the members.
 
     Raises:
-        ValueError: two shapes that differ, or NaN or infinity.
+        ValueError: shapes that differ, or NaN or infinity.
     """
 
     scale: Float[Tensor, " labels"]
@@ -119,14 +119,14 @@ class Calibration(Stored):
 
     @classmethod
     def of_scale(cls, scale: float, num_labels: int) -> Calibration:
-        """One scale of everything, an inverse temperature."""
+        """Return one scale of all log-potentials, an inverse temperature."""
         ones = torch.ones(num_labels, dtype=torch.float64, device="cpu")
         return cls(scale * ones, 0 * ones, scale)
 
     def apply_all(self, energy: Any) -> list[Any]:
-        """The members' energies, whose mixture has calibrated probabilities.
+        """Return the members' energies, whose mixture has calibrated probabilities.
 
-        Several of undirected models are normalised: their log partition is 0, as that of directed ones.
+        Several members of a Boltzmann machine are normalised: the log partition is 0, as for belief networks.
 
         Raises:
             TypeError: see :meth:`apply`.
@@ -137,21 +137,23 @@ class Calibration(Stored):
         return members if isinstance(energy, DirectedEnergy) else [_normalised(each) for each in members]
 
     def members(self) -> list[Calibration]:
-        """One of a single factor for each."""
+        """Return a calibration of a single factor for each member."""
         return [
             Calibration(self.scale * each, self.shift * each, self.coupling_scale * each)
             for each in self.factors
         ]
 
     def apply(self, energy: Any) -> Any:
-        """The energy whose probabilities are calibrated.
+        """Return the energy with calibrated probabilities.
 
         Raises:
-            TypeError: an energy of another kind than those of networks and Boltzmann machines.
+            TypeError: an energy of another kind than of belief networks and Boltzmann machines.
             ValueError: several members.
         """
         if len(self.factors) > 1:
-            raise ValueError(f"factors: expected one for a single energy, got {len(self.factors)}")
+            raise ValueError(
+                f"factors: expected a single factor for a single energy, got {len(self.factors)}"
+            )
         scale, shift = self.scale.to(energy.device, energy.dtype), self.shift.to(energy.device, energy.dtype)
         coupling_scale = torch.as_tensor(self.coupling_scale, device=scale.device).to(scale)
         match energy:
@@ -182,10 +184,10 @@ def _normalised(energy: PairwiseEnergy | CliqueEnergy) -> PairwiseEnergy | Cliqu
 
 
 def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> bool:
-    """Whether the likelihood of whole labellings is summed as often as a calibration asks for it.
+    """Return whether the likelihood of whole label sets is cheap enough for a calibration.
 
     Args:
-        most_shared: labels of an undirected model whose instances share their couplings.
+        most_shared: labels of a Boltzmann machine with shared couplings.
     """
     if isinstance(energy, DirectedEnergy):
         return True
@@ -194,12 +196,12 @@ def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> b
 
 
 def few(part: Instances, num_parts: int) -> Instances:
-    """Of one of several parts as many as time allows, on the CPU, where sums take the least."""
+    """Return as many instances of a part as time allows, on the CPU, where sums are fastest."""
     return part.select(slice(max(1, (MAX_LABELLINGS >> part.energy.num_labels) // num_parts))).to("cpu")
 
 
 def common_scale(held_out: HeldOut, weights: Weights = None) -> Calibration:
-    """One scale of everything, the most probable one where its logarithm is normal with variance 1."""
+    """Return one scale of all log-potentials, the MAP estimate under a standard log-normal prior."""
     parts = instances(held_out, weights)
     return _common_scale(_loss(parts), parts[0].energy.num_labels)
 
@@ -214,10 +216,10 @@ def _common_scale(loss: Callable[[Calibration], Tensor], num_labels: int) -> Cal
 
 
 def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
-    """Scale and shift of every label's field, and the couplings' scale, no scale below 0.
+    """Return scale and shift of every label's field, and the couplings' scale, no scale below 0.
 
-    Maximised is the likelihood less ½ Σ (scale / common − 1)² + ½ Σ shift², without which the labels of few
-    instances would be told apart with certainty.
+    The objective is the likelihood minus ½ Σ (scale / common − 1)² + ½ Σ shift²; without the penalty the
+    labels of few instances would get probabilities of 0 and 1.
     """
     parts = instances(held_out, weights)
     num_labels = parts[0].energy.num_labels
@@ -229,7 +231,7 @@ def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
 
 
 def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibration:
-    """A directed model's: a problem of two variables for each label, by Newton's method for all at once."""
+    """Return the scales of a belief network, two variables a label, by Newton's method for all labels."""
     theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
     step_size = torch.ones_like(common.shift)
     here = _Quadratic.of(margins, common, theta)
@@ -247,7 +249,7 @@ def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibratio
 
 @dataclass(frozen=True)
 class _Quadratic:
-    """Each label's penalised loss to second order in its relative scale and its shift.
+    """The quadratic expansion of each label's penalised loss in the relative scale and the shift.
 
     Attributes:
         value: (labels,).
@@ -261,7 +263,7 @@ class _Quadratic:
 
     @classmethod
     def of(cls, margins: Sequence[Margins], common: Calibration, theta: Tensor) -> _Quadratic:
-        """Around ``theta``, (2, labels)."""
+        """Expand around ``theta``, (2, labels)."""
         away = torch.stack([theta[0] - 1, theta[1]])
         value, gradient = 0.5 * away.square().sum(0), away
         curvature = torch.eye(2, dtype=theta.dtype, device=theta.device)[..., None].repeat(
@@ -278,7 +280,7 @@ class _Quadratic:
         return cls(value, gradient, curvature)
 
     def minimum(self, theta: Tensor) -> Tensor:
-        """Where it is least, (2, labels), no scale below 0."""
+        """Return the minimum, (2, labels), no scale below 0."""
         (of_scale, of_both), (_, of_shift) = self.curvature
         by_scale, by_shift = self.gradient
         determinant = of_scale * of_shift - of_both.square()
@@ -288,13 +290,13 @@ class _Quadratic:
         return torch.stack([scale, shift])
 
     def where(self, chosen: Tensor, other: _Quadratic) -> _Quadratic:
-        """This one for the labels that are chosen, the other one for the rest."""
+        """Return the expansion for the chosen labels, and ``other`` for all other labels."""
         mine, others = vars(self).values(), vars(other).values()
         return _Quadratic(*(torch.where(chosen, *each) for each in zip(mine, others, strict=True)))
 
 
 def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration) -> Calibration:
-    """An undirected model's, whose labels have the couplings' scale in common."""
+    """Return the scales of a Boltzmann machine, whose labels share the couplings' scale."""
     num_labels = len(common.scale)
 
     def calibration(flat: Tensor) -> Calibration:
@@ -317,12 +319,12 @@ def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration)
 
 
 def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
-    """Calibration → Σ −log P(y | x), of a machine's known labels whatever the missing ones are.
+    """Return calibration → Σ −log P(y | x) of a Boltzmann machine, with missing labels summed out.
 
-    Of machines of more labels than can be summed it is the pseudo-likelihood.
+    Boltzmann machines with too many labels for a sum use the pseudo-likelihood.
     """
     first = parts[0].energy
-    # Of directed models it is the likelihood itself.
+    # Of belief networks the likelihood.
     if isinstance(first, DirectedEnergy) or not sums_labellings(first):
         return _pseudo_likelihood([_margins(each) for each in parts])
     summed = [some for each in parts for some in _apart(few(each, len(parts)))]
@@ -338,13 +340,13 @@ def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
 
 
 def _apart(part: Instances) -> list[Instances]:
-    """Those that know all labels, whose likelihood takes one sum, then the others."""
+    """Return completely labelled instances, whose likelihood takes one sum, then all other instances."""
     missing = part.labels.isnan().any(1)
     return [part.select(rows.nonzero(as_tuple=True)[0]) for rows in (~missing, missing) if rows.any()]
 
 
 def _margins(part: Instances) -> Margins:
-    """A missing label is completed where others depend on it, and does not count itself."""
+    """Return the local margins; a missing label is completed as a parent and has no margin of its own."""
     labels, observed = completed(part.energy, part.labels)
     return Margins.of(part.energy, labels, observed * part.weight[:, None])
 
@@ -359,9 +361,9 @@ def _pseudo_likelihood(held_out: Sequence[Margins]) -> Callable[[Calibration], T
 
 @dataclass(frozen=True)
 class Margins:
-    """Local margins (batch, labels) by what a calibration changes, in which they are linear.
+    """Local margins (batch, labels), linear in the parameters of a calibration.
 
-    A search asks for them some hundred times: labels meet labels once, here.
+    A calibration evaluates margins some hundred times; the products of labels are computed once.
     """
 
     of_scale: Tensor

@@ -15,7 +15,7 @@ from lmbm_torch.certificates.trees import SEMIDEFINITE, Claim, by_bounds
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.semidefinite.proofs import Multipliers, OpenPart
 
-__all__ = ["BySemidefiniteBounds"]
+__all__ = []
 
 # Parts of at most so many free labels are cheaper to branch than to bound.
 FEW_LABELS = 10

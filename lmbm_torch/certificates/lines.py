@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["FORMAT", "array", "double", "field", "joined", "line", "name"]
+__all__ = []
 
 FORMAT = "lmbm certificate 1"
 

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-__all__ = ["CliqueScoreLosses", "HingeLosses", "LogLosses", "Losses", "PairScoreLosses"]
+__all__ = []
 
 # Rounding error per label and clique, as a share of the sum of weights; losses take fewer than half as many.
 ROUND_OFF = 2.0**-49

@@ -9,19 +9,7 @@ import numpy as np
 
 from lmbm_torch.certificates.losses import Losses
 
-__all__ = [
-    "ANSWER",
-    "BOUND",
-    "RULE",
-    "SEMIDEFINITE",
-    "Choose",
-    "Claim",
-    "TooManyNodes",
-    "Tree",
-    "by_bounds",
-    "in_order",
-    "prove",
-]
+__all__ = []
 
 # Kinds of leaves, in place of the label on which a node branches.
 BOUND, RULE, ANSWER, SEMIDEFINITE = -1, -2, -3, -4

@@ -8,7 +8,7 @@ import numpy as np
 
 from lmbm_torch.extras import naming_extras
 
-__all__ = ["completion", "contradiction"]
+__all__ = []
 
 # The tolerance of HiGHS is far below the effect of a label.
 HALF = 0.5

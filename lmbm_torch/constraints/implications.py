@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-__all__ = ["implied_pairs"]
+__all__ = []
 
 # A literal: a label, and the value that makes the literal true.
 Literal = tuple[int, int]

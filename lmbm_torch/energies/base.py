@@ -20,7 +20,14 @@ from lmbm_torch.verdicts import is_traced, refuse_unless
 
 @runtime_checkable
 class Energy(Protocol):
-    """A batch of scoring functions over labels; :class:`BaseEnergy` implements all but ``score``."""
+    """A batch of scoring functions over labels; :class:`BaseEnergy` implements all but ``score``.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import Energy, PairwiseEnergy
+        >>> isinstance(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2)), Energy)
+        True
+    """
 
     @property
     def batch_size(self) -> int: ...
@@ -56,7 +63,14 @@ class Energy(Protocol):
 
 @runtime_checkable
 class MarginEnergy(Energy, Protocol):
-    """The protocol of energies with a local margin for each label, as hinge losses need."""
+    """The protocol of energies with a local margin for each label, as hinge losses need.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import ChainEnergy, MarginEnergy
+        >>> isinstance(ChainEnergy(torch.zeros(1, 3, 2), torch.zeros(2, 2)), MarginEnergy)
+        False
+    """
 
     def local_margins(self, labels: Labels) -> LabelScores:
         """Return m_i = s_i z_i, the agreement of label i with the local field."""
@@ -85,6 +99,13 @@ class BaseEnergy:
         PER_EXAMPLE: the tensors with a row for each example, and their number of axes. The first tensor
             always has rows; its dtype and device are those of the energy. Optional tensors are None if left
             out.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> energy = PairwiseEnergy(torch.zeros(3, 2), torch.zeros(2, 2))
+        >>> energy.batch_size, energy.num_labels, energy.select(slice(1, 3)).batch_size
+        (3, 2, 2)
     """
 
     PER_EXAMPLE: ClassVar[dict[str, int]]
@@ -266,7 +287,14 @@ _PARTS = sorted(name for name in vars(Energy) if not name.startswith("_"))
 
 
 def check_energy(energy: Any) -> None:
-    """Raise TypeError naming the missing attributes if an object does not follow :class:`Energy`."""
+    """Raise TypeError naming the missing attributes if an object does not follow :class:`Energy`.
+
+    Examples:
+        >>> from lmbm_torch.energies import check_energy
+        >>> check_energy("no energy")
+        Traceback (most recent call last):
+        TypeError: energy: expected the attributes of lmbm_torch.energies.Energy, got str without ...
+    """
     missing = [name for name in _PARTS if not hasattr(energy, name)]
     if missing:
         raise TypeError(
@@ -333,6 +361,12 @@ def known_spins(energy: Energy, known: Known | None) -> Float[Tensor, "_batch la
 
 
 def cliques_up_to(num_labels: int, degree: int) -> tuple[tuple[int, ...], ...]:
-    """List every set of 3 to ``degree`` labels, smaller sets first; an empty list for degrees 1 and 2."""
+    """List every set of 3 to ``degree`` labels, smaller sets first; an empty list for degrees 1 and 2.
+
+    Examples:
+        >>> from lmbm_torch.energies import cliques_up_to
+        >>> len(cliques_up_to(num_labels=4, degree=3))
+        4
+    """
     sizes = range(3, min(degree, num_labels) + 1)
     return tuple(clique for size in sizes for clique in combinations(range(num_labels), size))

@@ -1,7 +1,7 @@
-"""From a model to its training problem in the dual, from the solver's state to the model's weights.
+"""Training problems in the dual: from a model to the problem, from the solver's state to the weights.
 
-Imported by its module:
+This package is internal and may change.
 
 * ``dual``: sigmoid belief networks, linear or with a kernel, and Boltzmann machines;
-* ``recipe``: what all of them are trained by where nobody says otherwise.
+* ``recipe``: the default settings of all trainings.
 """

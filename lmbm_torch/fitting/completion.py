@@ -1,4 +1,4 @@
-"""Missing labels of models that have no order to impute them in, completed by a sigmoid belief network."""
+"""Missing labels of models without an order of imputation, completed by a sigmoid belief network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmbm_torch.fitting.recipe import ROUNDS
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import Features
 
-# Of the network, which need not be learned well to complete labels.
+# Relative duality gap of the belief network, which need not be trained well to complete labels.
 TOL, MAX_ITER = 1e-2, 200
 
 
@@ -24,16 +24,16 @@ def completed_labels(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """The labels, (instances, labels), each missing one as a network predicts it from those before it.
+    """Return the labels, (instances, labels), with predictions of a belief network for missing labels.
 
-    The network learns from every label that is known; those that are known most often come first.
+    The belief network learns from every known label; labels that are known most often come first.
 
     Args:
         features: (instances, features).
-        labels: {0, 1}, NaN where missing.
-        C: weight of its losses.
+        labels: {0, 1}, NaN for missing labels.
+        C: weight of the losses.
         sample_weight: (instances,), multiplies C.
-        seed: of the order in which instances are visited.
+        seed: of the order in which the solver visits instances.
     """
     order = np.argsort(np.isnan(labels).sum(0), kind="stable")
     width: int = features.shape[1]  # pyright: ignore[reportOptionalSubscript]
@@ -56,12 +56,12 @@ def learn_along(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> None:
-    """Learn from the network's completion, and anew from the model's own until that stays.
+    """Train on the belief network's completion, then again on the model's completions until they are stable.
 
     Args:
         features, labels, C, sample_weight, seed: see :func:`completed_labels`.
-        learn: from complete labels (instances, labels).
-        predict: rows that lack labels → their labels, given those that are known, by what was learned last.
+        learn: trains on complete labels (instances, labels).
+        predict: rows with missing labels → predicted labels given the known labels, by the last training.
     """
     rows = np.flatnonzero(np.isnan(labels).any(1))
     complete = completed_labels(features, labels, C=C, sample_weight=sample_weight, seed=seed)
@@ -75,10 +75,12 @@ def learn_along(
 
 
 def observed_weights(weights: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:
-    """Losses' weights (instances,) or (instances, labels), 0 where labels are missing; None where all are 1.
+    """Return the weights of losses, 0 for missing labels, or None if all are 1.
+
+    The shape is (instances,) or (instances, labels).
 
     Args:
-        labels: (instances, labels), NaN where missing.
+        labels: (instances, labels), NaN for missing labels.
     """
     missing = np.isnan(labels)
     if not missing.any():

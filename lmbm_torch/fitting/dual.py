@@ -1,4 +1,4 @@
-"""A model's large-margin problem in the dual, its solver, and how a solution becomes the model's weights."""
+"""A model's large-margin problem in the dual, the solver, and the assignment of a solution to the model."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ MACHINE_SOLVERS = {"proximal_newton": proximal_newton, "dual_coordinate": machin
 
 @dataclass(frozen=True, eq=False)
 class DualProblem:
-    """A solver, set to one model's problem.
+    """A solver with the problem of a model.
 
     Args:
         solver: a module of :mod:`lmbm_torch.solvers`.
-        problem: what it solves.
-        assign: gives the model a state's weights.
+        problem: the problem to solve.
+        assign: gives the weights of a state to the model.
         settings: arguments of the solver's ``update``.
     """
 
@@ -54,11 +54,11 @@ class DualProblem:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def init(self, dual_coef: np.ndarray | None = None) -> Any:
-        """The state at given duals, by default at zero, with everything else computed afresh."""
+        """Return the state at given duals, by default at zero, with all other values computed anew."""
         return self.solver.init(self.problem, dual_coef)
 
     def update(self, state: Any, tol: float) -> Any:
-        """The state after one more round; a network's labels whose relative gap is at most ``tol`` stay."""
+        """Return the state after one more round; labels of an SBN with a gap of at most ``tol`` stay."""
         return step(self.solver, self.problem, state, tol=tol, **self.settings)
 
 
@@ -70,7 +70,7 @@ def fit_dual(
     start: Any = None,
     progress: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Solve a model's problem, and give the model the weights.
+    """Solve a model's problem, and give the weights to the model.
 
     Args:
         tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter``, ``start`` and ``progress``.
@@ -97,21 +97,21 @@ def dual_problem(
     solver: str | None = None,
     seed: int = 0,
 ) -> DualProblem:
-    """The local hinge problem of a model over its encoder's outputs.
+    """Return the local hinge problem of a model over the encoder's outputs.
 
     Args:
-        inputs: features (instances, features); or, for a belief network, kernel values. The features of the
-            model are then the labels' kernel expansions, and their weights the unit matrix.
+        inputs: features (instances, features); or, for a belief network, kernel values. With kernel values,
+            the features of the model are the labels' kernel expansions, with a unit matrix as weights.
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
         coupling_penalty: of a Boltzmann machine's weights of two or more labels.
-        parent_scale: of parents and cliques beside a kernel, see :class:`KernelLabelProblems`.
+        parent_scale: of parents and cliques with a kernel, see :class:`KernelLabelProblems`.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
-        solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default their first; with a kernel
-            there is only one.
-        seed: of the order in which instances are visited.
+        solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; a kernel has only
+            one solver.
+        seed: of the order in which the solver visits instances.
 
     Raises:
-        ValueError: another solver; whatever the problem's own ``from_labels`` refuses.
+        ValueError: an unknown solver; arguments that the problem's ``from_labels`` refuses.
         TypeError: kernel values for a Boltzmann machine; features that are neither float32 nor float64.
     """
     shared: dict[str, Any] = {"C": C, "margin": margin, "sample_weight": sample_weight}
@@ -140,7 +140,7 @@ def dual_problem(
 
 
 def kernel_problem(model: SigmoidBeliefNetwork, problems: KernelLabelProblems, seed: int) -> DualProblem:
-    """:func:`dual_problem` of kernel values, where the labels' problems are known."""
+    """Return :func:`dual_problem` of kernel values with given problems of the labels."""
 
     def assign_network(weights: np.ndarray) -> None:
         network = problems.network(weights)._replace(features=np.eye(model.num_labels))
@@ -159,10 +159,10 @@ def structural_problem(
     costs: np.ndarray | None = None,
     **settings: Unpack[LossSettings],
 ) -> DualProblem:
-    """The structural SVM of a machine whose cliques are pairs of labels.
+    """Return the structural SVM of a Boltzmann machine with pairs of labels as cliques.
 
     Args:
-        costs: (instances, labels), what each wrong label counts.
+        costs: (instances, labels), the cost of each wrong label.
 
     Raises:
         ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`.
@@ -179,12 +179,12 @@ def structural_problem(
 
 
 def summed_problem(dual: DualProblem) -> DualProblem:
-    """A structural SVM whose labellings are summed: few labels, and a decoder that relaxes nothing."""
+    """Return a structural SVM with summed labellings, for few labels and an exact decoder."""
     return replace(dual, solver=smoothing, problem=LabelMargins.of(dual.problem), settings={})
 
 
 def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.ndarray) -> None:
-    """``features``: (labels, features + 1), the last column belonging to the constant."""
+    """Assign ``features``, (labels, features + 1), the constant at the end, and ``cliques``."""
     bias = None if model.bias is None else _tensor(features[:, -1])
     model.assign(_tensor(features[:, :-1]), bias, _tensor(cliques))
 
@@ -204,13 +204,13 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 @dataclass
 class Path:
-    """The way along which estimators are fitted by ``fit_along``, each from the last one's solution.
+    """A path of fits by ``fit_along``, each started from the previous solution.
 
     Attributes:
-        C: of the last one.
-        state: its solver's last state.
-        ordering: of a network's labels.
-        known: what kernel networks have in common.
+        C: of the previous fit.
+        state: the previous solver's last state.
+        ordering: of a belief network's labels.
+        known: values that kernel networks share.
     """
 
     C: float | None = None
@@ -219,7 +219,7 @@ class Path:
     known: Any = None
 
     def duals(self, problem: Any, C: float) -> np.ndarray | None:
-        """The last duals, scaled to the box for another C; None where there are none yet."""
+        """Return the previous duals, scaled to the box of another C; None before the first fit."""
         if self.state is None or self.C is None:
             return None
         return np.minimum(self.state.dual_coef * (C / self.C), problem.upper)

@@ -1,15 +1,15 @@
-"""Units of features that ``C="scale"`` counts in: what the penalty ½‖w‖² is told about ranges of columns.
+"""Units of features for ``C="scale"``: the ranges of columns in the penalty ½‖w‖². This module is internal.
 
-A column is counted from its mean, in two of its standard deviations. One that is 0 in most instances, as
-counts of words are, keeps its zeros, and is measured in its range; if that does not hold 0 it is moved to
-begin or end there. All are then divided by the root of the mean of ‖x‖² that this leaves. Sparse features
-thus stay sparse, and those of one range keep their proportions; two standard deviations are the range of
-what half of the instances have, which makes columns of both kinds comparable (Gelman 2008).
+A column is centred at its mean and divided by two standard deviations. A column with zeros in most instances,
+such as counts of a word, keeps the zeros and is divided by its range; a range without 0 is moved to begin or
+end at 0. All columns are then divided by the root of the mean of ‖x‖². Sparse features thus stay sparse, and
+columns of one range keep their proportions. Two standard deviations are the range of a column that half of
+the instances have, so that columns of both kinds are comparable (Gelman 2008).
 
-Equal columns of sparse features count as one: words that one document alone has, and those that none has.
-Columns that are equal have equal weights where ½‖w‖² and losses of ⟨w, x⟩ are least, and one column that is
-√m times as large stands for m of them at the same ‖w‖². Of texts, most columns are so rare that a third are
-another's equals, and of hashed ones most are of nothing but zeros.
+Equal columns of sparse features count as one column, such as words of a single document, or unused words.
+Equal columns have equal weights at the minimum of ½‖w‖² and losses of ⟨w, x⟩, and one column that is √m
+times as large replaces m columns at the same ‖w‖². In texts a third of the columns equal another column, as
+most words are rare; most hashed columns are zero.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ with naming_extras():
     from scipy import sparse
     from sklearn.preprocessing import StandardScaler
 
-__all__ = ["are_steep", "column_units", "have_like_units", "merged", "root_mean_square", "scaled"]
+__all__ = []
 
-# Columns in unlike units differ in mean square by more than this, the constant among them, or vary by less
-# than this share of theirs: steps along single columns or rows then make little.
+# Columns have unlike units if mean squares, with the constant's, differ by more than UNLIKE, or if a variance
+# is below the share VARYING of the mean square: steps along single columns or rows then make little progress.
 UNLIKE, VARYING = 1000.0, 0.1
-# Losses weighed so much, for instances of norm 1, are steep: so is what a dual solver has to climb.
+# C · mean ‖x‖² of steep losses, which need many steps of a dual solver.
 STEEP = 10.0
 
 
 def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Shift and scale of every column, float64, (features,); a scale of 1 for features of one value.
+    """Return shift and scale of every column, float64, (features,); the scale of a constant column is 1.
 
     Args:
         X: (instances, features), dense or CSR.
@@ -57,16 +57,16 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
         scaler.fit(rows, sample_weight=weights)
     keeps_zeros = weights @ (rows != 0) < 0.5 * weights.sum()
     shift = np.where(keeps_zeros, np.clip(0, least, most), np.clip(scaler.mean_, least, most))
-    # Nothing varies by more than its range but for rounding and overflow.
+    # A column varies by at most its range, except for rounding and overflow.
     unit = np.where(keeps_zeros, span, np.fmin(2 * np.sqrt(scaler.var_), span))
-    # Weights of X divide by them.
+    # The weights of X are divided by the units.
     precision = np.finfo(rows.dtype)
     unit[unit < precision.tiny / precision.eps] = 1
     return shift, unit * root_mean_square(scaled(rows, shift, unit), weights)
 
 
 def have_like_units(X: Features) -> bool:
-    """Whether features (instances, features) but zeros have about the same mean squares, and vary."""
+    """Return whether non-zero features (instances, features) vary and have similar mean squares."""
     rows: Any = X
     means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
     squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
@@ -75,12 +75,12 @@ def have_like_units(X: Features) -> bool:
 
 
 def are_steep(X: Features, C: float) -> bool:
-    """Whether losses of features (instances, features) that C weighs are steep beside ½‖w‖²."""
+    """Return whether losses of weight C are steep beside ½‖w‖², for features (instances, features)."""
     return C * root_mean_square(X) ** 2 >= STEEP
 
 
 def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
-    """(X − shift) / scale, in the precision of X; CSR stays CSR."""
+    """Return (X − shift) / scale, in the precision of X; CSR stays CSR."""
     rows: Any = X
     if not sparse.issparse(rows):
         return (rows - shift.astype(rows.dtype)) / scale.astype(rows.dtype)
@@ -92,27 +92,27 @@ def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
 
 
 def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
-    """√ of the mean of ‖x‖² over instances (instances, features), dense or CSR; 1 for features of zero."""
+    """Return √ of the mean of ‖x‖² of X (instances, features), dense or CSR; 1 for zero features."""
     squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
     weights = sample_weight if sample_weight is not None and sample_weight.any() else None
     return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
 
 
 def _extremes(found: Any) -> np.ndarray:
-    """One row, dense, in float64."""
+    """Return one row, dense, in float64."""
     dense = found.toarray() if sparse.issparse(found) else found
     return np.asarray(dense, np.float64).ravel()
 
 
 def merged(X: Features) -> tuple[Features, sparse.csr_array]:
-    """Features with one column for all that are equal, and the way back.
+    """Merge equal columns, and return the matrix that restores the weights.
 
     Args:
-        X: (instances, features), dense or CSR in canonical form; dense ones are left as they are.
+        X: (instances, features), dense or CSR in canonical form; dense features are not changed.
 
     Returns:
-        Features (instances, distinct columns), and a matrix (distinct columns, features) that makes weights
-        (outputs, features) of theirs (outputs, distinct columns), of the same norm.
+        Features (instances, distinct columns), and a matrix (distinct columns, features) that converts
+        weights (outputs, distinct columns) to weights (outputs, features) of the same norm.
     """
     if not sparse.issparse(X):
         every: Any = X
@@ -122,7 +122,7 @@ def merged(X: Features) -> tuple[Features, sparse.csr_array]:
     row_bytes, value_bytes = columns.indices.itemsize, columns.data.itemsize
     start, used = columns.indptr.tolist(), np.flatnonzero(np.diff(columns.indptr))
     places = np.zeros(columns.shape[1], np.int64)
-    # Those of zeros first, wherever they are.
+    # The zero column first, wherever zero columns are.
     known = {(b"", b""): 0} if len(used) < len(places) else {}
     for number in used.tolist():
         first, end = start[number], start[number + 1]

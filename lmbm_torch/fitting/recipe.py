@@ -1,9 +1,8 @@
-"""The recipe by which a large-margin model is trained where nobody says otherwise.
+"""The recipe of large-margin training: the default settings of all estimators and commands.
 
-Estimators, training modules and comparisons read it here: the weight of the losses and the units of features
-that it counts in, the penalty of couplings, the rounds in which missing labels are
-completed, and the folds that probabilities are calibrated by. ``scripts/bench/recipes.py`` has measured it
-beside others.
+Estimators, training modules and comparisons read the recipe: the weight C of the losses and the units of
+features, the penalty of couplings, the rounds of completion of missing labels, and the folds of calibration.
+``scripts/bench/recipes.py`` compares the recipe with alternatives.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ with naming_extras():
 
 SCALE = "scale"
 C = SCALE
-"""Of the losses: relative to units of features that are the columns' own."""
+"""Weight of the losses, in units of the columns."""
 COUPLING_PENALTY = SCALE
 """η0 of a large-margin Boltzmann machine."""
 ORDERING = "f_score"
@@ -59,9 +58,9 @@ The weight C of the losses, with a kernel's name before C where both vary; the w
 smallest leaf of trees, and the share of features that a split sees; the learning rate of boosting.
 """
 FOLDS = 5
-"""That probabilities are calibrated by."""
+"""Folds of calibration."""
 ROUNDS = 4
-"""Trainings, each on what the last one predicts for missing labels, that are made at most."""
+"""The largest number of trainings with missing labels, each on the predictions of the previous training."""
 SEARCHED_C = (1.0, 10.0, 0.1, 3.0, 0.3, 30.0)
 """Multiples of ``"scale"`` that searches try, the most promising first (scripts/bench/recipes.py)."""
 
@@ -69,11 +68,11 @@ _MULTIPLE = re.compile(r"(?:([0-9.]+(?:e[+-]?[0-9]+)?)\s*\*\s*)?scale", re.IGNOR
 
 
 class Units(NamedTuple):
-    """The weight of the losses as a number, and the units of the features that it counts in.
+    """The weight of the losses as a number, with the units of the features.
 
     Args:
         C: above 0.
-        shift, scale: float64, (features,), training is on (X − shift) / scale; 0 and 1 for X as it is.
+        shift, scale: float64, (features,), training is on (X − shift) / scale; 0 and 1 for unchanged X.
     """
 
     C: float
@@ -81,12 +80,12 @@ class Units(NamedTuple):
     scale: np.ndarray | float
 
     def scaled(self, X: Features) -> Features:
-        """(X − shift) / scale, (instances, features); X itself where it is taken as it is."""
+        """Return (X − shift) / scale, (instances, features); X itself for shift 0 and scale 1."""
         return X if np.ndim(self.scale) == 0 else scaled(X, np.asarray(self.shift), np.asarray(self.scale))
 
 
 def multiple(setting: float | str) -> float | None:
-    """What ``"scale"`` is multiplied by: 1 of itself, 0.3 of ``"0.3*scale"``; None of anything else."""
+    """Return the factor of ``"scale"``: 0.3 for ``"0.3*scale"``; None for other settings."""
     found = _MULTIPLE.fullmatch(setting.strip()) if isinstance(setting, str) else None
     if found is None:
         return None
@@ -98,12 +97,12 @@ def multiple(setting: float | str) -> float | None:
 
 
 def times_scale(factor: float) -> str:
-    """The setting that is a multiple of ``"scale"``, to the last bit."""
+    """Return the setting of a multiple of ``"scale"``, to the last bit."""
     return f"{factor!r}*{SCALE}"
 
 
 def check_relative(name: str, setting: float | str) -> None:
-    """Raise ValueError unless a setting is a number above 0, ``"scale"`` or a multiple of it."""
+    """Raise ValueError unless a setting is a number above 0, ``"scale"`` or a multiple of ``"scale"``."""
     if not isinstance(setting, str):
         check_positive(name, setting)
     elif multiple(setting) is None:
@@ -113,11 +112,11 @@ def check_relative(name: str, setting: float | str) -> None:
 
 
 def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) -> Units:
-    """What a setting C stands for, and the units of features that it counts in.
+    """Return the number C of a setting, with the units of the features.
 
-    A number counts in those of X. ``"scale"`` is 1, and ``"0.3*scale"`` 0.3, in units of the columns' own, by
-    which the mean of ‖x‖² is 1; see :mod:`~lmbm_torch.fitting.feature_units`. Learned weights are given back
-    as those of X.
+    A number C belongs to unchanged X. ``"scale"`` is 1, and ``"0.3*scale"`` is 0.3, in units of the columns,
+    with a mean of ‖x‖² of 1; see :mod:`~lmbm_torch.fitting.feature_units`. Learned weights are converted to
+    weights of X.
 
     Args:
         X: (instances, features), dense or CSR.
@@ -128,19 +127,19 @@ def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) 
 
 
 def coupling_penalty(setting: float | str, C: float, instances: float) -> float:
-    """η0 of a Boltzmann machine: ``"scale"`` is half of the weight of all losses together.
+    """Return η0 of a Boltzmann machine: ``"scale"`` is half of the weight of all losses together.
 
     Args:
-        setting: a number, ``"scale"`` or a multiple of it.
+        setting: a number, ``"scale"`` or a multiple of ``"scale"``.
         C: the weight of the losses.
-        instances: so many, or the sum of their weights.
+        instances: the number of instances, or the sum of the instances' weights.
     """
     factor = multiple(setting)
     return float(setting) if factor is None else factor * C * float(instances) / 2
 
 
 def calibration_folds(instances: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Rows to train on and rows held out, for each of the folds that probabilities are calibrated by.
+    """Yield training rows and held-out rows of each calibration fold.
 
     Args:
         instances: 2 or more.

@@ -83,7 +83,7 @@ def test_a_file_that_exists_is_not_replaced_unless_that_is_meant(tmp_path, since
     file = tmp_path / "notes"
     if since == "before":
         file.write_text("mine")
-    message = r"path: expected nothing there yet, but .*notes exists"
+    message = r"path: expected a path without a file, but .*notes exists"
     with pytest.raises(FileExistsError, match=message), replacing(file, "x"):
         file.write_text("mine" if since == "meanwhile" else "lost")
     assert file.read_text() == "mine"
