@@ -14,7 +14,7 @@ import measure_size
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 459
 MOST_LINES = 69_620
-MOST_CODE = 42_810
+MOST_CODE = 42_820
 # In packages, and in modules besides.
 MOST_NAMES = 176
 MOST_NAMES_OF_MODULES = 387
