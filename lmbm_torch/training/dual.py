@@ -352,7 +352,13 @@ class CompletingAscent(DualAscent):
         complete: (instances, labels), the first completion.
     """
 
-    def __init__(self, model: BoltzmannMachine, part: _Part, complete: np.ndarray, tol: float) -> None:
+    def __init__(
+        self,
+        model: SigmoidBeliefNetwork | BoltzmannMachine,
+        part: _Part,
+        complete: np.ndarray,
+        tol: float,
+    ) -> None:
         super().__init__(model, part.problem(complete), tol)
         self.part, self.complete, self.rounds = part, complete, 1
 

@@ -19,7 +19,7 @@ MOST_CODE = 43_320
 MOST_NAMES = 193
 MOST_NAMES_OF_MODULES = 362
 # Folder → rooms and arrows between them.
-MOST_ARROWS = {"estimators": (13, 41), "inference": (14, 51)}
+MOST_ARROWS = {"data": (17, 48), "estimators": (13, 41), "inference": (14, 51)}
 FOUND = measure_size.sources()
 TOY = {
     "lmbm_torch": "",

@@ -40,8 +40,8 @@ def read_arff(
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: no valid ARFF or XML; a label other than 0, 1 or missing; ``labels`` not in the
-            file or leave no feature; a relation without MEKA's option; attributes of strings, dates or
-            categories. The message names the file.
+            file, or labels without a feature left; a relation without MEKA's option; attributes of strings,
+            dates or categories. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib

@@ -37,7 +37,7 @@ class LimitedLines(Generic[AnyStr]):
             yield line
 
     def read(self, size: int = -1) -> AnyStr:
-        """Return the stream's own ``read``, by which libraries recognise a stream."""
+        """Read from the stream; libraries recognise a stream by this method."""
         return self._stream.read(size)
 
 
