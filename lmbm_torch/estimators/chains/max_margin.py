@@ -75,16 +75,17 @@ def _weights_of_features(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
     """Return weights (classes, features), intercepts, transitions, and the solver's last state."""
     X, back = merged(X)
-    C, num_states = estimator.C_, options["num_states"]
+    C = estimator.C_
     has_single_positions = len(start) == len(codes) + 1
     has_values = has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
-    if not _suits_smoothing(X, start, num_states, C) and has_values:
+    suits_smoothing = _suits_smoothing(X, start, options["num_states"], C)
+    if has_values and not suits_smoothing:
         X = X.astype(np.float64, copy=False)
         gram: Any = X @ X.T
         gram = gram.toarray() if sparse.issparse(gram) else gram
         duals, constant, transition, state = _duals_of_values(estimator, gram, codes, start, options)
         return (X.T @ duals.T).T @ back, constant, transition, state
-    if _suits_smoothing(X, start, num_states, C):
+    if suits_smoothing:
         state = estimator._run(smoothing, ChainMargins(X, codes, start, C=C, **options))
     else:
         problem = chain_problem(X, codes, start, C=C, **options)
@@ -100,7 +101,7 @@ def _duals_of_values(
     start: np.ndarray,
     options: dict[str, Any],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Return duals (classes, rows) for kernel values (rows, rows), which are changed; see above."""
+    """Return duals (classes, rows) for kernel values (rows, rows), which are changed."""
     gram += 1.0
     problem = ChainKernelProblem(gram, codes, start, C=estimator.C_, **options)
     solver = multi_class if problem.has_single_positions else smo
