@@ -138,7 +138,7 @@ class BipartiteMarginals:
 
         Equation 18 of belief_propagation_in_crbms_2017. The log-odds of P(v_i = 1 | h_j = 1) are the log-odds
         of v_i with the message from h_j replaced by coupling_ij. The sum over the batch is
-        :func:`lmbm_torch.inference.messages.matrix_bp.expected_pairwise_sum`, converged or not. The marginal
+        the second result of :func:`lmbm_torch.inference.messages.matrix_bp.moments`, converged or not. The marginal
         of a pair's belief is P(h_j = 1), and at a fixed point P(v_i = 1), too. A P(v_i = 1) that has rounded
         to 0 or 1 at a fixed point changes the result by at most the rounding.
 

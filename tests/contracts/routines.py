@@ -398,7 +398,6 @@ ROWS = (
     ),
     Row(BIPARTITE, "messages.matrix_bp.max_marginals", FEWER, returns="BipartiteMarginals"),
     Row(BIPARTITE, "messages.matrix_bp.marginal_map", FEWER, decodes=MARGINAL_SCORE, residual_is_gap=False),
-    Row(BIPARTITE, "messages.matrix_bp.expected_pairwise_sum", FEWER, returns="real labels hidden"),
     Row(
         BIPARTITE,
         "messages.mean_field.marginals",
