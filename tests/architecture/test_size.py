@@ -17,7 +17,7 @@ MOST_LINES = 69_850
 MOST_CODE = 42_970
 # In packages, and in modules besides.
 MOST_NAMES = 191
-MOST_NAMES_OF_MODULES = 241
+MOST_NAMES_OF_MODULES = 240
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"estimators": (13, 41), "inference": (14, 51)}
 FOUND = measure_size.sources()
