@@ -24,6 +24,12 @@ class Status:
         converged: the method met its stopping rule, and no limit.
         num_iters: iterations, samples or search nodes.
         residual: the distance between the answer and a proof or a fixed point; 0 where exact.
+
+    Examples:
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> energy = PairwiseEnergy(torch.zeros(2, 3), torch.zeros(3, 3))
+        >>> Status.certain(energy, 8).exact
+        tensor([True, True])
     """
 
     exact: Bool[Tensor, " batch"]
@@ -46,6 +52,10 @@ class PairwiseMessages:
     Args:
         neighbours: of each label; rows shorter than the longest row end in the label itself.
         to_labels: the neighbours' messages, each a term of the label's local field, half the log-odds.
+
+    Examples:
+        >>> PairwiseMessages(torch.tensor([[1], [0]]), torch.zeros(1, 2, 1)).to_labels.shape
+        torch.Size([1, 2, 1])
     """
 
     neighbours: Int[Tensor, "labels neighbours"]
@@ -63,6 +73,12 @@ class Marginals:
         standard_error: of ``labels``, where ``labels`` were estimated from samples.
         messages: the last messages of belief propagation, on request; the start of a later call.
         method: the routine in words, where the table of routes chose the routine.
+
+    Examples:
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> from lmbm_torch.inference import marginals
+        >>> marginals(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))).labels
+        tensor([[0.5000, 0.5000]])
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -84,6 +100,12 @@ class StateMarginals:
             trees P(y_{parent of t} = r, y_t = s), (batch, nodes, states, states), 0 at roots.
         mass_left: the largest error of any probability, of a sequential energy.
         method: the routine in words, where the table of routes chose the routine.
+
+    Examples:
+        >>> from lmbm_torch.energies import ChainEnergy
+        >>> from lmbm_torch.inference import marginals
+        >>> marginals(ChainEnergy(torch.zeros(1, 3, 2), torch.zeros(2, 2))).states[0, 0]
+        tensor([0.5000, 0.5000])
     """
 
     states: Float[Tensor, "batch labels states"]
@@ -101,6 +123,10 @@ class BipartiteMessages:
     Args:
         to_hidden: from each visible unit to each hidden unit.
         to_visible: from each hidden unit to each visible unit.
+
+    Examples:
+        >>> BipartiteMessages(torch.zeros(1, 3, 2), torch.zeros(1, 3, 2)).to_hidden.shape
+        torch.Size([1, 3, 2])
     """
 
     to_hidden: Float[Tensor, "batch visible hidden"]
@@ -118,6 +144,12 @@ class BipartiteMarginals:
         messages: the last messages of belief propagation, on request; the start of a later call.
         coupling: the weights along which ``messages`` were passed.
         method: the routine in words, where the table of routes chose the routine.
+
+    Examples:
+        >>> from lmbm_torch.energies import BipartiteEnergy
+        >>> from lmbm_torch.inference import marginals
+        >>> marginals(BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(2, 1))).hidden
+        tensor([[0.5000]])
     """
 
     visible: Float[Tensor, "batch visible"]
@@ -137,8 +169,8 @@ class BipartiteMarginals:
         """Return P(v_i = 1, h_j = 1) = P(h_j = 1) P(v_i = 1 | h_j = 1), by the messages.
 
         Equation 18 of belief_propagation_in_crbms_2017. The log-odds of P(v_i = 1 | h_j = 1) are the log-odds
-        of v_i with the message from h_j replaced by coupling_ij. The sum over the batch is
-        :func:`lmbm_torch.inference.messages.matrix_bp.expected_pairwise_sum`, converged or not. The marginal
+        of v_i with the message from h_j replaced by coupling_ij. :func:`matrix_bp.moments
+        <lmbm_torch.inference.messages.matrix_bp.moments>` sums over the batch, converged or not. The marginal
         of a pair's belief is P(h_j = 1), and at a fixed point P(v_i = 1), too. A P(v_i = 1) that has rounded
         to 0 or 1 at a fixed point changes the result by at most the rounding.
 
@@ -161,6 +193,10 @@ class BipartiteSamples:
         hidden: the hidden states that ``visible`` was drawn given; None of tempering.
         swap_rate: of tempering, the share of accepted exchanges between neighbouring replicas, over all
             steps, chains and examples; NaN for neighbours without a proposal.
+
+    Examples:
+        >>> BipartiteSamples(torch.tensor([[1, 0]]), torch.tensor([[1]])).visible
+        tensor([[1, 0]])
     """
 
     visible: Int[Tensor, "*chains batch visible"]
@@ -176,6 +212,12 @@ class LogPartitionBounds:
         lower: at most the log partition.
         upper: at least the log partition.
         status: ``exact`` where both are the log partition, up to rounding; ``residual`` is upper − lower.
+
+    Examples:
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> from lmbm_torch.inference.messages import mini_buckets
+        >>> mini_buckets.bounds(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))).upper
+        tensor([1.3863])
     """
 
     lower: Float[Tensor, " batch"]
@@ -195,6 +237,10 @@ class Estimate(Generic[Value]):
             samples carry all the weight.
         effective_size: (Σ w)² / Σ w² of the weights w, the number of equally weighted samples of the same
             worth; infinite where ``value`` is exact.
+
+    Examples:
+        >>> print(Estimate(-2.5, 0.1, 80.0))
+        -2.50 ± 0.10 (80.0 samples effectively)
     """
 
     value: Value
@@ -219,6 +265,11 @@ class LogLikelihoodBounds:
 
     Raises:
         TypeError: ``upper`` or ``lower`` is no :class:`Estimate`.
+
+    Examples:
+        >>> upper, lower = Estimate(-2.0, 0.1, 80.0), Estimate(-2.5, 0.1, 80.0)
+        >>> LogLikelihoodBounds(upper, lower, exact=False).gap
+        0.5
     """
 
     upper: Estimate[float]
@@ -260,6 +311,13 @@ class Decoding:
             samples.
         mass_left: the probability of labellings without a visit: without samples the expected measure exceeds
             the objective by at most this probability.
+
+    Examples:
+        >>> from lmbm_torch.energies import PairwiseEnergy
+        >>> from lmbm_torch.inference import decode
+        >>> found = decode(PairwiseEnergy(torch.tensor([[0.5, -0.2]]), torch.zeros(2, 2)))
+        >>> found.labels, found.objective == found.bound
+        (tensor([[1, 0]]), tensor([True]))
     """
 
     labels: Int[Tensor, "batch labels"] | Int[Tensor, "batch top_k labels"]
@@ -284,6 +342,13 @@ class LikelyLabellings:
             is a bound, too.
         log_known: an upper bound of log P(known); 0 without known labels.
         status: ``exact`` where nothing is left, ``converged`` where at most the requested mass is left.
+
+    Examples:
+        >>> from lmbm_torch.energies import DirectedEnergy
+        >>> from lmbm_torch.inference.search import most_probable
+        >>> energy = DirectedEnergy(torch.tensor([[2.0, 3.0]]), torch.zeros(2, 2), torch.arange(2))
+        >>> most_probable.labellings(energy, mass_left=0.1).labels
+        tensor([[[1, 1]]])
     """
 
     labels: Int[Tensor, "batch found labels"]

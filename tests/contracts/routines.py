@@ -398,7 +398,6 @@ ROWS = (
     ),
     Row(BIPARTITE, "messages.matrix_bp.max_marginals", FEWER, returns="BipartiteMarginals"),
     Row(BIPARTITE, "messages.matrix_bp.marginal_map", FEWER, decodes=MARGINAL_SCORE, residual_is_gap=False),
-    Row(BIPARTITE, "messages.matrix_bp.expected_pairwise_sum", FEWER, returns="real labels hidden"),
     Row(
         BIPARTITE,
         "messages.mean_field.marginals",
@@ -523,7 +522,6 @@ EXEMPT = {
     "expected.bayes_under_rules.decode_most_probable": "the same",
     "expected.measures.labelling_of_most_f1": "weights in the place of an energy: test_measures",
     "expected.bayes.enumerated": "where the table of routes leads: routes.quantities.decode_expected",
-    "search.most_probable.affordable_labellings": "an int, of a number of labels",
     "messages.modes.decode": "takes marginals in the place of an energy: test_most_right enumerates",
     "search.mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "enumeration.spin_moments.moments": "sums over the examples: test_spin_moments enumerates them",

@@ -50,7 +50,7 @@ def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
     for each in kernels:
         monkeypatch.setattr(solver, "kernels", lambda *_, each=each: each)
         found.append(solver.update(problem, begun, num_iters=1))
-    np.testing.assert_allclose(found[1].states, found[0].states, atol=1e-8)
+    np.testing.assert_allclose(found[1].nodes, found[0].nodes, atol=1e-8)
     assert found[1].dual == pytest.approx(found[0].dual, rel=1e-9)
     assert found[1].dual > begun.dual
 

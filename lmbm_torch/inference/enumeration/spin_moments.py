@@ -2,46 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import half_products
+from lmbm_torch.inference.enumeration.half_products import Moments
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
 
-__all__ = ["SpinMoments", "moments"]
+__all__ = ["moments"]
 
 # Bytes of the scores of all labellings of the examples that are enumerated together.
 BLOCK_BYTES = 16 * 2**20
 
 
-@dataclass(frozen=True)
-class SpinMoments:
-    """Moments of some examples, in the energy's precision.
-
-    Args:
-        spins: E[s_i] of each label, the gradient of the log partition by the label's log-potential.
-        products: Σ_l weight_l E[s_i s_j] over the examples l, by labels; Σ weight on the diagonal.
-        log_partition: of each example.
-    """
-
-    spins: Float[Tensor, "batch labels"]
-    products: Float[Tensor, "labels labels"]
-    log_partition: Float[Tensor, " batch"]
-
-
 @one_door
 @torch.no_grad()
-def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> SpinMoments:
+def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
     """Return the moments of examples with shared couplings, by halves of the labels.
 
-    An example is enumerated if the best labellings are the best of neither half.
+    An example is enumerated if the best labellings are the best of neither half. The mean spins are the
+    gradient of the log partition by the labels' log-potentials.
 
     Args:
         energy: a Boltzmann machine with couplings (labels, labels).
@@ -69,5 +54,5 @@ def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> SpinMome
             shares = scores.softmax(1)
             spins[rows], log_sums[rows] = shares @ every, scores.logsumexp(1)
             products = products + every.mT * (weight[rows] @ shares) @ every
-    dtype = energy.dtype
-    return SpinMoments(spins.to(dtype), products.to(dtype), log_sums.to(dtype) + energy.constant)
+    spins, products, log_sums = (each.to(energy.dtype) for each in (spins, products, log_sums))
+    return Moments(spins, products, log_sums + energy.constant, torch.ones_like(found.is_safe))

@@ -30,7 +30,7 @@ from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product, pairwi
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door
 
-__all__ = ["expected_pairwise_sum", "marginal_map", "marginals", "max_marginals", "moments"]
+__all__ = ["marginal_map", "marginals", "max_marginals", "moments"]
 
 EDGES = "couplings that are not 0"
 
@@ -196,37 +196,6 @@ def marginal_map(
 
 @one_door
 @torch.no_grad()
-def expected_pairwise_sum(
-    energy: BipartiteEnergy,
-    *,
-    num_iters: int = 50,
-    tol: float = 1e-6,
-    damping: float = 0.0,
-    known: Known | None = None,
-    init: Float[Tensor, "batch hidden"] | None = None,
-    messages: BipartiteMessages | None = None,
-    backend: str = "auto",
-    message_dtype: torch.dtype | None = None,
-) -> Float[Tensor, "visible hidden"]:
-    """Return Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18), as in the gradient of a likelihood.
-
-    The pairwise beliefs of single examples are never stored; on a forest the sum is exact where the coupling
-    is not 0. The gradient of ``log_partition`` of :func:`marginals` has the same sum, with a status.
-
-    Args:
-        energy: see :func:`marginals`, also for all other arguments.
-
-    Raises:
-        ValueError: see :func:`marginals`.
-    """
-    settings = Settings(num_iters, tol, damping, known, messages, init=init)
-    propagate = Propagation(backend, message_dtype)
-    problem = _problem(Product.SUM, energy, settings, propagate)
-    return _pair_sum(problem, propagate, torch.ones_like(problem.visible[:, 0]))
-
-
-@one_door
-@torch.no_grad()
 def moments(
     energy: BipartiteEnergy,
     *,
@@ -237,9 +206,10 @@ def moments(
     backend: str = "auto",
     message_dtype: torch.dtype | None = None,
 ) -> tuple[BipartiteMarginals, Float[Tensor, "visible hidden"]]:
-    """Return :func:`marginals` and :func:`expected_pairwise_sum` by one propagation.
+    """Return :func:`marginals` and Σ_b P(v_i = 1, h_j = 1) over the batch (paper, Equation 18).
 
-    Together these are the gradient of Σ_b ``log_partition`` in the energy's tensors.
+    Both are the gradient of Σ_b ``log_partition`` in the energy's tensors. The pairwise beliefs of single
+    examples are never stored; on a forest the sum is exact where the coupling is not 0.
 
     Args:
         energy: see :func:`marginals`, also for all other arguments.

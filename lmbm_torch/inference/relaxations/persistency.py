@@ -9,7 +9,7 @@ cannot do better. The remaining weights are of similar size.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,13 +27,13 @@ class Settled(NamedTuple):
     """Model with settled labels: known, and without couplings.
 
     Args:
-        energy: in float64 on the CPU; the constant is the score of the settled labels.
+        energy: a Boltzmann machine in float64 on the CPU; the constant is the score of the settled labels.
         known: {0, 1, NaN}, NaN for an open label.
         leader: for each label the label that it follows, most often the label itself.
         sign: 1 for labels equal to the leader, −1 for labels of the opposite value.
     """
 
-    energy: Machine
+    energy: Any
     known: Float[Tensor, "batch labels"]
     leader: Int[Tensor, "batch labels"]
     sign: Float[Tensor, "batch labels"]

@@ -27,7 +27,7 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 
-__all__ = ["affordable_labellings", "labellings", "marginals"]
+__all__ = ["labellings", "marginals"]
 
 
 def likely_labellings(
