@@ -13,11 +13,11 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 451
-MOST_LINES = 69_660
-MOST_CODE = 42_990
+MOST_LINES = 69_780
+MOST_CODE = 42_975
 # In packages, and in modules besides.
 MOST_NAMES = 193
-MOST_NAMES_OF_MODULES = 392
+MOST_NAMES_OF_MODULES = 362
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"estimators": (13, 41), "inference": (14, 51)}
 FOUND = measure_size.sources()
