@@ -1,1 +1,1 @@
-"""Compiled inner loops of inference and solvers alone, each beside its plain reference."""
+"""Compiled inner loops of inference and solvers, with plain references. Internal; may change."""

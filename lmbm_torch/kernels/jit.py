@@ -1,7 +1,7 @@
-"""Decorators that compile the kernels by numba.
+"""Decorators that compile kernels by numba.
 
-Where numba's internals are as :mod:`lmbm_torch.kernels.numba_internals` knows them, code is kept on the disk
-and compiled once; elsewhere numba compiles by its public interface, anew in each process.
+Where numba's internals are known to :mod:`lmbm_torch.kernels.numba_internals`, machine code is stored on disk
+and compiled once. Elsewhere numba compiles by the public interface, in every process anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import numba
 
-# Sums and products may be reassociated, which vectorises them; infinity and NaN keep their meaning.
+# Flags of LLVM: reassociate sums and products, for vectorisation; infinity and NaN keep their meaning.
 SUMS = {"reassoc", "contract", "nsz", "arcp"}
 
 _made: WeakSet[Any] = WeakSet()
@@ -23,7 +23,7 @@ _made: WeakSet[Any] = WeakSet()
 
 @cache
 def _internals() -> Any:
-    """The module of dispatchers, or None, with one warning, where numba's internals are others."""
+    """Return the module of numba's internals, or None with one warning if the internals have changed."""
     try:
         found = import_module("lmbm_torch.kernels.numba_internals")
         found.check()
@@ -39,11 +39,11 @@ def _internals() -> Any:
 
 
 def njit(function: Callable | None = None, *, cache: bool = False, **options: Any) -> Any:
-    """``numba.njit``, but for the cache: code is kept that is found if, and only if, it is up to date."""
+    """Compile like ``numba.njit``, with a cache that only returns up-to-date code."""
     if function is None:
         return partial(njit, cache=cache, **options)
     internals = _internals()
-    # numba's own cache would run an inner loop that was changed in another file as it was.
+    # numba's own cache would run an outdated inner loop after a change in another file.
     is_plain = internals is None
     made = numba.njit(**options)(function) if is_plain else internals.dispatcher(function, cache, options)
     _made.add(made)
@@ -51,7 +51,7 @@ def njit(function: Callable | None = None, *, cache: bool = False, **options: An
 
 
 def part(function: Callable | None = None, **options: Any) -> Any:
-    """Compile a function, as :func:`njit` does, that compiled code alone calls."""
+    """Compile like :func:`njit`, for functions called by compiled code only."""
     if function is None:
         return partial(part, **options)
     internals = _internals()
@@ -61,19 +61,19 @@ def part(function: Callable | None = None, **options: Any) -> Any:
 
 
 def num_compiled() -> int:
-    """Return the number of functions, each for some types, that this process has compiled and not found."""
+    """Return the number of (function, argument types) pairs compiled by the process, cache hits excluded."""
     return sum(sum(each.stats.cache_misses.values()) for each in _made)
 
 
 compiled = njit(cache=True, nogil=True, error_model="numpy")
 fast = njit(cache=True, nogil=True, fastmath=SUMS, error_model="numpy")
-# For values that are neither infinite nor NaN.
+# Flags for finite values.
 FINITE = SUMS | {"nnan", "ninf"}
 finite = njit(cache=True, nogil=True, fastmath=FINITE, error_model="numpy")
 finite_part = part(fastmath=FINITE, error_model="numpy")
-# The same for functions that compiled code alone calls.
+# Variants for functions called by compiled code only.
 compiled_part = part(error_model="numpy")
 fast_part = part(fastmath=SUMS, error_model="numpy")
-# A call would count references to the arrays that it is given, which takes as long as a node of a search or a
-# row of sixty messages.
+# Inlined: a call counts references to array arguments, as slow as a node of a search or a row of sixty
+# messages.
 inlined = njit(inline="always")

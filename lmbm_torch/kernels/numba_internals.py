@@ -1,4 +1,12 @@
-"""NI."""
+"""The uses of numba's private interface: a cache of machine code, and dispatchers with less to compile.
+
+numba's own cache checks only the file of the function, so an inner loop changed in another file runs in the
+old version; two processes that compile at once may exchange code; an unwritable folder or a damaged file
+raises. Here every piece of code has a separate file, named by the hash of the package's sources, the versions
+and the argument types, with a checksum compared before anything else is read. After any failure of a file or
+folder the kernel is compiled. Files writable by other users are not read. :mod:`lmbm_torch.kernels.jit` works
+without the module.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +42,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 @cache
 def sources() -> str:
-    """The hash of every file that a kernel may be compiled from, and of the compilers' versions."""
+    """Return the hash of all files that kernels may be compiled from, and of the compilers' versions."""
     room = Path(__file__).parent
     digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
     for path in sorted(room.rglob("*.py")):
@@ -43,7 +51,7 @@ def sources() -> str:
 
 
 class KernelCache(caching.FunctionCache):
-    """The cache of a compiled function: numba's protocol, other files."""
+    """The cache of a compiled function: numba's protocol with different files."""
 
     def __init__(self, function: Callable) -> None:
         self._name = repr(function)
@@ -53,26 +61,26 @@ class KernelCache(caching.FunctionCache):
         self.enable()
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """As numba's, which also loads and compiles much that no code that is there asks for."""
+        """Read code like numba, without imports and compilations that the stored code does not need."""
         try:
             _name_helpers()
             found = self._cache_file.load(self._index_key(sig, target_context.codegen()))
             return None if found is None else CompileResult._rebuild(target_context, *found)
         except Exception:
-            # Code that this machine or this numba cannot use, for whichever reason of theirs.
+            # Code not usable by this computer or this release of numba, for whatever reason.
             return None
 
     def _save_overload(self, sig: Any, data: Any) -> None:
-        # Code that holds addresses of this process is of no use to another one.
+        # Code with addresses of the current process is useless to others.
         if self._enabled and not data.lifted and not data.library.has_dynamic_globals:
             self._cache_file.save(self._index_key(sig, data.codegen), data._reduce())
 
 
 def _folders(file: Path) -> list[Path]:
-    """Return the folders where code may be kept, the first choice first.
+    """Return the folders for machine code, the first choice first.
 
     Args:
-        file: of the function's source; code stands beside it, else in a folder of the user's.
+        file: the function's source file; code is stored in the same folder, or else in a folder of the user.
     """
     within = f"{file.parent.name}_{hashlib.sha256(str(file.parent).encode()).hexdigest()[:16]}"
     if sys.platform == "win32":
@@ -89,13 +97,13 @@ def _folders(file: Path) -> list[Path]:
 
 
 class _Files:
-    """The codes of one function, for several types of arguments."""
+    """The files with one function's code, for several argument types."""
 
     def __init__(self, function: Callable) -> None:
         code = function.__code__
         file = Path(code.co_filename).absolute()
         self.folders = _folders(file)
-        # Whoever may change the source has no need to change the code.
+        # Users with write access to the source could change the kernel anyway.
         self._owners = {0, *(path.stat().st_uid for path in (file,) if path.exists())}
         if sys.platform != "win32":
             self._owners.add(os.geteuid())
@@ -104,7 +112,7 @@ class _Files:
         self._base = f"{file.stem}.{name}-{code.co_firstlineno}.{python}"
 
     def load(self, key: Any) -> Any:
-        """The code of a key, or None where there is none, or none that is whole."""
+        """Return the code of a key, or None without an intact file."""
         for folder in self.folders:
             with suppress(OSError), (folder / self._name(key)).open("rb") as stream:
                 if not (self._is_own(folder.stat()) and self._is_own(os.fstat(stream.fileno()))):
@@ -118,7 +126,7 @@ class _Files:
         return None
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep the code of a key in the first folder that takes it; warn, once, if none does."""
+        """Store the code of a key in the first usable folder; warn once without a usable folder."""
         content = dumps((self._name(key), key, data))
         for folder in self.folders:
             with suppress(OSError):
@@ -126,7 +134,7 @@ class _Files:
                 if not self._is_own(folder.stat()):
                     _warn_of_others(folder)
                     continue
-                # A file of somebody else's would keep its owner's permissions.
+                # Overwriting another user's file would keep the owner's permissions.
                 path = folder / self._name(key)
                 if path.exists() and not self._is_own(path.stat()):
                     path.unlink()
@@ -137,16 +145,17 @@ class _Files:
         _warn_of_no_folder()
 
     def flush(self) -> None:
-        """Forget the codes of all keys."""
+        """Remove the code of all keys."""
         for folder in self.folders:
             with suppress(OSError):
                 for path in folder.glob(f"{self._base}.*{SUFFIX}"):
                     path.unlink()
 
     def _is_own(self, found: os.stat_result) -> bool:
-        """Return whether a file or folder is of this user, the source's owner or root, who alone write it.
+        """Return whether only the user, the source's owner or root may write a file or folder.
 
-        A group that has the number of the owner is the owner's own, as many systems make one for each user.
+        A group with the owner's number counts as the owner's own, because many systems create a group for
+        each user.
         """
         if sys.platform == "win32":
             return True
@@ -157,7 +166,7 @@ class _Files:
         return f"{self._base}.{sources()[:12]}.{hashlib.sha256(str(key).encode()).hexdigest()[:12]}{SUFFIX}"
 
     def _remove_stale(self, folder: Path) -> None:
-        """Remove what was compiled from other sources, which nobody asks for again."""
+        """Remove code compiled from other sources."""
         for path in folder.glob(f"{self._base}.*{SUFFIX}"):
             if not path.name.startswith(f"{self._base}.{sources()[:12]}."):
                 path.unlink(missing_ok=True)
@@ -165,16 +174,15 @@ class _Files:
 
 @cache
 def _name_helpers() -> None:
-    """Tell the linker where numba's functions in C are that arrays are made and left with."""
+    """Register the addresses of numba's C functions for creating and releasing arrays with the linker."""
     for name, address in _nrt_python.c_helpers.items():
         llvmlite.binding.add_symbol(name if name.startswith("_") else f"NRT_{name}", address)
 
 
 class _Reader(pickle.Unpickler):
-    """Reads code without numba's own modules that it was compiled with.
+    """An unpickler that skips the numba modules present during compilation.
 
-    They would be imported, for 30 ms, to be the globals of what is compiled to Python's own operations, which
-    no kernel is.
+    The modules would take 30 ms to import, as globals of code for Python's own operations, unused in kernels.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -206,15 +214,15 @@ def _warn_of_others(folder: Path) -> None:
     )
 
 
-# The releases, without their last number, with which all tests of the kernels have passed.
+# Releases of numba (major.minor) with all kernel tests passed.
 TRIED = {"0.68"}
 
 
 def dispatcher(function: Callable, cache: bool, options: dict[str, Any]) -> Any:
-    """Return what ``numba.njit`` makes of a function; its code is kept by :class:`KernelCache`."""
+    """Compile a function by ``numba.njit``, with code stored by :class:`KernelCache`."""
     made = numba.njit(**options)(function)
     resolve = made.get_call_template
-    # A kernel that is called with a constant would otherwise be compiled anew for each value of it.
+    # Otherwise a kernel called with a constant is compiled anew for each value.
     made.get_call_template = lambda args, kws: resolve(
         tuple(map(unliteral, args)), {name: unliteral(each) for name, each in dict(kws).items()}
     )
@@ -225,7 +233,7 @@ def dispatcher(function: Callable, cache: bool, options: dict[str, Any]) -> Any:
             return compile_now(sig)
 
     made.compile = compile_at_once
-    # numba looks through all that is installed for types of arguments that no kernel has.
+    # numba would search all installed packages for argument types that no kernel has.
     made._compilation_chain_init_hook = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
     if cache:
         made._cache = KernelCache(function)  # pyright: ignore[reportAttributeAccessIssue]
@@ -233,12 +241,12 @@ def dispatcher(function: Callable, cache: bool, options: dict[str, Any]) -> Any:
 
 
 def part(function: Callable, options: dict[str, Any]) -> Any:
-    """Return a :func:`dispatcher` without the wrapper by which Python would call it.
+    """Compile a :func:`dispatcher` without the wrapper for calls from Python.
 
-    To take tuples of arrays apart for Python is a sixth to a third of what short functions take to compile.
+    Unpacking tuples of arrays for Python takes a sixth to a third of the compilation of short functions.
     """
     made = dispatcher(function, True, {**options, "no_cpython_wrapper": True, "no_cfunc_wrapper": True})
-    # A call from Python would find no code to enter.
+    # A part has no entry for calls from Python.
     made.add_overload = lambda compiled: made.overloads.update({tuple(compiled.signature.args): compiled})
     made._compile_for_args = partial(_refuse, function)
     return made
@@ -249,10 +257,10 @@ def _refuse(function: Callable, *args: Any, **kws: Any) -> None:
 
 
 def check() -> None:
-    """Raise whatever goes wrong where an untried release of numba compiles, keeps and reads code.
+    """Check that an untried release of numba compiles, stores and reads code.
 
     Raises:
-        RuntimeError: a wrong result, or code that was not found again.
+        RuntimeError: a wrong result, or code not read from the cache.
     """
     if ".".join(numba.__version__.split(".")[:2]) in TRIED:
         return

@@ -1,4 +1,4 @@
-"""CUDA source compiled at run time by NVIDIA's NVRTC, which comes with PyTorch's CUDA build, and launched."""
+"""CUDA source compiled at run time by NVIDIA's NVRTC (part of PyTorch's CUDA build), and launched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The newest first. A wheel keeps them below the package `nvidia`, a toolkit where the system's loader looks.
+# Newest first. Wheels store the libraries below the package `nvidia`, toolkits on the system loader's path.
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12")
 _PLACES = ("cu13/lib", "cuda_nvrtc/lib")
 _INSTALL = "install PyTorch's CUDA build or, to compile alone, `pip install nvidia-cuda-nvrtc`"
@@ -28,10 +28,10 @@ _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 @cache
 def library() -> ctypes.CDLL:
-    """NVRTC.
+    """Return NVRTC.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: NVRTC is not installed.
     """
     for path in _candidates():
         try:
@@ -43,7 +43,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def is_installed() -> bool:
-    """Whether :func:`library` finds it."""
+    """Return whether :func:`library` finds NVRTC."""
     try:
         library()
     except ImportError:
@@ -63,7 +63,10 @@ def _candidates() -> Iterator[str]:
 
 
 def compiled(source: str, capability: int) -> tuple[bytes, str]:
-    """Machine code of CUDA source, for devices of a compute capability such as 90, and ptxas' report on it.
+    """Compile CUDA source for a compute capability such as 90.
+
+    Returns:
+        Machine code, and ptxas' report.
 
     Raises:
         ImportError: NVRTC is not installed.
@@ -83,7 +86,7 @@ def compiled(source: str, capability: int) -> tuple[bytes, str]:
 
 
 def kept(source: str, capability: int) -> bytes:
-    """Machine code as from :func:`compiled`, from Triton's folder of such code where it has been kept there.
+    """Return machine code as from :func:`compiled`, from Triton's cache folder where possible.
 
     Raises:
         ImportError: NVRTC is not installed.
@@ -124,7 +127,7 @@ def _check(error: int) -> None:
 
 
 class _Launch(ctypes.Structure):
-    """CUlaunchConfig: the grid, a block, its dynamic shared memory, the stream, attributes."""
+    """The struct CUlaunchConfig: grid, block, dynamic shared memory, stream, attributes."""
 
     _fields_ = (
         *((f"{of}_{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
@@ -139,12 +142,12 @@ class Kernel:
     """A kernel in the context of the current CUDA device.
 
     Args:
-        code: its machine code.
-        name: its name in the source, which declares it ``extern "C"``.
+        code: machine code.
+        name: name in the source, declared ``extern "C"``.
         shared_bytes: dynamic shared memory of a block.
 
     Raises:
-        RuntimeError: what CUDA's driver says of the code.
+        RuntimeError: CUDA's driver refuses the code.
     """
 
     def __init__(self, code: bytes, name: str, shared_bytes: int) -> None:
@@ -159,9 +162,9 @@ class Kernel:
         self._do("cuFuncSetAttribute", self._function, _MAX_DYNAMIC_SHARED, shared_bytes)
 
     def active_clusters(self, blocks: int, threads: int) -> int:
-        """Clusters of the kernel that the device has room for at once, from ``blocks`` that are launched.
+        """Return how many clusters of the kernel run at once, from a launch of ``blocks`` blocks.
 
-        Not as many as its multiprocessors have room for: those of a cluster are neighbours.
+        The number may be below the multiprocessors' capacity, because the blocks of a cluster are neighbours.
         """
         found, launch = (
             ctypes.c_int(),
@@ -171,13 +174,13 @@ class Kernel:
         return found.value
 
     def local_bytes(self) -> int:
-        """Bytes of memory beside its registers that a thread has: of what was spilled."""
+        """Return the bytes of local memory of a thread: spilled registers."""
         found = ctypes.c_int()
         self._do("cuFuncGetAttribute", ctypes.byref(found), _LOCAL_BYTES, self._function)
         return found.value
 
     def launch(self, blocks: int, threads: int, arguments: Sequence[Tensor | int | float]) -> None:
-        """Launch on the current stream; a tensor is its address, an int an ``int``, a float a ``float``."""
+        """Launch on the current stream; tensors are passed as addresses, numbers as ``int`` or ``float``."""
         values: list[Any] = [argument(value) for value in arguments]
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
@@ -194,7 +197,7 @@ class Kernel:
 
 
 def argument(value: Tensor | int | float) -> Any:
-    """As a kernel takes it."""
+    """Convert a value to a kernel's argument."""
     if isinstance(value, Tensor):
         return ctypes.c_void_p(value.data_ptr())
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)

@@ -1,4 +1,8 @@
-"""TH."""
+"""Python threads around compiled code that releases the interpreter lock, and a limit for BLAS threads.
+
+Unlike numba's own threads, the threads can be used from several threads at once and after a fork. The number
+of threads is torch's: none are started in a data loader's worker, where torch has one thread.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +21,14 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 _BLOCKS_PER_THREAD = 8
-# Seconds that Ctrl-C waits for work that was told to stop.
+# Seconds to wait after Ctrl-C for work with a stop flag set.
 GRACE = 0.5
 
 
 def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
-    """Call ``work`` on every task; each thread takes the next one when it is free.
+    """Call ``work`` on every task; each thread takes the next task when free.
 
-    If ``work`` raises, no further task is begun, and the exception is raised here as soon as all threads have
+    If ``work`` raises, no further task is started, and the exception is raised here after all threads have
     stopped.
     """
     tasks = list(tasks)
@@ -43,12 +47,12 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
             raise
 
     threads = torch.get_num_threads()
-    # This thread works too: to wake another one takes longer than a small task.
+    # The current thread works too: waking another thread takes longer than a small task.
     others = [_pool(threads, os.getpid()).submit(take) for _ in range(min(threads, len(tasks)) - 1)]
     try:
         take()
     finally:
-        # Every task has been taken. A thread that another call kept busy until now need not begin.
+        # All tasks are taken. A thread kept busy by another call need not begin.
         wait([other for other in others if not other.cancel()])
     for other in others:
         if not other.cancelled():
@@ -56,12 +60,11 @@ def share(tasks: Iterable[Task], work: Callable[[Task], None]) -> None:
 
 
 def interruptible(work: Callable[[], Result], stop: Callable[[], None]) -> Result:
-    """The result of ``work``, long compiled code, which Ctrl-C can end.
+    """Return the result of ``work``, long compiled code, interruptible by Ctrl-C.
 
-    Python tells of a signal in its main thread alone, and not before compiled code returns. So the work is
-    done in another thread; an exception that is raised here meanwhile calls ``stop``, which makes the work
-    return soon, and goes on as soon as it has, or after half a second without it. It takes some 50 µs more
-    than a call.
+    Python handles signals in the main thread only, and not before compiled code returns. So ``work`` runs in
+    another thread. An exception raised here meanwhile calls ``stop``, which makes ``work`` return soon, and
+    is raised again after the return or after ``GRACE`` seconds. The overhead is about 50 µs.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -75,15 +78,15 @@ def interruptible(work: Callable[[], Result], stop: Callable[[], None]) -> Resul
 
 
 def stoppable(work: Callable[[np.ndarray], Result]) -> Result:
-    """:func:`interruptible` for kernels, which look at an array (1,) of bools, and return once it is true."""
+    """Run kernels by :func:`interruptible`; kernels read an array (1,) of bool and return once it is true."""
     flag = np.zeros(1, np.bool_)
     return interruptible(lambda: work(flag), lambda: flag.fill(True))
 
 
 def by_rows(batch: int, work: Callable[[int, int, np.ndarray], None]) -> None:
-    """Call ``work(first, last, stop)`` for examples ``first`` up to ``last``, until ``stop[0]`` is set.
+    """Call ``work(first, last, stop)`` on blocks of examples in several threads, until ``stop[0]`` is set.
 
-    They are shared out to threads, which end together and hear Ctrl-C.
+    Threads end together, and Ctrl-C is respected.
     """
     size = max(1, -(-batch // (_BLOCKS_PER_THREAD * torch.get_num_threads())))
 
@@ -94,9 +97,9 @@ def by_rows(batch: int, work: Callable[[int, int, np.ndarray], None]) -> None:
 
 
 def leavable(work: Callable[[], Result]) -> Result:
-    """The result of ``work``, long compiled code that nothing can stop: Ctrl-C leaves it alone.
+    """Return the result of ``work``, long compiled code without a stop flag; Ctrl-C abandons the call.
 
-    It then goes on in a thread of its own, which nobody waits for and which ends with the process.
+    The work continues in a daemon thread that ends with the process.
     """
     if threading.current_thread() is not threading.main_thread():
         return work()
@@ -114,21 +117,21 @@ def leavable(work: Callable[[], Result]) -> Result:
 
 @cache
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
-    """This process's threads; a fork inherits the parent's pool without its threads."""
+    """Return the process's threads; a forked process would inherit a pool without threads."""
     return ThreadPoolExecutor(max_workers=threads, thread_name_prefix="lmbm_torch")
 
 
-# Held by who has set the limit, which is the process's, not a thread's.
+# Held by the thread that set the process-wide limit.
 _LIMITED = threading.Lock()
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within it BLAS uses one thread: more compete with ours for the cores (Yeast: eight times as slow).
+    """Limit BLAS to one thread within the block.
 
-    They do so for some 25 ms after each call, too, as they wait for the next one without sleep. Who is the
-    first of several threads to enter gives BLAS its own threads back. Without threadpoolctl, which comes with
-    scikit-learn, it keeps them.
+    More BLAS threads compete with the kernels' threads (Yeast: eight times slower), and spin for some 25 ms
+    after each call, waiting for the next call. The first of several threads to enter restores the limit.
+    Without threadpoolctl, which comes with scikit-learn, nothing is limited.
     """
     controller = _controller()
     if controller is None or not _LIMITED.acquire(blocking=False):
@@ -143,7 +146,7 @@ def single_threaded() -> Iterator[None]:
 
 @cache
 def _controller() -> Any | None:
-    """Of the libraries of BLAS that are loaded; it takes a while to look for them."""
+    """Return the controller of loaded BLAS libraries; the search takes a while."""
     try:
         from threadpoolctl import ThreadpoolController
     except ImportError:

@@ -134,7 +134,7 @@ def run(
             before, left = state, end - state.num_iters
             state = step(solver, problem, state, tol=tol, left=left, watched=callback is not None, **settings)
             if state is before:
-                # Nothing that the solver can do changes it any more.
+                # The solver cannot make progress.
                 break
             for tell in (callback, progress):
                 if tell is not None:

@@ -51,8 +51,8 @@ def rbf(
         square_norms = second.square().sum(1)
     square = torch.addmm(square_norms, first, second.mT, beta=-0.5).mul_(2)
     square -= first.square().sum(1)[:, None]
-    # Round-off can leave a distance below zero. Where values underflow their exponential takes ten times as
-    # long, and every product with what is left of them too; powers of two take a quarter of powers of e.
+    # Round-off can make a distance negative. Exponentials that underflow take ten times as long, and so do
+    # products with the results; powers of two take a quarter of the time of powers of e.
     lowest = math.log2(torch.finfo(square.dtype).tiny) + 2
     values = square.mul_(gamma / math.log(2)).clamp_(lowest, 0).exp2_()
     return torch.threshold_(values, 2 ** (lowest + 1), 0.0)
@@ -165,7 +165,7 @@ class CachedGram:
         kept[places] = fresh[:count]
         self._slot[missing[:count]] = places
         self._used += count
-        # Kept in their own order, rows that are asked for by a slice need not be copied.
+        # In the original order, a slice of rows needs no copy.
         everything = torch.arange(self.num_instances, device="cpu")
         self._is_matrix = self._used == self.num_instances and bool((self._slot == everything).all())
         return found

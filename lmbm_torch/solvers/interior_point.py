@@ -24,11 +24,11 @@ from scipy import sparse
 from scipy.linalg.blas import dsyrk  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
-# Steps without a smaller gap after which rounding is all that is left.
+# Steps without a smaller gap after which only rounding is left.
 PATIENCE = 12
-# Share of the way to the nearest bound that a step takes.
+# Share of the distance to the nearest bound per step.
 TO_THE_BOUND = 0.995
-# Of a factorised matrix with a diagonal of ones, against columns that repeat others.
+# Added to the unit diagonal of a factorised matrix, against repeated columns.
 RIDGE = 1e-13
 REFINEMENTS = 2
 
@@ -84,7 +84,7 @@ class MatrixRows(NamedTuple):
         inner = factorised(gram)
 
         def solve(right: np.ndarray) -> np.ndarray:
-            # By the matrix inversion lemma where the instances are fewer.
+            # By the matrix inversion lemma for fewer instances than columns.
             return right - scaled.T @ inner(scaled @ right) if wide else inner(right)
 
         def refined(right: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Which kernel propagates on which device, and in what precision it keeps its messages."""
+"""The choice of a kernel for each device, and of the messages' precision."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ ROUNDED = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Propagation:
-    """A choice of kernel and precision, which propagates in any problem.
+    """A choice of kernel and precision; the call propagates in any problem.
 
     Args:
-        backend: one of ``BACKENDS``.
-        message_dtype: one of ``WORKING`` to propagate in, or one of ``ROUNDED`` for messages between
+        backend: an entry of ``BACKENDS``.
+        message_dtype: an entry of ``WORKING`` to propagate in, or of ``ROUNDED`` for messages between
             iterations; None for the problem's own.
     """
 
@@ -34,7 +34,11 @@ class Propagation:
     message_dtype: torch.dtype | None = None
 
     def check(self) -> None:
-        """Raise ValueError for a backend or a precision that does not exist."""
+        """Check the backend and the precision.
+
+        Raises:
+            ValueError: an unknown backend or precision.
+        """
         if self.backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
             raise ValueError(f"backend: expected one of {expected}, got {self.backend!r}")
@@ -43,11 +47,11 @@ class Propagation:
             raise ValueError(f"message_dtype: expected None or one of {expected}, got {self.message_dtype}")
 
     def __call__(self, problem: Problem) -> Beliefs:
-        """Beliefs in the problem's own precision.
+        """Return beliefs in the problem's own precision.
 
         Raises:
-            ValueError: a kernel that cannot do what is asked for.
-            ImportError: one that is not installed.
+            ValueError: a kernel that does not support the problem or settings.
+            ImportError: a kernel that is not installed.
         """
         own = problem.visible.dtype
         # Of a decorated method ``torch.compile`` can make no graph.
@@ -87,7 +91,7 @@ class Propagation:
 
 
 def kernel(device: str) -> Callable[[Problem], Beliefs]:
-    """The kernel for a kind of device where its requirements are met, else (said once) the reference."""
+    """Return the kernel for a kind of device if installed, else (with one warning) the plain reference."""
     if is_traced():
         return plain.propagate
     name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)

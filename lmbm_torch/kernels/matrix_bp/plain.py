@@ -1,17 +1,17 @@
 """Matrix belief propagation on restricted Boltzmann machines in plain torch: the reference of the kernels.
 
-It runs on any device, and autograd can differentiate it unrolled. Messages are log-odds, or odds where those
-cannot overflow (belief_propagation_in_crbms_2017, section 5.2, in other variables):
+Runs on any device; autograd can differentiate through the iterations. Messages are log-odds, or odds if no
+overflow is possible (belief_propagation_in_crbms_2017, section 5.2, in other variables):
 
-* Less what visible unit i has told it (w_ij), hidden unit j has the log-odds c_ij = θ_j − w_ij, and answers
-  u_ij = log(1 + e^{c_ij + W_ij}) − log(1 + e^{c_ij}). Maxima in place of sums make it max-product.
-* In odds r = e^u, with τ = σ(θ_j) and a = e^W, that is r_out = (r_in (1 − τ) + a τ) / (r_in (1 − τ) + τ): no
-  exponential or logarithm of a message, and nothing cancels.
-* A unit that is known, or a visible one that mixed-product BP has decided, tells W or nothing: in either form
-  it is a unit whose log-odds are infinite.
+* Without the message w_ij from visible unit i, hidden unit j has the log-odds c_ij = θ_j − w_ij, and answers
+  u_ij = log(1 + e^{c_ij + W_ij}) − log(1 + e^{c_ij}). Maxima in place of sums give max-product.
+* In odds r = e^u, with τ = σ(θ_j) and a = e^W: r_out = (r_in (1 − τ) + a τ) / (r_in (1 − τ) + τ), without
+  exponentials or logarithms of messages, and without cancellation.
+* A known unit, or a visible unit decided by mixed-product BP, sends W or nothing: a unit with infinite
+  log-odds.
 
-An iteration (Algorithm 1) first answers from hidden to visible units, then the other way round with what is
-fresh. All that must be remembered between iterations is what hidden units told visible ones.
+An iteration (Algorithm 1) first computes answers from hidden to visible units, then, with the new messages,
+the reverse. Between iterations only the messages from hidden to visible units are stored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LOOK_EVERY = 8
 
 
 class Product(Enum):
-    """The units that messages sum out, and those that messages maximise out."""
+    """Units summed out, and units maximised out."""
 
     SUM = auto()
     MAX = auto()
@@ -52,21 +52,23 @@ class Product(Enum):
 
 
 class Problem(NamedTuple):
-    """A model, the messages to start from, and the settings of belief propagation.
+    """A model, initial messages, and the settings of belief propagation.
 
     Args:
-        visible: (batch, visible) log-potentials; ``hidden`` (batch, hidden), ``coupling`` (visible, hidden).
+        visible: (batch, visible) log-potentials.
+        hidden: (batch, hidden) log-potentials.
+        coupling: (visible, hidden).
         known: (batch, visible) of {0, 1, NaN}, or None.
-        start: (batch, visible, hidden) log-odds messages to the visible units to start from; None: nothing
-            was told yet, in either direction.
-        num_iters: iterations at most.
+        start: (batch, visible, hidden) initial log-odds messages to the visible units; None: no messages yet,
+            in either direction.
+        num_iters: most iterations.
         tol: an instance has converged once no message to a visible unit changes by more, in log-odds.
-        damping: share of the old message, in log-odds, that a new one to a visible unit keeps.
+        damping: share of the old message, in log-odds, kept in a new message to a visible unit.
         product: sum-, max- or mixed-product.
-        keep_messages: return the last messages.
+        keep_messages: whether to return the last messages.
         pair_weights: (batch,) weights of the instances in the sum of pairwise beliefs, or None for no sum.
-        init: (batch, hidden) probabilities of 1 by which the hidden units answer in the first iteration,
-            whatever the visible ones know, or None: by what they have heard. Not with ``start``.
+        init: (batch, hidden) probabilities of 1 used for the hidden units' answers in the first iteration,
+            whatever is known of visible units; None: probabilities from messages. Not with ``start``.
     """
 
     visible: Tensor
@@ -87,14 +89,14 @@ class Beliefs(NamedTuple):
     """The result of belief propagation.
 
     Args:
-        visible: (batch, visible) log-odds; those of a known unit as if it were not known.
+        visible: (batch, visible) log-odds; a known unit's log-odds ignore the known value.
         hidden: (batch, hidden) log-odds.
-        log_partition: (batch,) Bethe approximation, at temperature 0 for units that are maximised out.
+        log_partition: (batch,) Bethe approximation, at temperature 0 for units maximised out.
         num_iters: (batch,) iterations made.
-        residual: (batch,) the largest change of a message to a visible unit in the last one; infinite after
-            the first one if no messages were given to start from.
+        residual: (batch,) largest change of a message to a visible unit in the last iteration; infinite after
+            the first iteration without initial messages.
         to_visible: (batch, visible, hidden) log-odds messages, if requested.
-        to_hidden: the same in the other direction.
+        to_hidden: the same in the reverse direction.
         pair_sum: (visible, hidden) weighted sum over the batch of P(v_i = 1, h_j = 1), if requested.
     """
 
@@ -112,11 +114,12 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
     """Run belief propagation, a few instances at a time.
 
     Args:
-        storage: ``torch.float16`` or ``torch.bfloat16``, to which the log-odds of messages to visible units
-            are rounded between iterations, as a device keeps them in half the memory. None: they are not.
+        problem: model, initial messages, settings.
+        storage: ``torch.float16`` or ``torch.bfloat16``: log-odds of messages to visible units are rounded
+            between iterations, as on a device with half the memory. None: no rounding.
 
     Raises:
-        ValueError: weights or messages that ``storage`` cannot hold.
+        ValueError: weights or messages outside the range of ``storage``.
     """
     _check_holds(problem, storage)
     hidden = problem.hidden.shape[1]
@@ -127,7 +130,7 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
 
 
 def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) -> Beliefs:
-    """The results of ``run``, which is given at most ``size`` instances of the problem at a time."""
+    """Run ``run`` on chunks of at most ``size`` instances, and join the results."""
     chunks, pair_sum = [], None
     for first in range(0, len(problem.visible), size):
         chunk = run(select(problem, slice(first, first + size)))
@@ -150,7 +153,7 @@ def converted(record: Any, dtype: torch.dtype | None) -> Any:
 
 
 def select(problem: Problem, rows: slice) -> Problem:
-    """The problem of some of the instances."""
+    """Return the problem of some of the instances."""
     per_instance = ("visible", "hidden", "known", "start", "pair_weights", "init")
     values = {name: getattr(problem, name) for name in per_instance}
     return problem._replace(
@@ -159,7 +162,7 @@ def select(problem: Problem, rows: slice) -> Problem:
 
 
 def spread(problem: Problem) -> float:
-    """The largest |message| that can occur."""
+    """Return the largest possible |message|."""
     given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
     largest = [(values, lambda values=values: values.abs().amax()) for values in given]
     for values, compute in largest:
@@ -168,13 +171,13 @@ def spread(problem: Problem) -> float:
 
 
 class _Form(NamedTuple):
-    """How messages are kept.
+    """The representation of messages.
 
     Args:
-        encode: from log-odds.
-        decode: to log-odds.
-        change: of log-odds, from the second message to the first.
-        answer: (message in, log-odds of the unit, encoded weight) → message out.
+        encode: conversion from log-odds.
+        decode: conversion to log-odds.
+        change: change of log-odds from the second message to the first.
+        answer: (incoming message, log-odds of the unit, encoded weight) → outgoing message.
     """
 
     encode: Callable[[Tensor], Tensor]
@@ -199,20 +202,20 @@ def _form(problem: Problem) -> _Form:
 
 
 def _odds_answer(message: Tensor, field: Tensor, weight: Tensor) -> Tensor:
-    """(r (1 − τ) + a τ) / (r (1 − τ) + τ) for τ = σ(field)."""
+    """Return (r (1 − τ) + a τ) / (r (1 − τ) + τ) for τ = σ(field)."""
     own, rest = torch.sigmoid(field), message * torch.sigmoid(-field)
     return (rest + weight * own) / (rest + own)
 
 
 def max_gain(field: Tensor, weight: Tensor) -> Tensor:
-    """max(field + weight, 0) − max(field, 0), without cancellation."""
+    """Return max(field + weight, 0) − max(field, 0), without cancellation."""
     up = torch.minimum((field + weight).clamp(min=0), weight)
     down = torch.maximum(-field.clamp(min=0), weight)
     return torch.where(weight > 0, up, down)
 
 
 def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
-    """log(1 + e^(field + weight)) − log(1 + e^field), without cancellation."""
+    """Return log(1 + e^(field + weight)) − log(1 + e^field), without cancellation."""
     tails = torch.log1p((-(field + weight).abs()).exp()) - torch.log1p((-field.abs()).exp())
     return max_gain(field, weight) + tails
 
@@ -226,7 +229,7 @@ def _check_holds(problem: Problem, storage: torch.dtype | None) -> None:
 
 
 def _propagate_chunk(problem: Problem, form: _Form, storage: torch.dtype | None = None) -> Beliefs:
-    """A converged instance stays as it is, so that its result does not depend on the others of the chunk."""
+    """Propagate; a converged instance stays unchanged, so results do not depend on the rest of the chunk."""
     visible, hidden = problem.visible, problem.hidden
     weight = form.encode(problem.coupling)
     if problem.start is None:
@@ -264,12 +267,12 @@ def _propagate_chunk(problem: Problem, form: _Form, storage: torch.dtype | None 
 
 
 def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor, residual: Tensor) -> Beliefs:
-    """Beliefs of both sides, the last messages to the hidden one being those that answer ``messages``.
+    """Compute the beliefs of both sides; the last messages to hidden units answer ``messages``.
 
-    The Bethe log partition is Σ_i log Z_i + Σ_j log Z_j + Σ_ij log R_ij, where Z are the normalisers of the
-    units' beliefs and R_ij that of a pair's belief, given that its units' own are. It is stationary in the
-    messages at a fixed point. As the messages to the hidden units answer those to the visible ones, R_ij is
-    1 − τ_i + τ_i e^{−u_ij} with τ_i = P(v_i = 1), and log R_ij minus what a weight of u_ij would answer.
+    The Bethe log partition is Σ_i log Z_i + Σ_j log Z_j + Σ_ij log R_ij, with the normalisers Z of the units'
+    beliefs and R_ij of a pair's belief given the two units' beliefs. The value is stationary in the messages
+    at a fixed point. As the messages to the hidden units answer the messages to the visible units, R_ij is 1
+    − τ_i + τ_i e^{−u_ij} with τ_i = P(v_i = 1), and log R_ij is minus the answer to a weight of u_ij.
     """
     to_visible = form.decode(messages)
     visible_fields = problem.visible + to_visible.sum(2)
@@ -298,23 +301,23 @@ def _finish(problem: Problem, form: _Form, messages: Tensor, iterations: Tensor,
 def pairwise_beliefs(
     problem: Problem, visible_fields: Tensor, hidden_fields: Tensor, to_visible: Tensor
 ) -> Tensor:
-    """(batch, visible, hidden) P(h_j = 1) P(v_i = 1 | h_j = 1), by the units' log-odds and the messages.
+    """Return (batch, visible, hidden) P(h_j = 1) P(v_i = 1 | h_j = 1), from the units' log-odds and messages.
 
-    Equation 18, where the messages to the hidden units answer those to the visible ones.
+    Equation 18, for messages to the hidden units that answer the messages to the visible units.
     """
     sent = _sent(visible_fields, problem)[..., None]
     return torch.sigmoid(hidden_fields)[:, None] * torch.sigmoid(sent - to_visible + problem.coupling)
 
 
 def first_sent(problem: Problem) -> Tensor:
-    """(batch, visible) log-odds of the visible units as their first messages see them."""
+    """Return (batch, visible) log-odds of the visible units used for the first messages."""
     if problem.start is None:
         return _fixed(torch.full_like(problem.visible, -math.inf), problem.known)
     return _sent(problem.visible + problem.start.sum(2), problem)
 
 
 def log_partition(problem: Problem, visible_fields: Tensor, hidden_fields: Tensor, pairs: Tensor) -> Tensor:
-    """(batch,) Bethe log partition from the units' log-odds and Σ_ij log R_ij (batch,), as above."""
+    """Return (batch,) Bethe log partition from the units' log-odds and Σ_ij log R_ij (batch,)."""
     visible = _normaliser(visible_fields, problem.product is Product.SUM)
     if problem.known is not None:
         known = problem.known.nan_to_num().to(visible_fields.dtype)
@@ -323,14 +326,14 @@ def log_partition(problem: Problem, visible_fields: Tensor, hidden_fields: Tenso
 
 
 def _sent(fields: Tensor, problem: Problem) -> Tensor:
-    """The visible units' log-odds as their messages see them."""
+    """Return the visible units' log-odds used for messages."""
     if problem.product is Product.MIXED:
         fields = torch.where(fields > 0, math.inf, -math.inf).to(fields.dtype)
     return _fixed(fields, problem.known)
 
 
 def _fixed(fields: Tensor, known: Tensor | None) -> Tensor:
-    """Infinite log-odds for what is known."""
+    """Return the log-odds, infinite for known units."""
     if known is None:
         return fields
     certain = torch.where(known > 0, math.inf, -math.inf).to(fields.dtype)
@@ -338,5 +341,5 @@ def _fixed(fields: Tensor, known: Tensor | None) -> Tensor:
 
 
 def _normaliser(fields: Tensor, summed_out: bool) -> Tensor:
-    """log(1 + e^field), or max(0, field)."""
+    """Return log(1 + e^field), or max(0, field)."""
     return softplus(fields) if summed_out else fields.clamp(min=0)

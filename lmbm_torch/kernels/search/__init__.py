@@ -1,1 +1,1 @@
-"""Searches over labellings: branch and bound, and enumeration."""
+"""Inner loops of inference: searches, enumeration, chains and samples."""

@@ -78,7 +78,7 @@ def update(problem: ExpectationProblem, state: ExpectationState) -> ExpectationS
     if chains.transition.ndim != 2:
         raise ValueError("energy: expected transitions that all chains share, got some of their own")
     unary, transition = chains.unary.detach().requires_grad_(), chains.transition.detach().requires_grad_()
-    # The gradient is the expectations, without the marginals of every step of every chain.
+    # The gradient gives the expectations without the marginals of every step.
     with torch.enable_grad():
         log_likelihood = chain_dp.log_partition(replace(chains, unary=unary, transition=transition)).sum()
         nodes, steps = torch.autograd.grad(

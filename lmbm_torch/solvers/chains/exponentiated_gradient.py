@@ -17,11 +17,11 @@ import numpy as np
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.kernels.dual.plain.chains import Marginals
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
+from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState
+from lmbm_torch.solvers.chains.kernel_problem import limits as limits
 
-__all__ = ["init", "limits", "update"]
-
-# Log-odds of the truth at the start, where all its mass is the optimum for zero weights but not inside.
+# Log-odds of the truth at the start; all mass on the truth is the optimum at zero weights, but not an
+# interior point.
 FIRST_ODDS = 4.0
 
 

@@ -68,7 +68,7 @@ def update(problem: LikelihoodProblem, state: ScalingState) -> ScalingState:
     """Run one pass over all chains."""
     flat = state.flat.copy()
     occurs = state.observed > 0
-    # Never 0 but by underflow.
+    # Zero only after underflow.
     expected = np.maximum(state.expected[occurs], np.finfo(np.float64).tiny)
     flat[occurs] += np.log(state.observed[occurs] / expected) / _largest_total(problem)
     return _state(problem, flat, state.observed, state.num_iters + 1)

@@ -12,7 +12,7 @@ from lmbm_torch.solvers.base import Certified, SolverState, at_most
 from lmbm_torch.solvers.chains.problems import LabelledChains, best_labels
 from lmbm_torch.solvers.gram import asymmetry
 
-# Passes between two certificates, each of which costs about as much as ten passes.
+# Passes between two certificates; a certificate costs about ten passes.
 PASSES_AT_ONCE = 10
 
 limits = at_most(PASSES_AT_ONCE)
@@ -129,6 +129,6 @@ class ChainKernelProblem(LabelledChains):
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
         """Return the score of the best labelling minus the truth's, (chains,)."""
         if self.has_single_positions:
-            # That spares a small table the wait for a further kernel.
+            # Avoids compiling a further kernel for small tables.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]
         return best_labels(fields, transition, self.lengths, self.labels)[1]

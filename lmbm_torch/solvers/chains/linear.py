@@ -16,7 +16,7 @@ from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
-# Chains are shared by threads in so many blocks of about as many positions.
+# Blocks of about equally many positions, shared by threads.
 BLOCKS = 8
 
 
@@ -64,7 +64,7 @@ class LinearChains(LabelledChains, LinearOutputs):
     def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients by scores and by transitions."""
         backend = kernels("dual.chains", "chain CRFs")
-        # Always as many blocks, so that sums do not depend on how many threads share them.
+        # A fixed number of blocks, so sums do not depend on the number of threads.
         ends = np.searchsorted(self.start, np.linspace(0, len(scores), BLOCKS + 1))
         losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
         pairs = np.zeros((BLOCKS, *transition.shape))
@@ -154,7 +154,7 @@ class ChainMargins(LinearChains, MarginProblem):
 
     def expected_loss(self, errors: np.ndarray) -> float:
         """Return the expected loss, see :meth:`MarginProblem.expected_loss`."""
-        # Of the true label, −C (1 − its marginal).
+        # Entries of the true labels are −C (1 − marginal).
         return -float(errors[np.arange(len(errors)), self.labels].sum())
 
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:

@@ -21,7 +21,7 @@ from lmbm_torch.solvers.chains import smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.smo import FactoredState
 
-# Passes between two certificates, each of which costs about as much as one.
+# Passes between two certificates; a certificate costs about one pass.
 PASSES_AT_ONCE = 20
 
 
@@ -61,7 +61,7 @@ def update(
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     backend = kernels("dual.multi_class", "the multi-class SVM")
     made = backend.ascend(problem, nodes, np.ascontiguousarray(state.scores.T), tol, num_iters, drawn)
-    # The last block may go a little beyond the passes allowed.
+    # The last block may exceed the allowed passes a little.
     return smo.certified(problem, nodes, state.edges, state.num_iters + min(max(made, 1), num_iters))
 
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState, limits
-
-__all__ = ["init", "limits", "update"]
+from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState
+from lmbm_torch.solvers.chains.kernel_problem import limits as limits
 
 STEPS_PER_VISIT = 10
 

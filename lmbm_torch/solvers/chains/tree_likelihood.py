@@ -31,14 +31,14 @@ from lmbm_torch.shapes import Float, Int
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.gram import Gram
 
+# D of Algorithm 1.
 PAIR_STEPS = 10
-"""D of Algorithm 1."""
-# Stands for a probability that has underflowed, so that its logarithm stays finite.
+# Least probability, so logarithms stay finite after underflow.
 _LEAST = 1e-300
 _HALVINGS = 40
-# Share of what two labellings could move at most: some mass stays, and with it a finite entropy's slope.
+# Share of the largest possible move: some mass stays, so the entropy's slope is finite.
 _NEARLY_ALL = 1 - 1e-9
-# Difference between the slopes of two labellings below which there is nothing to gain by a move.
+# Difference of two labellings' slopes below which no move gains.
 _SETTLED = 1e-12
 
 

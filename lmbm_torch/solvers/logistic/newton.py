@@ -20,15 +20,16 @@ from torch import Tensor
 from lmbm_torch.shapes import Float
 from lmbm_torch.solvers.gram import Gram
 
-# Newton steps that a problem takes, and the most multiplications of one, which also bound its memory.
+# Newton steps a problem is expected to take, and the most multiplications of a step, which also bound the
+# memory.
 STEPS_EXPECTED = 20
 MOST_WORK = 1e10
 ROWS_AT_ONCE = 256
 NEWTON_STEPS = 60
 CONJUGATE_STEPS = 200
-# Share of its square at the start to which the gradient is brought, as far as double precision tells.
+# Share of the initial squared gradient at which to stop, the limit of double precision.
 SOLVED = 1e-20
-# Share of the gain that a step's slope promises which it must make.
+# Least share of the gain promised by the slope.
 ENOUGH = 1e-4
 SHORTEST_STEP = 1e-8
 
@@ -80,7 +81,7 @@ def maximise(
         targets: t.
         upper: C.
     """
-    # Where C is large, the weights of duals far from the optimum are a worse start than zero weights.
+    # For large C, the weights of duals far from the optimum are a worse start than zero weights.
     weights = factor.new_zeros(factor.shape[1], targets.shape[1])
     value, scores = _value(factor, targets, upper, weights)
     first = None
@@ -101,7 +102,7 @@ def maximise(
                 break
             share /= 2
         else:
-            # Round-off hides what is left to gain.
+            # Round-off hides the remaining gain.
             break
         weights, value, scores = moved, after, moved_scores
     probabilities = scores.softmax(-1).clamp(min=1e-300)
@@ -149,7 +150,7 @@ def _preconditioner(factor: Tensor, upper: Tensor, model: Tensor) -> Callable[[T
     hessians = torch.stack(blocks)
     lower, failed = torch.linalg.cholesky_ex(hessians)
     if failed.any():
-        # Beside enormous weights the identity is lost in round-off; any positive definite matrix serves.
+        # Next to enormous weights the identity is lost in round-off; any positive definite matrix works.
         round_off = 10 * len(identity) * torch.finfo(identity.dtype).eps
         largest = hessians.diagonal(dim1=-2, dim2=-1).amax(-1)
         lower = torch.linalg.cholesky(hessians + round_off * largest[:, None, None] * identity)

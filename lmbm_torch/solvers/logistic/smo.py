@@ -33,11 +33,11 @@ Problem = MulticlassProblem | JointProblem
 
 BLOCK = 64
 CERTIFIED_AT_ONCE = 256
+# D of Algorithm 1.
 PAIR_STEPS = 10
-"""D of Algorithm 1."""
-# Passes between two certificates, each of which costs as much as a pass over all instances.
+# Passes between two certificates; a certificate costs a pass over all instances.
 PASSES_AT_ONCE = 4
-# Most problems are solved by then; for the others the gap's fall predicts the number of passes left.
+# Passes that solve most problems; afterwards the decrease of the gap predicts the remaining passes.
 NEWTON_AFTER = 24
 
 

@@ -16,7 +16,7 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights
 
-# Sweeps from one certificate, which costs about one, to the next.
+# Sweeps between two certificates; a certificate costs about one sweep.
 SWEEPS_PER_PASS = 10
 
 
@@ -63,7 +63,7 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
     backend = kernels("dual.machine", "dual coordinate descent")
     weights, couplings = (part.copy() for part in state.weights)
     duals = state.dual_coef.copy()
-    # A stored state goes on with the random numbers that it would have had.
+    # A stored state continues with the same random numbers.
     seed = int(np.random.SeedSequence((seed, state.num_iters)).generate_state(1)[0])
     backend.sweep(problem, problem.curvature(), weights, couplings, duals, SWEEPS_PER_PASS, seed)
     return certified(problem, duals, state.num_iters + 1)

@@ -204,7 +204,7 @@ def dense(matrix: Any) -> np.ndarray:
 
 def _products(features: Features, spins: np.ndarray, tied: TiedCliques) -> np.ndarray:
     products = [spins[:, list(clique)].prod(1, keepdims=True, dtype=np.int8) for clique in tied.cliques]
-    # Row by row, as the solvers walk it.
+    # Row-major, as the solvers read.
     parities = np.ascontiguousarray(np.hstack([spins[:, :0], *products]))
     mixed = [c for c, column in enumerate(tied.columns) if column is not None]
     if not mixed and set(tied.coefficients) <= {1.0}:

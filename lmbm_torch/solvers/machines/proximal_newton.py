@@ -31,11 +31,10 @@ from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.solvers import interior_point
 from lmbm_torch.solvers.interior_point import MatrixRows, Solve, factorised
 from lmbm_torch.solvers.machines import dual_coordinate
-from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified, init
+from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified
+from lmbm_torch.solvers.machines.dual_coordinate import init as init
 from lmbm_torch.solvers.machines.problem import Context, SharedProblem, SharedWeights, dense
 from lmbm_torch.solvers.networks.problems import Features
-
-__all__ = ["init", "update"]
 
 
 class _Block(NamedTuple):
@@ -107,7 +106,7 @@ class MachineRows:
         schur = np.eye(len(self._unit))
         for block in blocks:
             schur[np.ix_(block.seen, block.seen)] += block.own
-        # Of no shared weights there is nothing to solve, which LAPACK refuses.
+        # LAPACK refuses empty systems.
         solve_shared = factorised(schur) if schur.size else np.copy
 
         def solve_all(right: np.ndarray) -> np.ndarray:
@@ -136,23 +135,21 @@ class MachineRows:
         return weights[:split].reshape(self.problem.num_columns, -1), weights[split:]
 
 
-# σ in units of the duals' inverse mean curvature: the first, and its growth from pass to pass. Faster growth
-# makes for fewer passes of more Newton steps, twice as many in all for 10 (Scene and Yeast), and so do a
-# looser INNER_TOLERANCE and a larger first step.
+# First σ and growth per pass, in units of the duals' inverse mean curvature. Growth 10 needs fewer passes but
+# twice as many Newton steps (Scene and Yeast), and so do a looser INNER_TOLERANCE and a larger first step.
 FIRST_STEP = 30.0
 GROWTH = 3.0
 LARGEST_STEP = 1e7
 MAX_NEWTON_STEPS = 100
-# A pass ends where the weights and those that the duals make differ by this share of the duals' own change.
+# Share of the duals' change: a pass ends once the weights and the duals' weights differ by less.
 INNER_TOLERANCE = 1e-3
 LINE_TOLERANCE = 1e-2
 MAX_LINE_STEPS = 30
-# Where features of very different sizes meet a large C, rounding leaves no length that is better, and a pass
-# that gains no more than this share of the dual: coordinate descent, which does not add up what it has to
-# cancel, goes on from there.
+# For features of very different sizes and a large C, rounding leaves no better step length, and a pass gains
+# at most a share STALLED of the dual value: then coordinate descent, without cancelling sums, continues.
 SHORTEST_LENGTH = 1e-8
 STALLED = 1e-9
-# Passes that have nearly always been enough.
+# Passes nearly always sufficient.
 PATIENCE = 12
 
 
@@ -176,10 +173,11 @@ def update(problem: SharedProblem, state: SharedState, *, tol: float = 1e-3) -> 
     start = dual_coordinate.update(problem, state) if can_sweep and state.num_iters == 0 else state
     rows = _extended(problem)
     growth = min(FIRST_STEP * GROWTH ** min(state.num_iters, 100), LARGEST_STEP)
-    # Rows of nothing but zeros have no curvature, and any σ will do.
+    # Rows of zeros have no curvature; any σ works.
     sigma = growth / (float(problem.curvature().mean()) or 1.0)
     new, is_settled = _maximise(problem, rows, start, sigma)
-    # Before the last Newton step has converged, the new duals may be worse than the old; between is best.
+    # Before convergence of the Newton steps, the new duals may be worse than the old; the best point in
+    # between is used.
     after = certified(problem, _between(problem, start, new), state.num_iters)
     if not is_settled:
         return _finished(problem, replace(after, num_iters=state.num_iters + 1), tol)
@@ -269,7 +267,7 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
         gram = dense(rows @ rows.T)
         gram.flat[:: count + 1] += 1 / sigma
         return _solve_positive(gram, right)
-    # Fewer features than free duals: the inverse follows from that of I + σ RᵀR.
+    # For fewer features than free duals by the inverse of I + σ RᵀR.
     gram = sigma * dense(rows.T @ rows)
     gram.flat[:: width + 1] += 1
     inner = _solve_positive(gram, rows.T @ right)
@@ -278,7 +276,7 @@ def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
 
 def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Compute matrix⁻¹ right for a positive definite matrix; the matrix is overwritten."""
-    # LAPACK itself: SciPy's wrappers cost as much as a small system.
+    # LAPACK directly: SciPy's wrappers cost as much as a small system.
     _, solution, failed = dposv(matrix.T, right, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError(f"matrix: expected a positive definite one, minor {failed} is not")
@@ -354,7 +352,7 @@ def _between(problem: SharedProblem, state: SharedState, new: np.ndarray) -> np.
     change = _combine(problem.weights(new), state.weights, -1.0)
     gain = problem.margin * float((new - state.dual_coef).sum()) - _inner(problem, state.weights, change)
     square = _inner(problem, change, change)
-    # Rounded, the gain of duals that move no weight may fall below zero.
+    # Rounding can make the gain negative for duals without an effect on weights.
     share = 0.0 if gain <= 0 else min(gain / square, 1.0) if square > 0 else 1.0
     return (1 - share) * state.dual_coef + share * new
 

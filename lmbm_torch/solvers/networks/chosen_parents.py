@@ -24,9 +24,9 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
 
-# Labels that are learned by one call: enough to share the first sweeps, few enough for their duals.
+# Labels per call: enough to share the first sweeps, few enough for the duals' memory.
 BLOCK = 64
-# Relative gap of the independent labels, from whose duals parents are chosen.
+# Relative gap of the independent labels whose duals select the parents.
 FIRST_TOL = 1e-2
 
 
@@ -115,7 +115,7 @@ def solve_block(
         TypeError: see :meth:`LabelProblems.from_labels`.
     """
     check_count("max_parents", max_parents)
-    # Memory that another process shares cannot be written, for which kernels would be compiled anew.
+    # Memory shared with another process is read-only, and kernels would be compiled again.
     problems = replace(problems, features=feature_rows(problems.features.copy()))
     independent, dual_coef = _begin(problems, block, max_iter=max_iter, seed=seed)
     earlier = sparse.csr_array(problems.labels[:, : block.stop].T)
@@ -161,7 +161,7 @@ def held_out_losses(
             parents = choose_parents(earlier, k, signed, count)
             label = _learn(known, k, parents, duals, tol=FIRST_TOL, max_iter=max_iter, seed=seed)
             losses[j, place] = _losses(held_out, k, label).sum()
-            # Fewer parents than the next, and among them.
+            # Fewer parents than in the next step, and a subset.
             duals = label.dual_coef
 
     share(range(len(labels)), learn)
@@ -186,7 +186,7 @@ def choose_parents(labels: sparse.csr_array, k: int, signed: np.ndarray, count: 
         signed: (instances,), α_i s_i of label k without the new parents.
     """
     promise = np.abs(labels @ signed)[:k]
-    # Of equal ones the first.
+    # Among equal labels the first.
     best = np.argsort(-promise, kind="stable")[:count]
     return np.sort(best[promise[best] > 0])
 
@@ -235,7 +235,7 @@ def _learn(
 def with_parents(features: Features, labels: Any) -> Features:
     """Append 2y of the parents to the features: dense or CSR like the features, in the same precision."""
     if isinstance(features, sparse.csr_array):
-        # Of two CSR arrays SciPy makes the third in one pass; by coordinates it takes twice as long.
+        # SciPy stacks two CSR arrays in one pass; stacking by coordinates takes twice as long.
         columns = (2 * labels).tocsr()
         return sparse.csr_array(sparse.hstack([features, columns], format="csr", dtype=features.dtype))
     return np.hstack([features, 2 * labels.toarray()], dtype=features.dtype)

@@ -19,19 +19,22 @@ from lmbm_torch.kernels.threads import share, single_threaded, stoppable
 from lmbm_torch.solvers import interior_point
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage
+from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings
+from lmbm_torch.solvers.networks.states import init as init
+from lmbm_torch.solvers.networks.states import limits as limits
+from lmbm_torch.solvers.networks.states import next_stage as next_stage
 
-__all__ = ["init", "limits", "next_stage", "update"]
-
-# Nearly every instance matters to nearly every label until here; more were not faster on any data set tried.
+# Sweeps over all labels at once, while nearly every instance matters to nearly every label; more sweeps were
+# not faster on any data set tried.
 SHARED_SWEEPS = 4
-# Values that a sweep over all labels reads, below which labels by themselves are as fast: less is compiled.
+# Least number of values read by a sweep over all labels; for less, single labels are as fast, with less
+# compilation.
 WORTH_SHARING = 200_000
-# Rounds that are nearly always enough, and how many pass while interior points factorise rows as long as
-# they are many.
+# Rounds nearly always sufficient, and rounds in the time of an interior-point factorisation, per column, for
+# rows of equal length.
 PATIENCE = 20
 ROUNDS_PER_COLUMN = 0.25
-# Values of the rows that interior points may copy.
+# Most values of rows copied by interior points.
 MOST_VALUES = 50_000_000
 
 
@@ -57,14 +60,14 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
     left = patience(problems) * (1 + _stage(problems, state)) - state.num_iters
     if left <= 0:
         return _finished(problems, state, labels, tol)
-    # For rounds that are no integer all would be compiled once more.
+    # A non-integer number of rounds would be compiled again.
     num_iters = int(min(num_iters, left))
     backend = kernels("dual.network", "dual coordinate descent")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
-    # A stored state goes on with the random numbers that it would have had.
+    # A stored state continues with the same random numbers.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters
     first, last = labels[0], labels[-1] + 1
-    # A block has no gaps: labels between those to work on must be left as they are.
+    # A block is contiguous: labels in between must stay unchanged.
     is_block = problems.upper.ndim == 1 and np.array_equal(labels, np.arange(first, last))
     if is_block and len(labels) * _stored(problems) >= WORTH_SHARING and not duals[labels].any():
         blocks = min(torch.get_num_threads(), last - first)

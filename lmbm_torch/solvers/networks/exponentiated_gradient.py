@@ -17,9 +17,10 @@ import numpy as np
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.problems import LabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, init, limits, next_stage
-
-__all__ = ["init", "limits", "next_stage", "update"]
+from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings
+from lmbm_torch.solvers.networks.states import init as init
+from lmbm_torch.solvers.networks.states import limits as limits
+from lmbm_torch.solvers.networks.states import next_stage as next_stage
 
 SWEEPS_PER_ROUND = 5
 

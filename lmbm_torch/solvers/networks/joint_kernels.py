@@ -24,7 +24,7 @@ from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
 BACKEND = ("dual.kernel_network", "training of kernel networks")
 
-# Bytes that a joint kernel takes at most.
+# Most bytes of a joint kernel.
 MEMORY = 2**30
 
 
@@ -104,9 +104,9 @@ class JointKernel:
         return self.values
 
 
-# Instances that are visited together where those that matter are too many.
+# Instances of a block, if the active instances do not fit into memory.
 BLOCK = 8192
-# Share of a label's gap at which the instances that matter are chosen anew.
+# Share of a label's gap at which the active instances are chosen anew.
 ROUND_TARGET = 0.01
 
 
@@ -141,7 +141,7 @@ def _visit_blocks(
     matters = np.zeros(problems.num_instances, bool)
     for box in boxes.values():
         matters[_active(box)] = True
-    # Drawn anew, a block soon meets all others: in the order of their gaps they took ten times the rounds.
+    # Random blocks mix all instances quickly: blocks in the order of gaps took ten times the rounds.
     order = random.permutation(np.flatnonzero(matters))
     step = min(BLOCK, most_instances())
     for first in range(0, len(order), step):
@@ -179,7 +179,7 @@ def _solve_together(
 
 def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
     some = Box(*(values[index] for values in box))
-    # A gap relative to the primal value of these instances alone would leave blocks as they are for ever.
+    # A gap relative to the primal value of the block alone would never improve the block.
     primal = _primal(some)
     if primal > 0:
         kernels(*BACKEND).solve_label(joint, some, goal / primal, 10 * len(index))

@@ -22,18 +22,17 @@ from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.joint_kernels import (
     BACKEND,
     JointKernel,
-    fits,
     is_within_memory,
-    matrix,
     most_instances,
     solve_parts,
 )
+from lmbm_torch.solvers.networks.joint_kernels import fits as fits
+from lmbm_torch.solvers.networks.joint_kernels import matrix as matrix
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings, limits
+from lmbm_torch.solvers.networks.states import NetworkState, UpdateSettings
+from lmbm_torch.solvers.networks.states import limits as limits
 
-__all__ = ["fits", "init", "limits", "matrix", "next_stage", "update"]
-
-# Share of a label's gap that is left when its fields are computed anew: so far single precision is trusted.
+# Share of a label's gap at which fields are recomputed: the limit of single precision.
 TRUSTED = 1e-4
 
 
@@ -220,7 +219,7 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     random = np.random.default_rng((seed, state.num_iters))
     made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef for box in boxes.values()]) * problems.spins[labels]
-    # Rounding may take for solved what is not quite: never without a round made.
+    # Rounding may hide an unsolved label: count at least one round.
     rounds = max(-(-max(made) // problems.num_instances), 1)
     return Ascent(labels, duals, rounds, sum(made))
 

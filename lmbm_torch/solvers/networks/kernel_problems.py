@@ -15,7 +15,7 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import NetworkProblems, NetworkSettings, network_structure
 
-# Rows of the kernel that are held at once.
+# Kernel rows in memory at once.
 _ROWS_AT_ONCE = 256
 
 
@@ -79,7 +79,7 @@ class KernelLabelProblems(NetworkProblems):
         return replace(
             self,
             spins=self.spins[place],
-            # Row by row, as it is made.
+            # Row-major, as in the original.
             context=np.take(self.context, columns, axis=1),
             upper=self.upper if self.upper.ndim == 1 else self.upper[place],
             ordering=np.array(ordering, np.int64),

@@ -28,18 +28,18 @@ from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, Kerne
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 
 ITERATIONS = 40
-# Iterations from one look at the gaps to the next; ρ is corrected after the first ones.
+# Iterations between two checks of the gaps; ρ is corrected after the first check.
 CHECKED = 10
 RELAXATION = 1.8
-# Share of the tolerance at which a problem is taken for solved, in single precision.
+# Share of the tolerance at which a problem counts as solved in single precision.
 CLOSE = 0.8
-# Factors between which ρ is left as it is, to save an inverse.
+# Range of the correction factor in which ρ stays unchanged, to save an inverse.
 CORRECT = (0.7, 2.5)
-# Problems that share products: fixed, so that rounding does not depend on the threads.
+# Problems per product; fixed, so rounding does not depend on threads.
 TOGETHER = 64
-# Iterations that take as long as a round of steps on pairs whose every instance supports the solution.
+# Iterations in the time of a round of steps on pairs with all instances active.
 ROUND = 50
-# Instances by which an iteration takes longer than its products do.
+# Overhead of an iteration, in instances.
 OVERHEAD = 150
 
 
@@ -107,9 +107,9 @@ def pays(problems: KernelLabelProblems, state: KernelState, networks: int) -> bo
     )
     if not is_possible:
         return False
-    # Steps are made among the instances that may support the solution.
+    # Steps are made among the possible support instances.
     rounds = state.steps / (size * labels) * (state.dual_coef > 0).mean()
-    # With the looks at the gaps, two inverses, and that of each problem's parents.
+    # Includes checks of the gaps, two inverses, and the inverse of each problem's parents.
     iterations = 1.15 * ITERATIONS + 1.5 * size / count + (labels + 1) ** 3 / size**2
     return bool(ROUND * rounds > iterations * (1 + OVERHEAD / size))
 
@@ -177,7 +177,7 @@ def _approach(
     bounds = spins * (problems.upper if problems.upper.ndim == 1 else problems.upper[position[labels]])
     lower, upper = np.minimum(bounds, 0.0), np.maximum(bounds, 0.0)
     sees = np.hstack([np.ones((len(labels), 1), bool), parents[:, problems.ordering]])
-    # In turns, so that each batch has labels of all kinds.
+    # Interleaved, so each batch has labels of all kinds.
     count = -(-len(labels) // TOGETHER)
     batches = []
     for first in range(count):
@@ -190,7 +190,7 @@ def _approach(
     kernel = matrix(problems)
     context = (problems.context * np.sqrt(problems.scale)).astype(np.float32)
     coef = np.zeros(spins.shape)
-    # The kernel's mean variance in its own space: of the size of most eigenvalues, whatever the kernel.
+    # The kernel's mean variance in feature space: the size of most eigenvalues, for any kernel.
     rho = float(kernel.diagonal().mean(dtype=np.float64) - kernel.mean(dtype=np.float64))
     for part in range(ITERATIONS // CHECKED):
         if part < 2:
@@ -211,7 +211,7 @@ def _approach(
 
 
 def _inverse(kernel: np.ndarray, context: np.ndarray, rho: float) -> _Inverse | None:
-    # In the order of Fortran, which nothing copies; not by torch, whose threads no limit of BLAS reaches.
+    # Fortran order avoids a copy; SciPy instead of torch, because torch's threads ignore the BLAS limit.
     values = kernel.T.copy("F")
     values[np.diag_indices_from(values)] += np.float32(rho)
     factorise, invert = get_lapack_funcs(("potrf", "potri"), (values,))
@@ -236,7 +236,7 @@ def _advance(
     """Run some iterations, write z to the problems' rows of ``coef``, and drop solved problems."""
     seen = batch.sees
     small = np.eye(seen.shape[1], dtype=np.float32) + seen[:, :, None] * inverse.square * seen[:, None, :]
-    # Of columns that a problem does not see nothing is left.
+    # Zero for columns the problem does not see.
     small = seen[:, :, None] * np.linalg.inv(small) * seen[:, None, :]
     right, x = np.empty_like(batch.z), np.empty_like(batch.z)
     for left in reversed(range(CHECKED)):
@@ -266,7 +266,7 @@ def _residuals(
 
 
 def _norms(rows: np.ndarray) -> np.ndarray:
-    # Never zero, of which there is no logarithm.
+    # Never zero, so the logarithm is finite.
     return np.sqrt(np.einsum("pi,pi->p", rows, rows)) + np.float32(1e-12)
 
 

@@ -31,14 +31,14 @@ def init(problems: LabelProblems) -> NetworkState:
 def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> NetworkState:
     """Run one pass over all instances in random order, in small batches, for all labels at once."""
     instances, passes = problems.num_instances, state.num_iters
-    # The sums of all steps so far; divided by the number of visits they are the weights, so that the factor
-    # 1 − 1/t which every step applies to every weight costs nothing.
+    # The weights are the sums of all steps divided by the number of visits, so the factor 1 − 1/t on every
+    # weight in every step costs nothing.
     visits = passes * instances
     sums = state.weights * visits
     order = np.random.default_rng((seed, passes)).permutation(instances)
     hit = step_along(problems, sums, visits, order, instances)
     visits += instances
-    # The mean of numbers in the box can be rounded out of it.
+    # Rounding can move a mean out of the box.
     duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
     weights = sums / visits
     return NetworkState(duals, weights, problems.primal(weights), problems.dual(duals, weights), passes + 1)

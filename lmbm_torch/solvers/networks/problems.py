@@ -17,11 +17,11 @@ from lmbm_torch.kernels.threads import single_threaded
 
 Features = np.ndarray | sparse.csr_array
 
-# Dense rows of so many columns, of which at most this share are not zero, are walked faster as CSR: of 600
-# columns in .3 to .5 of the time, of 100 in .7 to .9.
+# Least columns, and largest share of non-zero values, of dense rows converted to CSR: 600 columns then take
+# .3 to .5 of the time, 100 columns .7 to .9.
 MANY_COLUMNS = 100
 MOSTLY_ZEROS = 0.1
-# CSR with a larger share that is not zero takes as many bytes as an array, and 1.1 to 6.7 times as long.
+# Share of non-zero values above which CSR takes as many bytes as an array, and 1.1 to 6.7 times as long.
 MOSTLY_FULL = 2 / 3
 
 
@@ -361,7 +361,7 @@ def feature_rows(features: Features) -> Features:
         features = canonical(features)
         values = features.data
     else:
-        # What lies between two words, as what a process was sent may, NumPy sums in another order.
+        # NumPy sums unaligned memory, as received from another process, in another order.
         features = values = np.require(features, requirements=["C", "ALIGNED"])
     check_shape("features", features, None, None)
     if values.dtype not in (np.float32, np.float64):
@@ -404,7 +404,6 @@ def canonical(features: Any) -> sparse.csr_array:
     rows = sparse.csr_array(features)
     if not rows.has_canonical_format or not rows.data.all():
         rows = rows.copy()
-        # In place.
         rows.sum_duplicates()
         rows.eliminate_zeros()
         check_finite("features: sums of entries of one place", rows.data)
@@ -425,5 +424,5 @@ def row_square_norms(features: Features) -> np.ndarray:
 def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarray:
     constant = np.ones((len(spins), 1), np.int8)
     products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
-    # Row by row, as the solvers walk it: hstack would keep the columns of a transposed input together.
+    # Row-major, as the solvers read: hstack would keep the column order of a transposed input.
     return np.ascontiguousarray(np.hstack([constant, spins, *products]))

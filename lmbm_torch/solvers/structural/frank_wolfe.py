@@ -28,10 +28,10 @@ from lmbm_torch.solvers.structural.problems import (
     StructuralWeights,
 )
 
-# Passes after which a plane without a dual is forgotten; if it comes to matter the oracle finds it again. To
-# remember them for longer saved no passes, and sweeps look at all.
+# Passes after which a plane without a dual is dropped; the oracle finds a plane again if needed. Longer
+# memory saved no passes, and sweeps read all planes.
 MAX_IDLE_PASSES = 2
-# A pass ends with its sweeps when the gap among the known planes is this share of the true one.
+# Share of the true gap: a pass ends once the gap among known planes is below.
 KNOWN_GAP_SHARE = 0.3
 MAX_SWEEPS = 200
 

@@ -17,7 +17,7 @@ from lmbm_torch.losses import loss_augment
 from lmbm_torch.solvers.networks.problems import Features, label_matrix
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 
-# By how much a decoder's bound may lie below the score of its labelling, because of round-off.
+# Largest excess of the labelling's score over a decoder's bound, relative to 1 + |score|: round-off.
 BOUND_TOLERANCE = 1e-6
 
 

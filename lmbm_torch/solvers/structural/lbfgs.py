@@ -20,11 +20,11 @@ from lmbm_torch.solvers.structural.linear import Curvature, FlatState
 
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
-# A step must gain this share of what the slope promises, and leave at most this share of the slope.
+# Least share of the decrease promised by the slope, and largest share of the slope left after a step (Wolfe).
 SUFFICIENT_DECREASE = 1e-3
 SLOPE_LEFT = 0.9
-# The Hessian is estimated anew after so many iterations, or a quarter of all those made if these are more:
-# it changes most at first.
+# Iterations between two estimates of the Hessian: at least LEAST_SINCE, and SHARE_SINCE of all iterations,
+# because the Hessian changes most at first.
 LEAST_SINCE, SHARE_SINCE = 5, 0.25
 
 
@@ -142,7 +142,7 @@ def update(
     flat, value, gradient = found
     step, change = flat - state.flat, gradient - state.gradient
     if not step @ change > 0:
-        # Too short for numbers.
+        # The step is below the resolution of float64.
         return state
     corrections = (*corrections, (step, change))[-num_corrections:]
     return replace(
@@ -187,7 +187,7 @@ def _line_search(
         return last
 
     with warnings.catch_warnings():
-        # A search that fails returns None.
+        # A failed search returns None.
         warnings.filterwarnings("ignore", ".*line search", RuntimeWarning)
         length, *_ = line_search(
             lambda flat: evaluated(flat)[1],

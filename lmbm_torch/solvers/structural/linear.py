@@ -16,10 +16,10 @@ from lmbm_torch.solvers.base import TINY, SolverState
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural.problems import StructuralWeights
 
-# Dense features are multiplied with each other so many rows at a time.
+# Rows of dense features per product.
 ROWS_AT_ONCE = 4096
-# All pairs of columns are looked at where these are at most so many, in all and for each output: then their
-# products take about as long as four gradients.
+# Most columns, in all and per output, for a Hessian with all pairs of columns: the products then take about
+# as long as four gradients.
 MOST_COLUMNS, COLUMNS_AN_OUTPUT = 512, 16
 INNER_PRODUCTS = "features: inner products"
 

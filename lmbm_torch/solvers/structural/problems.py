@@ -277,7 +277,7 @@ class StructuralProblem:
         """Return whether each of ``found``, one plane per example, bounds the hinge best."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
-        # A plane that is known already comes back with the same value up to round-off.
+        # A known plane returns with an equal value up to round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:

@@ -25,15 +25,15 @@ from lmbm_torch.solvers.structural.lbfgs import DescentState
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.problems import CertifiedWeights, StructuralWeights
 
-# From one certificate to the next.
+# Iterations between two certificates.
 ITERATIONS_AT_ONCE = 5
-# Many are worth their time: at a low temperature gradients turn within a short step.
+# Remembered steps of L-BFGS; many pay, because at low temperature gradients turn within a short step.
 CORRECTIONS = 20
-# The temperature falls to this share of itself
+# Factor of the temperature at each decrease.
 COOLING = 0.25
-# once what L-BFGS has left to gain at it is at most this share of the duality gap.
+# Share of the duality gap: the temperature decreases once the possible gain of L-BFGS is at most the share.
 ENOUGH = 0.3
-# In units of the loss of one position; rounding hides what is gained below.
+# Lowest temperature, in units of the loss of one position; lower gains are hidden by rounding.
 LEAST_TEMPERATURE = 1e-9
 
 limits = at_most(ITERATIONS_AT_ONCE)
@@ -200,7 +200,7 @@ def _certificate(smoothed: SmoothedProblem, inner: DescentState) -> tuple[float,
     flat = temperature * inner.flat
     primal = 0.5 * problem.square_norm(flat) + problem.hinges(flat)
     _, errors, _ = problem.losses_at(inner.flat, temperature)
-    # Minus the losses' gradient is what the marginals make of the features.
+    # Minus the losses' gradient is the marginals' combination of features.
     of_marginals = flat - temperature * problem.unpenalised(inner.gradient)
     return primal, max(problem.expected_loss(errors) - 0.5 * problem.square_norm(of_marginals), 0.0)
 

@@ -1,7 +1,4 @@
-"""Kernels for chains, compiled for the CPU: dual steps with kernel values, likelihoods with linear scores.
-
-The functions take the arguments of :mod:`lmbm_torch.kernels.dual.plain.chains`.
-"""
+"""Dual steps and likelihoods of chains, compiled for the CPU; see the plain module of the same name."""
 
 from __future__ import annotations
 
@@ -13,9 +10,15 @@ import numpy as np
 from lmbm_torch.kernels.dual.plain.chains import FASTER, HALVINGS, NEGLIGIBLE
 from lmbm_torch.kernels.jit import SUMS, fast, fast_part, njit, part
 
+# Largest range of log-potentials computed without logarithms: sums are above e^−NARROW, and terms that
+# underflow are below e^−700.
+NARROW = 300.0
+# Exponentials below e^−SEEN of the largest are left out of a sum: smaller than the last digit.
+SEEN = 40.0
+
 
 class Chains(NamedTuple):
-    """All chains; chain x has the positions from ``start[x]`` up to ``start[x + 1]``."""
+    """The chains; chain x has the positions from ``start[x]`` up to ``start[x + 1]``."""
 
     gram: np.ndarray
     start: np.ndarray
@@ -25,16 +28,16 @@ class Chains(NamedTuple):
 
 
 def compilable(problem: Any) -> Chains:
-    """The record that compiled code takes in place of the solver's problem."""
+    """Return the solver's problem as a record for compiled code."""
     return Chains(*(getattr(problem, name) for name in Chains._fields))
 
 
 @part
 def best_path(fields, transition, support, sign, origin, path):
-    """The labelling of largest sign · score among those that ``support`` has; returns its score.
+    """Compute the labelling of largest sign · score among allowed labellings; return the score.
 
-    ``support``, (length, states) and (length − 1, states, states), bounds what is allowed: its entries must
-    be above ``NEGLIGIBLE``; empty ones allow everything.
+    Entries of ``support``, (length, states) and (length − 1, states, states), above ``NEGLIGIBLE`` are
+    allowed; empty arrays allow everything.
     """
     nodes, edges = support
     length, states = fields.shape
@@ -62,7 +65,7 @@ def best_path(fields, transition, support, sign, origin, path):
 
 @part
 def longest_step(nodes, edges, up, down):
-    """The largest mass that can leave the labelling ``down`` for ``up``."""
+    """Return the most mass that can move from the labelling ``down`` to ``up``."""
     length = len(up)
     longest = np.inf
     for t in range(length):
@@ -82,7 +85,7 @@ def count_pairs(path, amount, pairs):
 
 @part
 def curvature(gram, up, down, penalty, pairs):
-    """‖F(up) − F(down)‖², transitions divided by their penalty; ``pairs`` is left as it was, at zero."""
+    """Return ‖F(up) − F(down)‖², transitions divided by the penalty; ``pairs`` stays zero."""
     total = 0.0
     for t in range(len(up)):
         if up[t] == down[t]:
@@ -103,7 +106,7 @@ def curvature(gram, up, down, penalty, pairs):
 
 @part
 def move(nodes, edges, path, amount):
-    """Add mass to a labelling, or take it from one; what is left of a mass never falls below zero."""
+    """Add mass to a labelling, or subtract mass; no mass falls below zero."""
     for t in range(len(path)):
         nodes[t, path[t]] = max(nodes[t, path[t]] + amount, 0.0)
         if t + 1 < len(path):
@@ -112,7 +115,7 @@ def move(nodes, edges, path, amount):
 
 @part
 def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change, pairs):
-    """Up to ``steps`` steps on one chain; ``change`` collects what its marginals gain."""
+    """Run up to ``steps`` steps on one chain; ``change`` collects the changes of marginals."""
     length, states = fields.shape
     everything = (nodes[:0], edges[:0])
     up, down = np.empty(length, np.int64), np.empty(length, np.int64)
@@ -123,13 +126,13 @@ def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change,
         rise -= best_path(fields, transition, (nodes, edges), -1.0, origin, down)
         if step == 0:
             first = rise
-        # The rise that is left is of the order of rounding, or little of what there was.
+        # The remaining rise is of the order of rounding, or small compared with the first.
         if rise <= max(1e-12, 0.05 * first):
             return
         square = upper * curvature(gram, up, down, penalty, pairs)
         longest = longest_step(nodes, edges, up, down)
         amount = min(longest, rise / square) if square > 0.0 else longest
-        # In this order: what the labellings share may have less mass than the step.
+        # In this order: positions common to both labellings may have less mass than the step.
         move(nodes, edges, up, amount)
         move(nodes, edges, down, -amount)
         count_pairs(up, -upper * amount / penalty, transition)
@@ -146,28 +149,21 @@ def visit(gram, fields, transition, nodes, edges, upper, penalty, steps, change,
 
 @part(fastmath=SUMS)
 def add_row(row, amount, scores):
-    """scores += amount · row."""
+    """Add amount · row to the scores."""
     for i in range(len(row)):
         scores[i] += amount * row[i]
 
 
 @part
 def read_fields(scores, labels, first, last, fields):
-    """A chain's scores (states, positions) → (length, states), plus 1 for all labels but the true ones."""
+    """Read a chain's scores (states, positions) as (length, states), plus 1 for all labels but the truth."""
     for t in range(first, last):
         for s in range(len(scores)):
             fields[t - first, s] = scores[s, t] + (labels[t] != s)
 
 
 def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
-    """Visit the chains in the order given; changes nodes, edges, scores and transition in place.
-
-    Args:
-        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
-        nodes: (positions, states); edges: (steps, states, states).
-        scores: (states, positions); transition: (states, states): what the marginals' weights give.
-        steps: on one chain in a visit, at most.
-    """
+    """Run pairwise steps, see :func:`lmbm_torch.kernels.dual.plain.chains.smo_sweep`."""
     _pair_sweep(compilable(problem), nodes, edges, scores, transition, order, steps)
 
 
@@ -204,16 +200,11 @@ def _pair_sweep(chains, nodes, edges, scores, transition, order, steps):
                     add_row(gram[first + t], -upper[x] * change[t, s], scores[s])
 
 
-# Log-potentials of pairs no further apart than this need no logarithms: a sum is above e^−NARROW, what has
-# underflowed below e^−700.
-NARROW = 300.0
-
-
-# Loops in place of whole arrays: with each expression numba compiles messages about shapes, which took three
-# times as long as all that is computed here.
+# Loops in place of array expressions, which make numba compile error messages about shapes for three times as
+# long as everything computed here.
 @part
 def largest_of(values):
-    """max_s values_s."""
+    """Return max_s values_s."""
     largest = values[0]
     for s in range(1, len(values)):
         largest = max(largest, values[s])
@@ -222,9 +213,9 @@ def largest_of(values):
 
 @part
 def weights_after(log_row, row, message, odds, is_narrow, weights):
-    """weights_s = exp(log_row_s + message_s − c); returns c and Σ_s of them.
+    """Write weights_s = exp(log_row_s + message_s − c); return c and the sum of weights.
 
-    ``row`` and ``odds`` are exp(log_row) and exp(message), for rows that are narrow.
+    ``row`` and ``odds`` are exp(log_row) and exp(message), for narrow rows.
     """
     largest, total = 0.0, 0.0
     if not is_narrow:
@@ -239,10 +230,7 @@ def weights_after(log_row, row, message, odds, is_narrow, weights):
 
 @njit(nogil=True, cache=True)
 def chain_marginals(log_nodes, log_pairs, nodes, pairs):
-    """P(y_t), and Σ_t P(y_t, y_{t+1}), of log-potentials that are the same at every step.
-
-    However far apart these are: what underflows is seen by no sum.
-    """
+    """Compute P(y_t) and Σ_t P(y_t, y_{t+1}) for log-potentials of any range, equal at every step."""
     length, states = log_nodes.shape
     log_table, table = np.empty((states, states)), np.empty((states, states))
     largest, least = -np.inf, np.inf
@@ -256,7 +244,7 @@ def chain_marginals(log_nodes, log_pairs, nodes, pairs):
             pairs[r, s] = 0.0
     is_narrow = least - largest > -NARROW
     weights = np.empty(states)
-    # Of each position, with what is ahead of it: at most 0, and its exponential.
+    # Log-potentials of each position and all later positions, at most 0, and the exponentials.
     messages, odds = np.empty((length, states)), np.empty((length, states))
     for t in range(length - 1, -1, -1):
         for r in range(states):
@@ -289,7 +277,7 @@ def chain_marginals(log_nodes, log_pairs, nodes, pairs):
 
 @part
 def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
-    """The gain of the dual by a step, divided by C."""
+    """Return the gain of the dual by a step, divided by C."""
     gain, square = 0.0, 0.0
     length, states = node_step.shape
     for t in range(length):
@@ -309,26 +297,20 @@ def rise(gram, fields, transition, node_step, pair_step, upper, penalty):
 
 @part
 def moved(values, rate, direction, out):
-    """values + rate · direction, matrices, written into ``out``."""
+    """Write the matrix values + rate · direction to ``out``."""
     for t in range(out.shape[0]):
         for s in range(out.shape[1]):
             out[t, s] = values[t, s] + rate * direction[t, s]
 
 
 def gradient_sweep(problem, marginals, scores, transition, order):
-    """Visit the chains in the order given; changes ``marginals``, ``scores`` and ``transition`` in place.
-
-    Args:
-        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
-        marginals: a :class:`~lmbm_torch.kernels.dual.plain.chains.Marginals`.
-        scores: (states, positions); transition: (states, states): what the marginals' weights give.
-    """
+    """Run exponentiated-gradient steps, see :func:`lmbm_torch.kernels.dual.plain.chains.gradient_sweep`."""
     _gradient_sweep(compilable(problem), marginals, scores, transition, order)
 
 
 @part
 def copied(values, out):
-    """A matrix written into another one."""
+    """Copy a matrix to ``out``."""
     for t in range(out.shape[0]):
         for s in range(out.shape[1]):
             out[t, s] = values[t, s]
@@ -373,27 +355,21 @@ def _gradient_sweep(chains, marginals, scores, transition, order):
             rates[x] *= 0.5
 
 
-# Transitions no further apart than this need no logarithms: no sum sees what has underflowed, below e^-700.
-NARROW = 300.0
-# Of a sum of exponentials, those below e^-40 of the largest are left out: they are below its last digit.
-SEEN = 40.0
-
-
 def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
-    """See :func:`lmbm_torch.kernels.dual.plain.chains.loss_and_gradient`."""
+    """Compute likelihoods, see :func:`lmbm_torch.kernels.dual.plain.chains.loss_and_gradient`."""
     compute = _by_probabilities if np.ptp(transition) <= NARROW else _by_logarithms
     return compute(scores, transition, start, labels, upper, errors, pairs)
 
 
 @fast
 def _by_probabilities(scores, transition, start, labels, upper, errors, pairs):
-    """For transitions that are narrow: messages are probabilities, of sum 1."""
+    """Compute the loss for narrow transitions: messages are probabilities with sum 1."""
     states, longest = scores.shape[1], 0
     for x in range(len(upper)):
         longest = max(longest, start[x + 1] - start[x])
     forward, odds = np.empty((longest, states)), np.empty((longest, states))
     ahead, behind = np.empty(states), np.empty(states)
-    # Of pairs without their transitions' factor, which all have in common.
+    # Sums of pairs without the common factor of the transitions.
     products, table, highest = np.zeros((states, states)), np.empty((states, states)), transition[0, 0]
     for r in range(states):
         for s in range(states):
@@ -464,7 +440,7 @@ def _by_probabilities(scores, transition, start, labels, upper, errors, pairs):
 
 @fast_part
 def log_sum(values):
-    """log Σ_s exp(values_s)."""
+    """Return log Σ_s exp(values_s)."""
     largest = values[0]
     for s in range(1, len(values)):
         largest = max(largest, values[s])
@@ -477,7 +453,7 @@ def log_sum(values):
 
 @fast_part
 def lower(values):
-    """Subtract the largest of the values from all; returns it."""
+    """Subtract the largest value from all values; return the largest."""
     largest = values[0]
     for s in range(1, len(values)):
         largest = max(largest, values[s])
@@ -488,7 +464,7 @@ def lower(values):
 
 @fast
 def _by_logarithms(scores, transition, start, labels, upper, errors, pairs):
-    """For transitions however far apart: messages are logarithms, the largest of each 0."""
+    """Compute the loss for transitions of any range: messages are logarithms with maximum 0."""
     states, longest = scores.shape[1], 0
     for x in range(len(upper)):
         longest = max(longest, start[x + 1] - start[x])

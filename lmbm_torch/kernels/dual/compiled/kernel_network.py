@@ -1,4 +1,9 @@
-"""KN."""
+"""Steps on the dual variables of a kernel label problem, compiled; see the plain module of the same name.
+
+Exact moves update the inverse of the free instances' kernel values and the remaining curvatures. Loops write
+one array each, and maxima are searched in separate loops: LLVM then vectorises all loops, ten times faster
+here.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ BLOCK = 64
 
 @finite_part
 def gap(box, shares):
-    """The duality gap, Σ_i of ``shares``, max_b h_i (β_i − b) over the box."""
+    """Return the duality gap, the sum of ``shares``, max_b h_i (β_i − b) over the box."""
     coef, lower, upper, gradient, _linear = box
     for i in range(len(shares)):
         value = gradient[i]
@@ -43,7 +48,7 @@ def gap(box, shares):
 
 @finite_part
 def dual(box):
-    """½ βᵀ(linear − h) = linearᵀβ − ½ βᵀGβ."""
+    """Return ½ βᵀ(linear − h) = linearᵀβ − ½ βᵀGβ."""
     total = 0.0
     for i in range(len(box.coef)):
         total += box.coef[i] * (box.linear[i] - box.gradient[i])
@@ -52,15 +57,16 @@ def dual(box):
 
 @finite_part
 def padded(size):
-    """The least number of values, no less than ``size``, of which :func:`largest` can be asked."""
+    """Return the least multiple of a block that is at least ``size``, for :func:`largest`."""
     return (size + BLOCK - 1) // BLOCK * BLOCK
 
 
 @finite_part
 def largest(values):
-    """The first position of the largest value; their number is a multiple of a block's.
+    """Return the first position of the largest value; the length is a multiple of a block.
 
-    The largest of each block first, which LLVM vectorises, and no value's position: a third of the time.
+    The largest value of each block is computed first (vectorised by LLVM), without positions: a third of the
+    time.
     """
     best, first = values[0], 0
     for start in range(0, len(values), BLOCK):
@@ -77,17 +83,20 @@ def largest(values):
 
 
 class Free(NamedTuple):
-    """The free instances, what the others' moves meet, and room to work in, made by Python.
+    """The free instances, and working memory, allocated by Python.
 
     Args:
-        index: (most,), the free instances, the first ``count`` of them.
+        index: (most,), the free instances, the first ``count`` entries.
         is_free: (instances,).
-        inverse: (most, most), of the free instances' kernel values.
+        inverse: (most, most), inverse of the free instances' kernel values.
         own: (instances,), each instance's curvature.
-        left: (instances,), what the free ones leave of it.
-        answer: (most,), how far they go back for each unit that another one moves, likewise ``some``.
-        slope: (instances,), how gradients change meanwhile, likewise ``shares`` and ``other``.
-        gains: (instances,), filled up as :func:`largest` asks for.
+        left: (instances,), curvature left by the free instances.
+        answer: (most,), response of the free instances to a unit move of another instance.
+        some: (most,), scratch.
+        slope: (instances,), change of gradients by the move.
+        shares: (instances,), scratch.
+        other: (instances,), scratch.
+        gains: (instances,), padded for :func:`largest`.
     """
 
     index: np.ndarray
@@ -104,7 +113,7 @@ class Free(NamedTuple):
 
     @classmethod
     def of(cls, instances: int) -> Free:
-        """For so many instances."""
+        """Create memory for ``instances`` instances."""
         most = min(instances, MOST)
         return cls(
             index=np.empty(most, np.int64),
@@ -123,7 +132,7 @@ class Free(NamedTuple):
 
 @finite_part
 def solve_free(joint, box, free, tol, steps, spent):
-    """How many moves were made, and what all were estimated to cost, 0 where they ended before."""
+    """Run exact moves; return the number, and the estimated cost, 0 after an end before the estimate."""
     _none_free(joint, free)
     answer, slope = free.answer, free.slope
     made, count, probed = 0, 0, PROBED
@@ -180,7 +189,7 @@ def _estimated(free, count):
 
 @finite_part
 def _best(box, free):
-    """The instance that gains most by moving, −1 for none."""
+    """Return the instance with the largest gain of a move, −1 for none."""
     (coef, lower, upper, gradient, _linear), gains = box, free.gains
     for i in range(len(coef)):
         slope, own = gradient[i], max(free.left[i], PARALLEL * free.own[i])
@@ -192,7 +201,7 @@ def _best(box, free):
 
 @finite_part
 def _answer(joint, free, count, k):
-    """How far free instances go back for each unit that k moves, and how all gradients change."""
+    """Compute the response of free instances to a unit move of k, and the change of all gradients."""
     row, some, answer, slope = joint[k], free.some, free.answer, free.slope
     for f in range(count):
         some[f] = row[free.index[f]]
@@ -208,7 +217,7 @@ def _answer(joint, free, count, k):
 
 @finite_part
 def _subtract(joint, free, count, factors, values):
-    """values −= Σ_f factors_f joint_f over the free rows, four at a time."""
+    """Subtract Σ_f factors_f joint_f over the free rows, four rows at a time."""
     f = 0
     while f + 4 <= count:
         a, b, c, d = (
@@ -229,7 +238,7 @@ def _subtract(joint, free, count, factors, values):
 
 @finite_part
 def _limit(box, free, count, k, wanted):
-    """How far k moves, and which of the free instances meets its bound there, −1 for none."""
+    """Return the step of k, and the first free instance at a bound, −1 for none."""
     (coef, lower, upper, _gradient, _linear), answer = box, free.answer
     step = min(max(wanted, lower[k] - coef[k]), upper[k] - coef[k])
     first = -1
@@ -256,7 +265,7 @@ def _move(box, free, count, k, step):
 
 @finite_part
 def _enter(free, count, k, own):
-    """One more row and column of the inverse."""
+    """Add a row and a column to the inverse."""
     inverse, left, answer, slope = free.inverse, free.left, free.answer, free.slope
     for f in range(count):
         share = answer[f] / own
@@ -271,7 +280,7 @@ def _enter(free, count, k, own):
 
 @finite_part
 def _leave(joint, free, count, first):
-    """Without a row and column of the inverse, and the answer of those that are left to the same move."""
+    """Remove a row and a column of the inverse, and update the response to the current move."""
     index, inverse, left = free.index, free.inverse, free.left
     some, answer, slope, other = free.some, free.answer, free.slope, free.other
     for f in range(count):
@@ -299,12 +308,12 @@ def _leave(joint, free, count, first):
 
 
 class Room(NamedTuple):
-    """Working memory of a label, made by Python: that spares its compilation.
+    """Working memory of a label, allocated by Python to save compilation.
 
     Args:
-        shares: (instances,), of the gap.
-        index: (instances,), those that matter.
-        joint: flat, for the values of as many as are solved among themselves.
+        shares: (instances,), shares of the gap.
+        index: (instances,), the active instances.
+        joint: flat, kernel values among active instances.
     """
 
     shares: np.ndarray
@@ -314,7 +323,7 @@ class Room(NamedTuple):
 
 @finite
 def add_columns(joint, columns, scale):
-    """joint += Σ_c scale_c columns_c columns_cᵀ, in place; ``columns`` are (columns, instances)."""
+    """Add Σ_c scale_c columns_c columns_cᵀ to ``joint`` in place; ``columns`` are (columns, instances)."""
     for i in range(len(joint)):
         row = joint[i]
         for c in range(len(columns)):
@@ -325,9 +334,9 @@ def add_columns(joint, columns, scale):
 
 
 def solve_label(joint, box, tol, steps):
-    """Up to ``steps`` steps, until the gap is at most ``tol`` of the primal value."""
+    """Run up to ``steps`` steps, until the gap is at most ``tol`` of the primal value."""
     size = len(box.coef)
-    # Allocated once: the system clears new memory page by page, which took a third of the time.
+    # Allocated once: clearing new memory page by page took a third of the time.
     among = np.empty(int(NARROW * size) ** 2, joint.dtype)
     room = Room(np.empty(size), np.empty(size, np.int64), among)
     return _solve_label(joint, box, room, Free.of(size), bool(box.coef.any()), tol, steps)
@@ -364,7 +373,7 @@ def _solve_label(joint, box, room, free, is_begun, tol, steps):
 
 @finite_part
 def _solve_some(joint, room, box, count, steps, goal):
-    """Steps among the instances that matter, whose values are gathered; then the others' gradients."""
+    """Run steps among the active instances with gathered kernel values; then update all gradients."""
     index = room.index[:count]
     among = room.joint[: count * count].reshape(count, count)
     for a in range(count):
@@ -389,7 +398,7 @@ def _solve_some(joint, room, box, count, steps, goal):
 
 @finite_part
 def _gathered(values, index):
-    # As values[index], numba would compile all that an index may be.
+    # For values[index] numba would compile all kinds of index.
     found = np.empty(len(index))
     for a in range(len(index)):
         found[a] = values[index[a]]
@@ -398,7 +407,7 @@ def _gathered(values, index):
 
 @finite_part
 def _pair_steps(joint, box, steps, goal):
-    """Steps on the instance of largest gain and its best partner; how many were made."""
+    """Run steps on the instance of largest gain and the best partner; return the number made."""
     coef, lower, upper, gradient, _linear = box
     size = len(coef)
     down, up = np.empty(size, np.float32), np.empty(size, np.float32)
@@ -423,7 +432,7 @@ def _pair_steps(joint, box, steps, goal):
         _partner_gains(row, slope[i], curvature[i], slope, down, up, curvature, gains)
         gains[i] = -1
         j = largest(gains)
-        # A single instance has no partner: the second variable is one that cannot move.
+        # A single instance has no partner: the second variable then cannot move.
         second, similar = (0.0, 1.0, 0.0, 0.0), 0.0
         if i != j:
             second = (gradient[j], float(joint[j, j]), lower[j] - coef[j], upper[j] - coef[j])
@@ -439,7 +448,7 @@ def _pair_steps(joint, box, steps, goal):
 
 @finite_part
 def _active(box, room, gap):
-    """Collect those strictly inside their box, and those whose share of the gap is not negligible."""
+    """Collect the instances strictly inside the box, or with a share of the gap above a threshold."""
     least, count = NEGLIGIBLE * gap / len(room.shares), 0
     for i in range(len(room.shares)):
         if room.shares[i] > least or box.lower[i] < box.coef[i] < box.upper[i]:
@@ -450,14 +459,14 @@ def _active(box, room, gap):
 
 @finite_part
 def _round(gradient, slope):
-    """The gradient in single precision: a loop that also rounds takes twice as long."""
+    """Round the gradient to single precision; a loop with rounding inside takes twice as long."""
     for i in range(len(slope)):
         slope[i] = gradient[i]
 
 
 @finite_part
 def _gains(slope, down, up, curvature, inverse, gains):
-    """How much each instance's own step raises the dual."""
+    """Compute how much each instance's own step raises the dual."""
     # By the inverse curvature: divisions took a third of the time.
     for i in range(len(down)):
         step = min(max(-slope[i] * inverse[i], down[i]), up[i])
@@ -466,7 +475,7 @@ def _gains(slope, down, up, curvature, inverse, gains):
 
 @finite_part
 def _partner_gains(row, slope_i, own, slope, down, up, curvature, gains):
-    """How much each step would raise the dual if the instance of ``row`` stayed at its best value."""
+    """Compute how much each step raises the dual while the instance of ``row`` keeps the best value."""
     ratio, inverse = slope_i / own, np.float32(1) / own
     for j in range(len(down)):
         similar = np.float32(row[j])
@@ -478,7 +487,7 @@ def _partner_gains(row, slope_i, own, slope, down, up, curvature, gains):
 
 @finite_part
 def _best_steps(first, second, similar):
-    """Both steps that minimise the quadratic of two variables, each (slope, curvature, down, up)."""
+    """Return both steps that minimise the quadratic of two variables, each (slope, curvature, down, up)."""
     slope_i, own_i, down_i, up_i = first
     slope_j, own_j, down_j, up_j = second
     area = own_i * own_j - similar * similar
@@ -487,7 +496,7 @@ def _best_steps(first, second, similar):
         step_j = (slope_i * similar - slope_j * own_i) / area
         if down_i <= step_i <= up_i and down_j <= step_j <= up_j:
             return step_i, step_j
-    # Otherwise the minimum lies on one of the four edges, or both are so alike that one may stay.
+    # Otherwise the minimum is on one of the four edges, or both instances are nearly equal and one may stay.
     own_i, own_j = max(own_i, TINY), max(own_j, TINY)
     best_i, best_j = min(max(-slope_i / own_i, down_i), up_i), 0.0
     lowest = best_i * (slope_i + 0.5 * own_i * best_i)

@@ -1,7 +1,7 @@
 """Dual ascent for kernel logistic regression inside one block of instances, compiled.
 
 Every function takes the kernel among the block's instances and changes ``scores`` and ``probabilities``, the
-block's rows of f and α, in place. An instance's divergence KL(α ‖ softmax(f)) is its share of the duality gap
+block's rows of f and α, in place. An instance's divergence KL(α ‖ softmax(f)) is the share of the duality gap
 (:mod:`lmbm_torch.solvers.logistic.smo`).
 """
 
@@ -11,18 +11,18 @@ import numpy as np
 
 from lmbm_torch.kernels.jit import njit
 
-# Below this curvature an instance's own kernel value has no weight beside the entropy.
+# Curvature below which an instance's own kernel value is negligible next to the entropy.
 _FLAT = 1e-12
 
 
 @njit(cache=True, nogil=True)
 def class_pass(gram, upper, scores, probabilities, divergences):
-    """Maximise the dual over all classes of one instance after another; the kernel does not see classes.
+    """Maximise the dual over all classes of one instance after another; the kernel ignores classes.
 
     Args:
         gram: (block, block).
         upper: (block,), C of each instance.
-        divergences: (block,), set to each instance's divergence before its step.
+        divergences: (block,), set to each instance's divergence before the step.
     """
     size, classes = scores.shape
     linear, found = np.empty(classes), np.empty(classes)
@@ -45,11 +45,12 @@ def class_pass(gram, upper, scores, probabilities, divergences):
 
 @njit(cache=True, nogil=True)
 def pair_pass(gram, upper, scores, probabilities, divergences, num_steps):
-    """Algorithm 1: for one instance after another, ``num_steps`` steps on its most violating pair of classes.
+    """Run Algorithm 1: for each instance ``num_steps`` steps on the most violating pair of classes.
 
     Args:
         gram: (block, classes, block, classes).
-        upper, divergences: same as in :func:`class_pass`.
+        upper: see :func:`class_pass`.
+        divergences: see :func:`class_pass`.
         num_steps: D.
     """
     size, classes = scores.shape
@@ -78,13 +79,13 @@ def pair_pass(gram, upper, scores, probabilities, divergences, num_steps):
 
 @njit(cache=True, nogil=True)
 def _divergence(probabilities, scores):
-    """KL(α ‖ softmax(f))."""
+    """Return KL(α ‖ softmax(f))."""
     largest = scores.max()
     normaliser = largest + np.log(np.exp(scores - largest).sum())
     value = 0.0
     for y in range(len(scores)):
         difference = np.log(probabilities[y]) - (scores[y] - normaliser)
-        # Both sums are one and cancel: what is left of a class is not negative, and exact when small.
+        # Both sums are one and cancel: each class's remainder is non-negative, and accurate for small values.
         if abs(difference) < 1:
             value += probabilities[y] * (np.expm1(-difference) + difference)
         else:
@@ -96,9 +97,9 @@ def _divergence(probabilities, scores):
 def _simplex_step(linear, curvature, found):
     """Maximise linear·a − curvature/2 ‖a‖² − Σ a log a over the simplex; ``found`` holds the start.
 
-    Stationarity is curvature·a + log a = linear + μ, so that curvature·a is the Wright omega function of
-    linear + μ + log curvature. Σ a is convex in μ and its logarithm concave: a Newton step on the former from
-    above, on the latter from below, never passes the root.
+    Stationarity is curvature·a + log a = linear + μ, so curvature·a is the Wright omega function of linear +
+    μ + log curvature. Σ a is convex in μ and log Σ a concave: a Newton step on Σ a from above, on log Σ a
+    from below, never passes the root.
     """
     classes = len(linear)
     if curvature < _FLAT:
@@ -124,13 +125,13 @@ def _simplex_step(linear, curvature, found):
         else:
             shift -= np.log(total) * total / slope
     for y in range(classes):
-        # A class never leaves for good: its logarithm stays finite.
+        # No probability becomes zero: logarithms stay finite.
         found[y] = max(found[y] / total, 1e-300)
 
 
 @njit(cache=True, nogil=True)
 def _wright_omega(t):
-    """The root ω of ω + log ω = t, to double precision: two steps of fourth order."""
+    """Solve ω + log ω = t for ω to double precision, by two steps of fourth order."""
     if t < -40:
         return np.exp(t)
     omega = t - np.log(t) + np.log(t) / t if t > 1 else np.exp(t) / (1 + np.exp(t))
@@ -144,10 +145,10 @@ def _wright_omega(t):
 
 @njit(cache=True, nogil=True)
 def _pair_share(difference, curvature, total, start):
-    """The share p of the pair's total that solves logit p + curvature·(total·p − start) = difference.
+    """Solve logit p + curvature·(total·p − start) = difference for the share p of the pair's total.
 
-    Newton's method in u = logit p, where the left side climbs with a slope of at least one, kept inside a
-    bracket that every evaluation narrows.
+    Newton's method in u = logit p, where the left side has a slope of at least one, inside a bracket narrowed
+    by every evaluation.
     """
     lower = difference - curvature * max(total - start, 0.0)
     upper = difference + curvature * start
@@ -164,5 +165,5 @@ def _pair_share(difference, curvature, total, start):
         u -= value / (1 + curvature * total * share * (1 - share))
         if not lower < u < upper:
             u = 0.5 * (lower + upper)
-    # Neither class leaves for good: both logarithms stay finite.
+    # No probability becomes zero: both logarithms stay finite.
     return min(max(share, 1e-300), 1 - 1e-16)

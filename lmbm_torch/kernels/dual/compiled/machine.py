@@ -1,8 +1,8 @@
-"""Dual coordinate descent for labels whose cliques share weights, compiled for the CPU.
+"""Dual coordinate descent for labels with shared weights of cliques, compiled for the CPU.
 
-A sweep visits an instance for all labels at once. Only the few weights that labels share are updated label by
-label, so that each step sees the one before. Most duals soon stay at a bound, so each sweep over all duals is
-followed by some over the free ones alone, which cost little.
+A sweep visits an instance for all labels at once. Only the few shared weights are updated label by label, so
+each step uses the result of the step before. Most duals soon stay at a bound, so each sweep over all duals is
+followed by cheap sweeps over the free duals.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FREE_SWEEPS = 9
 
 
 class Losses(NamedTuple):
-    """The hinge losses, and the shared weights in their fields.
+    """The hinge losses, and the shared weights in the fields.
 
-    The field of label k at instance i contains ``products[i, m]`` times the shared weight ``weight[m]`` for
-    m from ``start[k]`` to ``start[k + 1]``.
+    The field of label k at instance i contains ``products[i, m]`` times the shared weight ``weight[m]`` for m
+    from ``start[k]`` to ``start[k + 1]``.
     """
 
     rows: Any
@@ -46,7 +46,7 @@ class Losses(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The weights and the duals, which sweeps change in place."""
+    """The weights and the duals, changed in place by sweeps."""
 
     features: np.ndarray  # (labels, features) for dense rows, else (features, labels)
     bias: np.ndarray  # (labels,)
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
 
 @njit(cache=True, fastmath=SUMS, inline="always")
 def _gradient(spin, field, margin, couplings, weight, product, span):
-    """The negated derivative of the dual objective by one dual; ``field`` lacks the shared weights' part."""
+    """Return the negated derivative of the dual by one dual; ``field`` lacks the shared weights' part."""
     total = spin * field - margin
     for m in span:
         total += couplings[weight[m]] * product[m]
@@ -65,7 +65,7 @@ def _gradient(spin, field, margin, couplings, weight, product, span):
 
 @njit(cache=True, inline="always")
 def _best(old, gradient, curvature, upper):
-    # A loss that depends on no weight cannot be reduced: its dual belongs at its bound.
+    # A loss without weights cannot be reduced: the dual belongs at the upper bound.
     return min(max(old - gradient / curvature, 0.0), upper) if curvature > 0.0 else upper
 
 
@@ -77,9 +77,9 @@ def _add_shared(step, couplings, penalty, weight, product, span):
 
 @part(fastmath=SUMS)
 def _sweep_all(losses, order, parts, free, stop):
-    """Visit every dual, instance by instance; put those that end up free into ``free``, return how many.
+    """Visit every dual, instance by instance; collect the free duals in ``free``, and return the number.
 
-    Leaves the rest of them once ``stop`` is true, as do the other sweeps.
+    Like all sweeps, stops once ``stop`` is true.
     """
     stored, bias, couplings, duals = parts
     rows, constant, spins, products, weight, start, penalty, upper, curvature, margin = losses
@@ -153,7 +153,7 @@ def _sweeps(losses, parts, sweeps, seed, stop):
 
 
 def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
-    """``sweeps`` random sweeps over all instances, each visited once for all labels, and those between them.
+    """Run ``sweeps`` random sweeps over all instances, with sweeps over the free duals in between.
 
     ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
     place; ``curvature`` is (labels, instances).
@@ -171,7 +171,7 @@ def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
         curvature=np.ascontiguousarray(curvature.T),
         margin=problem.margin,
     )
-    # A dense row meets one label's weights after the other, a sparse one all labels' weights of an entry.
+    # Dense rows read one label's weights after another, sparse rows all labels' weights of an entry.
     is_dense = isinstance(problem.features, np.ndarray)
     features = np.array(weights[:-1].T if is_dense else weights[:-1], order="C")
     parts = Parts(features, weights[-1].copy(), couplings, np.ascontiguousarray(duals.T))

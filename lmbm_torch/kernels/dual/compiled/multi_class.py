@@ -1,9 +1,9 @@
 """Steps on the dual of the multi-class SVM with a kernel, compiled for the CPU.
 
-:func:`ascend` takes what that of :mod:`lmbm_torch.kernels.dual.plain.multi_class` takes. Here values of all
-instances stand class by class, so that a step, which moves few classes, adds to whole rows of them. A block's
-kernel values fit into the cache of a core, and so do visits to it, a tenth of the price of others; and where
-many instances have no gap, those that have one go on among themselves.
+:func:`ascend` takes the arguments of :func:`lmbm_torch.kernels.dual.plain.multi_class.ascend`. Values of all
+instances are stored class by class, so a step, which moves few classes, adds to whole rows. A block's kernel
+values fit into a core's cache, so visits within a block take a tenth of the time; and if many instances have
+no gap, only the instances with a gap continue.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from lmbm_torch.kernels.dual.plain.multi_class import (
 )
 from lmbm_torch.kernels.jit import finite, finite_part, part
 
-# Columns and rows of the kernel that are added at once: they fit into the smallest cache.
+# Columns and rows of the kernel added at once; a tile fits into the first-level cache.
 TILE, ROWS = 256, 8
-# Chance has it that a block grows larger.
+# Most instances of a block; sizes of drawn blocks vary.
 LARGEST = BLOCK + BLOCK // 4
 
 
 class Instances(NamedTuple):
-    """Some instances, and their values.
+    """Some instances, with values.
 
     Args:
         gram: (instances, instances).
-        labels, upper: (instances,).
+        labels: (instances,).
+        upper: (instances,).
         nodes: (states, instances), distributions over the classes.
         fields: (states, instances), loss + score.
     """
@@ -51,7 +52,7 @@ class Instances(NamedTuple):
 
 
 def ascend(problem, nodes, scores, tol, passes, seed):
-    """Steps until the gap is at most ``tol`` of the primal value; returns the number of passes made."""
+    """Run steps until the gap is at most ``tol`` of the primal value; return the number of passes made."""
     by_class, fields = np.ascontiguousarray(nodes.T), scores + 1
     fields[problem.labels, np.arange(len(nodes))] -= 1
     made = _ascend(problem.gram, problem.labels, problem.upper, by_class, fields, tol, passes, seed)
@@ -69,7 +70,7 @@ def _ascend(gram, labels, upper, nodes, fields, tol, passes, seed):
     visits = 0
     while visits < budget:
         gap, dual = _values(everything, gaps)
-        # The primal value still falls, and the goal with it.
+        # The primal value still decreases, and so does the goal.
         goal = 0.9 * tol * (dual + gap)
         if gap <= tol * (dual + gap):
             break
@@ -80,14 +81,14 @@ def _ascend(gram, labels, upper, nodes, fields, tol, passes, seed):
             some = _gathered(everything, index, count, _room(count, len(nodes)))
             made = _rounds(some, max(goal, FALL * gap), budget - visits, random)
             _put_back(everything, index, some)
-        # None where rounding hides the gap from the rounds.
+        # No visits if rounding hides the gap from the rounds.
         visits += max(made, 1)
     return (visits + size - 1) // size
 
 
 @part
 def _room(count, states):
-    """Where :func:`_gathered` puts up to ``count`` instances."""
+    """Allocate memory for up to ``count`` instances of :func:`_gathered`."""
     return (
         np.empty(count * count),
         np.empty(count, np.int64),
@@ -99,9 +100,9 @@ def _room(count, states):
 
 @finite_part
 def _values(some, gaps):
-    """The duality gap, Σ_i of ``gaps``, and the dual value if these are all instances.
+    """Return the duality gap, the sum of ``gaps``, and the dual value if all instances are given.
 
-    Loops run over the instances of one class: they are vectorised.
+    Loops run over the instances of one class: vectorised.
     """
     _gram, labels, upper, nodes, fields = some
     size = len(labels)
@@ -126,7 +127,7 @@ def _values(some, gaps):
 
 @finite_part
 def _active(some, gaps, least, index):
-    """How many instances have a gap above ``least`` or mass of several classes; their numbers."""
+    """Count and list the instances with a gap above ``least`` or mass on several classes."""
     count = 0
     for i in range(len(gaps)):
         takes_part = gaps[i] > least
@@ -143,7 +144,7 @@ def _active(some, gaps, least, index):
 
 @finite_part
 def _gathered(some, index, count, room):
-    """The instances ``index[:count]`` by themselves."""
+    """Gather the instances ``index[:count]``."""
     gram, labels, upper, nodes, fields = room
     states = len(some.nodes)
     found = Instances(
@@ -168,7 +169,7 @@ def _gathered(some, index, count, room):
 
 @finite_part
 def _put_back(some, index, own):
-    """Take over the distributions of ``own``, and add what they change to all values; its values are lost."""
+    """Copy the distributions of ``own`` back, and update all values; the values of ``own`` are lost."""
     moved = own.fields
     count, size = len(own.labels), len(some.labels)
     for s in range(len(moved)):
@@ -193,7 +194,7 @@ def _put_back(some, index, own):
 
 @finite_part
 def _add_rows(gram, index, moved, fields, first, last):
-    """fields −= moved · rows of the kernel, eight of them, in some columns."""
+    """Subtract moved · eight kernel rows from the fields, in some columns."""
     a, b = gram[index[0], first:last], gram[index[1], first:last]
     c, d = gram[index[2], first:last], gram[index[3], first:last]
     e, f = gram[index[4], first:last], gram[index[5], first:last]
@@ -211,7 +212,7 @@ def _add_rows(gram, index, moved, fields, first, last):
 
 @finite_part
 def _rounds(some, goal, budget, random):
-    """Visits to blocks until the gap is at most ``goal``, about ``budget`` visits; how many."""
+    """Visit blocks until the gap is at most ``goal``, about ``budget`` visits; return the number."""
     size = len(some.labels)
     wanted = min(BLOCK, SHARE * size)
     largest = min(size, LARGEST)
@@ -232,9 +233,9 @@ def _rounds(some, goal, budget, random):
 
 @finite_part
 def _drawn(gaps, gap, wanted, largest, index, random):
-    """How many instances are in the next block; their numbers."""
+    """Draw the instances of the next block; return the number."""
     size, count = len(gaps), 0
-    # From anywhere on: the block may be full before the last instance.
+    # A random beginning: the block may be full before the last instance.
     begin = np.int64((next_random(random) >> np.uint64(11)) % np.uint64(size))
     for k in range(size):
         i = begin + k if begin + k < size else begin + k - size
@@ -247,7 +248,7 @@ def _drawn(gaps, gap, wanted, largest, index, random):
 
 @finite_part
 def _visit(block, order, random):
-    """Steps on a block's instances, again and again."""
+    """Run steps on a block's instances, repeatedly."""
     gram, _labels, upper, nodes, fields = block
     states, size = nodes.shape
     linear = np.empty(states)
@@ -290,10 +291,10 @@ def _visit(block, order, random):
 
 @finite_part
 def _to_simplex(linear, curvature):
-    """The distribution a that maximises linear·a − curvature/2 ‖a‖², in place of ``linear``.
+    """Replace ``linear`` by the distribution a that maximises linear·a − curvature/2 ‖a‖².
 
-    Its entries are max(linear − θ, 0) over their sum; Newton's steps on θ from below reach it, since the sum
-    is convex in θ.
+    The entries are max(linear − θ, 0) divided by the sum; Newton steps on θ from below reach the solution,
+    because the sum is convex in θ.
     """
     states = len(linear)
     top = 0
@@ -302,7 +303,7 @@ def _to_simplex(linear, curvature):
             top = s
     threshold = linear[top] - curvature
     last = 0
-    # No more than there are entries but for rounding, which could go round in circles.
+    # At most `states` steps without rounding, which could cause cycles.
     for _ in range(states + 1):
         total, count = 0.0, 0
         for s in range(states):
@@ -317,7 +318,7 @@ def _to_simplex(linear, curvature):
         linear[s] = max(linear[s] - threshold, 0.0)
         total += linear[s]
     if total <= 0.0:
-        # Beside these values the curvature is lost in rounding.
+        # The curvature is lost in rounding next to such large values.
         linear[top] = total = 1.0
     for s in range(states):
         linear[s] /= total

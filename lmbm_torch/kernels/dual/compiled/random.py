@@ -1,7 +1,6 @@
 """Seeded random numbers for compiled code.
 
-numba's global generator belongs to the caller and differs from thread to thread; a state passed along does
-neither.
+numba's global generator is shared with the caller and differs between threads; an explicit state avoids both.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from lmbm_torch.kernels.jit import njit
 
 @njit(cache=True)
 def random_state(seed):
-    """A state that :func:`next_random` advances."""
+    """Return a state for :func:`next_random`."""
     state = np.empty(1, np.uint64)
     state[0] = np.uint64(seed) * np.uint64(2654435769) + np.uint64(1)
     for _ in range(8):
@@ -23,7 +22,7 @@ def random_state(seed):
 
 @njit(cache=True)
 def next_random(state):
-    """The next 64 random bits of a one-element state (xorshift64*), which must not be zero."""
+    """Return the next 64 random bits of a one-element state (xorshift64*), which must not be zero."""
     x = state[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -34,7 +33,7 @@ def next_random(state):
 
 @njit(cache=True)
 def shuffle(entries, count, state):
-    """Fisher–Yates on the first ``count`` entries."""
+    """Shuffle the first ``count`` entries (Fisher–Yates)."""
     for a in range(count - 1, 0, -1):
         b = np.int64((next_random(state) >> np.uint64(11)) % np.uint64(a + 1))
         entries[a], entries[b] = entries[b], entries[a]

@@ -1,9 +1,8 @@
-"""Rows of a feature matrix inside compiled code: one name for dense arrays and CSR triples.
+"""Rows of a feature matrix inside compiled code, with one interface for dense arrays and CSR triples.
 
-``rows`` is what :func:`readable` makes of a matrix: the dense ``(instances, features)`` array itself, or a
-triple ``(data, indices, indptr)``. A solver is written once for both. Loops run over slices and the indices
-are unsigned: numba then need not allow for negative ones, which lets LLVM vectorise (measured on text, two to
-three times as fast).
+``rows`` is the result of :func:`readable`: the dense ``(instances, features)`` array, or a triple ``(data,
+indices, indptr)``. A solver is written once for both. Loops run over slices with unsigned indices: numba then
+need not handle negative indices, and LLVM vectorises (measured on text, two to three times as fast).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from lmbm_torch.kernels.jit import njit
 
 
 def readable(features: Any) -> Any:
-    """A dense array, a SciPy CSR array as the triple that compiled code reads.
+    """Convert features for compiled code: a dense array, or a SciPy CSR array as a triple.
 
-    They are views that cannot be written: features may be those of a file, and numba compiles code of its own
-    for what cannot be written.
+    The results are read-only views: features may be memory-mapped, and numba compiles separate code for
+    read-only arrays.
     """
     if isinstance(features, np.ndarray):
         return _unwritable(features)
@@ -36,12 +35,12 @@ def _unwritable(array: np.ndarray) -> np.ndarray:
 
 
 def _entries(rows, i) -> Any:
-    """Columns and values of row i; no columns for a dense row, whose values are in order."""
+    """Return columns and values of row i; no columns for a dense row."""
     raise TypeError("called from compiled code alone")
 
 
 def _column(columns, t) -> Any:
-    """The column of a row's entry t."""
+    """Return the column of a row's entry t."""
     raise TypeError("called from compiled code alone")
 
 
@@ -67,7 +66,7 @@ def _column_of(columns, t):
 
 @njit(inline="always")
 def row_dot(rows, i, weights):
-    """Inner product of row i with ``weights``."""
+    """Return the inner product of row i with ``weights``."""
     columns, values = _entries(rows, i)
     total = 0.0
     for t in range(len(values)):
@@ -77,16 +76,16 @@ def row_dot(rows, i, weights):
 
 @njit(inline="always")
 def row_add(rows, i, scale, weights):
-    """weights += scale · row i."""
+    """Add scale · row i to the weights."""
     columns, values = _entries(rows, i)
     for t in range(len(values)):
         weights[_column(columns, t)] += scale * values[t]
 
 
 def by_output(rows, weights):
-    """(columns, outputs) as a view of what suits the rows: of dense ones (outputs, columns), row-major.
+    """Return weights as (columns, outputs); for dense rows the argument is (outputs, columns), row-major.
 
-    An array of one row or column is both row- and column-major, which would compile everything anew.
+    An array of one row or column is both row- and column-major, and would be compiled anew.
     """
     raise TypeError("called from compiled code alone")
 
@@ -99,17 +98,17 @@ def _by_output(rows, weights):
 
 
 def row_support(rows, members, count, seen, support):
-    """Collect the columns in which some of the rows ``members[:count]`` may be non-zero; return how many."""
+    """Collect the columns with a non-zero entry in the rows ``members[:count]``; return the number."""
     raise TypeError("called from compiled code alone")
 
 
 def row_dot_block(rows, i, weights, out):
-    """out[k] += ⟨row i, weights[:, k]⟩ for every k; dense, fastest where ``weights`` is column-major."""
+    """Add ⟨row i, weights[:, k]⟩ to out[k] for every k; fastest with column-major ``weights``."""
     raise TypeError("called from compiled code alone")
 
 
 def row_add_block(rows, i, scale, weights):
-    """weights[:, k] += scale[k] · row i for every k; fastest where ``weights`` is column-major, too."""
+    """Add scale[k] · row i to weights[:, k] for every k; fastest with column-major ``weights``."""
     raise TypeError("called from compiled code alone")
 
 

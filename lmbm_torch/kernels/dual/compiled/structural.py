@@ -1,4 +1,15 @@
-"""ST."""
+"""Cutting planes of a structural SVM, compiled for the CPU: block-coordinate steps, products and sums.
+
+Arrays are described at :class:`lmbm_torch.solvers.structural.problems.StructuralProblem` and
+``CuttingPlanes``. A visit of an example costs two passes over the features, so several steps are made with
+the computed scores. Steps change the values of the example's planes by the planes' inner products, stored
+from visit to visit: a plane of 30 coupled labels has hundreds of entries (measured with 30 labels: a third of
+the time).
+
+Weights are stored by output for dense rows (each score is one long inner product), and by feature for CSR
+rows (all weights of an entry are contiguous). Measured per visit: dense, 294 features and 6 outputs, 0.36
+against 1.6 µs; CSR, 75 of 47,000 entries and 30 outputs, 3.9 against 14.6 µs.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +23,19 @@ from lmbm_torch.kernels.dual.plain.structural import STEPS_PER_VISIT
 from lmbm_torch.kernels.jit import SUMS, compiled, njit, part
 from lmbm_torch.kernels.threads import stoppable
 
-# A visit of an example ends when its gap has fallen to this share.
+# Share of an example's gap at which a visit ends.
 ENOUGH = 0.1
-# The first of so many sweeps is over all examples; the others leave out those whose gap was below this share
-# of the mean gap.
+# Of SWEEPS_PER_ROUND sweeps the first visits all examples, the rest only examples with a gap above NEGLIGIBLE
+# times the mean gap.
 SWEEPS_PER_ROUND = 10
 NEGLIGIBLE = 0.1
-# Planes of an example whose inner products are kept; those of more are computed anew in every visit.
+# Most planes of an example with stored inner products; for more planes the products are recomputed in every
+# visit.
 MOST_KEPT = 64
 
 
 class Examples(NamedTuple):
-    """All examples: the rows of example l are those from ``start[l]`` up to ``start[l + 1]``."""
+    """The examples; example l has the rows from ``start[l]`` up to ``start[l + 1]``."""
 
     rows: Any
     outputs: int
@@ -34,7 +46,7 @@ class Examples(NamedTuple):
 
 
 class Planes(NamedTuple):
-    """The planes of all examples; example l has those from ``first[l]`` up to ``first[l + 1]``."""
+    """The planes of all examples; example l has the planes from ``first[l]`` up to ``first[l + 1]``."""
 
     first: np.ndarray
     start: np.ndarray
@@ -44,10 +56,10 @@ class Planes(NamedTuple):
 
 
 class Products(NamedTuple):
-    """Inner products of each example's planes, couplings divided by their penalty.
+    """Inner products of each example's planes, couplings divided by the penalty.
 
-    Those of example l are kept, once they are known, as a flat matrix from ``start[l]`` up to
-    ``start[l + 1]``; there is no room for those of examples of many planes.
+    The products of example l are stored, once known, as a flat matrix from ``start[l]`` up to ``start[l +
+    1]``; products of examples with many planes are not stored.
     """
 
     start: np.ndarray
@@ -56,11 +68,10 @@ class Products(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Working memory of a visit, made by Python: that spares its compilation.
+    """Working memory of a visit, allocated by Python to save compilation.
 
-    The example's scores and what its rows are to be given; the planes that steps are taken between, their
-    values, and how much dual each was given; a plane's image under the weights' metric, and room for inner
-    products.
+    The example's scores and the change of the rows' weights; the planes in play, the planes' values, and the
+    dual given to each; a plane's image under the weights' metric, and memory for inner products.
     """
 
     scores: np.ndarray
@@ -73,7 +84,7 @@ class Scratch(NamedTuple):
 
 
 class Example(NamedTuple):
-    """One example's rows: how many, with how many outputs each, and their inner products, flat."""
+    """An example's rows: number of rows, number of outputs, and flat inner products."""
 
     rows: int
     outputs: int
@@ -82,7 +93,7 @@ class Example(NamedTuple):
 
 @part(fastmath=SUMS)
 def evaluate(planes, p, couplings, scores):
-    """loss − ⟨w, ψ⟩ of plane p."""
+    """Return loss − ⟨w, ψ⟩ of plane p."""
     value = planes.loss[p]
     for e in range(planes.start[p], planes.start[p + 1]):
         index = planes.index[e]
@@ -92,7 +103,7 @@ def evaluate(planes, p, couplings, scores):
 
 @part
 def members(planes, first, last, dual_coef, couplings, scratch):
-    """Collect the planes that have a dual, and the one of largest value; returns how many there are."""
+    """Collect the planes with a dual, and the plane of largest value; return the number."""
     count = 0
     best, largest, best_counts = first, -np.inf, False
     for p in range(first, last):
@@ -112,7 +123,7 @@ def members(planes, first, last, dual_coef, couplings, scratch):
 
 @part
 def extremes(count, dual_coef, scratch):
-    """The members of largest value, and of least value with a dual; and the gap between them all."""
+    """Return the members of largest value, and of least value with a dual, and the gap among all members."""
     best, worst = 0, -1
     total, weighted = 0.0, 0.0
     for m in range(count):
@@ -128,13 +139,13 @@ def extremes(count, dual_coef, scratch):
 
 @part
 def dense_place(index, base):
-    """Where an entry of a plane is in its example's dense vector, couplings behind the ``base`` scores."""
+    """Return an entry's position in the example's dense vector, couplings behind the ``base`` scores."""
     return index if index >= 0 else base - 1 - index
 
 
 @part
 def map_plane(planes, p, example, penalty, image):
-    """Write plane p's image under the weights' metric, into zeros."""
+    """Write plane p's image under the weights' metric into a zero array."""
     base = example.rows * example.outputs
     for e in range(planes.start[p], planes.start[p + 1]):
         at, value = dense_place(planes.index[e], base), planes.value[e]
@@ -148,7 +159,7 @@ def map_plane(planes, p, example, penalty, image):
 
 @part(fastmath=SUMS)
 def multiply(planes, first, last, example, penalty, image, products):
-    """Inner products of the planes from ``first`` up to ``last``, into a flat matrix."""
+    """Write the inner products of the planes from ``first`` up to ``last`` into a flat matrix."""
     base, count = example.rows * example.outputs, last - first
     for q in range(count):
         map_plane(planes, first + q, example, penalty, image)
@@ -164,7 +175,7 @@ def multiply(planes, first, last, example, penalty, image, products):
 
 @part
 def products_of(planes, each, example, penalty, products, scratch):
-    """The inner products of example ``each``'s planes, a flat matrix, computed if need be."""
+    """Return the inner products of example ``each``'s planes, a flat matrix, computed if unknown."""
     first, last = planes.first[each], planes.first[each + 1]
     start, end = products.start[each], products.start[each + 1]
     if end == start:
@@ -179,12 +190,12 @@ def products_of(planes, each, example, penalty, products, scratch):
 
 @part
 def visit(planes, each, example, penalty, dual_coef, couplings, products, scratch):
-    """Pairwise steps on one example's planes; returns the gap that was found and whether anything moved."""
+    """Run pairwise steps on one example's planes; return the gap before, and whether any dual moved."""
     first, size = planes.first[each], planes.first[each + 1] - planes.first[each]
     count = members(planes, first, first + size, dual_coef, couplings, scratch)
     best, worst, gap = extremes(count, dual_coef, scratch)
     found = gap
-    # An example of no weight has no duals at all.
+    # An example without weight has no duals.
     if worst < 0 or scratch.values[best] <= scratch.values[worst]:
         return found, False
     inner = products_of(planes, each, example, penalty, products, scratch)
@@ -197,7 +208,7 @@ def visit(planes, each, example, penalty, dual_coef, couplings, products, scratc
         squares = inner[row + up - first] + inner[other + down - first]
         square = squares - 2 * inner[row + down - first]
         longest = dual_coef[down]
-        # Of planes that are alike but for round-off.
+        # Planes that differ by round-off only have no curvature.
         step = min(longest, rise / square) if square > 1e-12 * squares else longest
         dual_coef[up] += step
         dual_coef[down] = dual_coef[down] - step if step < longest else 0.0
@@ -215,7 +226,7 @@ def visit(planes, each, example, penalty, dual_coef, couplings, products, scratc
 
 @part
 def give(planes, count, example, penalty, couplings, scratch):
-    """Add the planes, by the dual that each was given, to the couplings and to the scores' change."""
+    """Add the planes, multiplied by the given dual, to the couplings and to the scores' change."""
     base = example.rows * example.outputs
     for m in range(count):
         given = scratch.given[m]
@@ -232,10 +243,10 @@ def give(planes, count, example, penalty, couplings, scratch):
 
 @part(fastmath=SUMS)
 def read_scores(rows, first, example, weights, scores):
-    """The scores of the example's rows, the first of which is ``first``."""
+    """Compute the scores of the example's rows, beginning at row ``first``."""
     for t in range(example.rows):
         fields = scores[t * example.outputs : (t + 1) * example.outputs]
-        # As an assignment of arrays, numba would compile what to say of unequal lengths, for a second.
+        # An array assignment would add a second of compilation for error messages about lengths.
         for k in range(len(fields)):
             fields[k] = weights[-1, k]
         row_dot_block(rows, first + t, weights, fields)
@@ -243,7 +254,7 @@ def read_scores(rows, first, example, weights, scores):
 
 @part(fastmath=SUMS)
 def add_change(rows, first, example, change, weights):
-    """Add the change of the scores of the example's rows, the first of which is ``first``, to the weights."""
+    """Add the change of the scores of the example's rows, beginning at row ``first``, to the weights."""
     for t in range(example.rows):
         steps = change[t * example.outputs : (t + 1) * example.outputs]
         row_add_block(rows, first + t, steps, weights)
@@ -252,11 +263,13 @@ def add_change(rows, first, example, change, weights):
 
 
 def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
-    """Up to ``max_sweeps`` random sweeps, or until the gaps found in one of all examples sum to ``target``.
+    """Run up to ``max_sweeps`` random sweeps, or until the gaps of a full sweep sum to ``target``.
 
     The arrays of ``weights``, features (outputs, features + 1) and couplings, and ``dual_coef`` change in
-    place. After a sweep over all examples, the next ones leave out those whose gap hardly counted. Returns
-    the number of sweeps made.
+    place. After a sweep over all examples, the next sweeps leave out examples with small gaps.
+
+    Returns:
+        The number of sweeps made.
     """
     rows, is_dense = readable(problem.features), isinstance(problem.features, np.ndarray)
     data = Examples(
@@ -344,19 +357,19 @@ def _sweeps(
 
 
 def products(planes, first, unary, couplings):
-    """⟨w, ψ⟩ of each plane, (planes,)."""
+    """Return ⟨w, ψ⟩ of each plane, (planes,)."""
     return _products(planes.start, planes.index, planes.value, first, unary, couplings)
 
 
 def sums(planes, first, dual_coef, size, num_couplings):
-    """Σ_p α_p ψ_p: of the rows' outputs (size,), then of couplings (num_couplings,)."""
+    """Return Σ_p α_p ψ_p: the rows' outputs (size,), then couplings (num_couplings,)."""
     total = np.zeros(size + num_couplings)
     _add_planes(planes.start, planes.index, planes.value, first, dual_coef, total[:size], total[size:])
     return total
 
 
 def entries(planes, chosen, start):
-    """Index and value of the entries of the ``chosen`` planes, which begin at ``start`` there."""
+    """Return index and value of the entries of the ``chosen`` planes; the new planes begin at ``start``."""
     index, value = np.empty(start[-1], planes.index.dtype), np.empty(start[-1])
     _copy_entries(planes.start, planes.index, planes.value, chosen, start, index, value)
     return index, value
@@ -378,7 +391,7 @@ def _products(start, index, value, first, unary, couplings):
 def _add_planes(start, index, value, first, dual_coef, unary, couplings):
     for p in range(len(first)):
         dual = dual_coef[p]
-        # Most planes that are remembered have none.
+        # Most remembered planes have no dual.
         if dual == 0:
             continue
         for entry in range(start[p], start[p + 1]):

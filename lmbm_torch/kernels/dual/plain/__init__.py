@@ -1,1 +1,1 @@
-"""The same loops in NumPy and PyTorch: the readable references."""
+"""Plain references of the dual solvers' inner loops, in NumPy and PyTorch."""

@@ -6,12 +6,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-# Mass can be taken from a labelling if all its marginals are above this.
+# Least marginal along a labelling that can give mass.
 NEGLIGIBLE = 1e-12
 
 
 def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
-    """Visit the chains in the order given; changes nodes, edges, scores and transition in place."""
+    """Run pairwise steps on the chains in the given order.
+
+    Args:
+        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
+        nodes: (positions, states), changed in place.
+        edges: (steps, states, states), changed in place.
+        scores: (states, positions), changed in place.
+        transition: (states, states), changed in place.
+        order: the chains.
+        steps: most steps on a chain in a visit.
+    """
     gram, start, upper, penalty = problem.gram, problem.start, problem.upper, problem.coupling_penalty
     for x in order:
         if upper[x] <= 0:
@@ -45,7 +55,7 @@ def smo_sweep(problem, nodes, edges, scores, transition, order, steps):
 
 
 def _best_path(fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
-    """The labelling of largest score; ``transition[t]`` leads from position t on."""
+    """Return the labelling of largest score; ``transition[t]`` starts at position t."""
     value, origins = fields[0], []
     for t in range(1, len(fields)):
         candidates = value[:, None] + transition[t - 1]
@@ -66,13 +76,13 @@ def _indicators(path: np.ndarray, states: int) -> np.ndarray:
 
 
 def _pairs(path: np.ndarray, states: int) -> np.ndarray:
-    """A labelling's transitions, (length − 1, states, states)."""
+    """Return a labelling's transitions, (length − 1, states, states)."""
     pairs = np.zeros((len(path) - 1, states, states))
     pairs[np.arange(len(path) - 1), path[:-1], path[1:]] = 1
     return pairs
 
 
-# A step that does not increase the dual is halved so often before its chain is left as it was.
+# Most halvings of a rate in a visit, and the factor of a rate after a successful step.
 HALVINGS = 20
 FASTER = 1.1
 
@@ -81,8 +91,8 @@ class Marginals(NamedTuple):
     """The dual's distributions over labellings, one for each chain.
 
     Args:
-        log_nodes: (positions, states), log-potentials, not normalised.
-        log_pairs: (chains, states, states), log-potentials too, the same at every step.
+        log_nodes: (positions, states), unnormalised log-potentials.
+        log_pairs: (chains, states, states), unnormalised log-potentials, the same at every step.
         nodes: (positions, states), P(y_t).
         pairs: (chains, states, states), Σ_t P(y_t, y_{t+1}).
         rates: (chains,), each chain's step size.
@@ -96,7 +106,15 @@ class Marginals(NamedTuple):
 
 
 def gradient_sweep(problem, marginals, scores, transition, order):
-    """Visit the chains in the order given; changes ``marginals``, ``scores`` and ``transition`` in place."""
+    """Run exponentiated-gradient steps on the chains in the given order.
+
+    Args:
+        problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem`.
+        marginals: a :class:`Marginals`, changed in place.
+        scores: (states, positions), changed in place.
+        transition: (states, states), changed in place.
+        order: the chains.
+    """
     gram, start, upper, penalty = problem.gram, problem.start, problem.upper, problem.coupling_penalty
     log_nodes, log_pairs, nodes, pairs, rates = marginals
     for x in order:
@@ -123,7 +141,7 @@ def gradient_sweep(problem, marginals, scores, transition, order):
 
 
 def _marginals(log_nodes: np.ndarray, log_pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(y_t), and Σ_t P(y_t, y_{t+1})."""
+    """Return P(y_t), and Σ_t P(y_t, y_{t+1})."""
     messages = [log_nodes[-1]]
     for each in log_nodes[-2::-1]:
         messages.append(each + np.logaddexp.reduce(log_pairs + messages[-1], 1))
@@ -138,15 +156,15 @@ def _marginals(log_nodes: np.ndarray, log_pairs: np.ndarray) -> tuple[np.ndarray
 
 
 def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
-    """Σ_x upper_x (log Σ_y exp(score(y)) − score(y_x)); its gradient goes to ``errors`` and ``pairs``.
+    """Return Σ_x upper_x (log Σ_y exp(score(y)) − score(y_x)); add the gradient to ``errors`` and ``pairs``.
 
     Args:
         scores: (positions, states), unary log-potentials.
         transition: (states, states).
-        start: (chains + 1,), where each chain's positions begin, among all of ``scores``.
+        start: (chains + 1,), first position of each chain, among all of ``scores``.
         labels: (positions,), the true states.
-        upper: (chains,), weights of the losses; where it is 0 the gradient is.
-        errors: (positions, states), those of these chains are overwritten.
+        upper: (chains,), weights of the losses; a weight 0 gives a gradient 0.
+        errors: (positions, states), overwritten at the chains' positions.
         pairs: (states, states), added to.
     """
     total = 0.0

@@ -1,4 +1,24 @@
-"""KN."""
+"""Steps on the dual variables of a kernel label problem, in plain NumPy: the readable reference.
+
+With β = s α the dual of a label is, up to the sign,
+
+    min_β ½ βᵀGβ − linearᵀβ,  lower ≤ β ≤ upper,
+
+without an equality constraint, because the intercept is part of the joint kernel G.
+
+A step takes the instance with the largest gain of a single move and the partner with the largest gain of a
+pair (Steinwart, Hush and Scovel, Training SVMs without offset, 2011), and moves both to the best point of the
+box. If few instances can still move, only these instances are solved. Exact moves (:func:`solve_free`) finish
+problems that pairs leave unsolved for long, and start from the duals of a similar problem if few instances
+are free: pairs would first move single instances a long way, and lose most of the known solution.
+
+If instances are much alike, pairs are slow: a hundred steps on each instance change hardly anything. Exact
+moves keep a set of free instances at the common optimum. Another instance moves, with the free instances
+following, until the own optimum, where the instance becomes free, or until a free instance meets a bound and
+leaves the set: the simplex method of support vectors (Scheinberg 2006), started with no free instance and
+duals anywhere in the box. The cost is low for few free instances, for example for kernel values of low rank,
+so exact moves continue only if the estimated cost is at most the cost of pairs so far.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +27,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+# Least curvature of an instance, for instances without any similarity: the dual goes to a bound.
 TINY = 1e-30
-"""Curvature of an instance that is alike to nothing, itself included: its dual goes to a bound."""
+# Least share of an instance's curvature left by other instances.
 PARALLEL = 1e-6
-"""Share of an instance's curvature that others leave to it at least."""
 
 
 class Box(NamedTuple):
@@ -18,7 +38,8 @@ class Box(NamedTuple):
 
     Args:
         coef: β, s α.
-        lower, upper: the box; both are 0 where there is no loss.
+        lower: lower bounds; 0 for instances without a loss.
+        upper: upper bounds; 0 for instances without a loss.
         gradient: G β − linear.
         linear: γ s.
     """
@@ -31,36 +52,37 @@ class Box(NamedTuple):
 
 
 def shares(box):
-    """Each instance's part of the duality gap, max_b h (β − b) over its box."""
+    """Return each instance's part of the duality gap, max_b h (β − b) over the box."""
     return box.gradient * (box.coef - np.where(box.gradient > 0, box.lower, box.upper))
 
 
+# Most free instances of exact moves.
 MOST = 1024
-"""Free instances at most."""
+# Free instances at the first estimate of the cost; the next estimates are at twice as many each.
 PROBED = 16
-"""Free instances at which what all will cost is estimated for the first time, then at twice as many each."""
+# Share of curvature left by the free instances at the end of exact moves.
 EXPLAINED = 0.01
-"""Share of their curvature that the free instances leave to the others at the end."""
+# Cost of a step on a pair per instance, in multiplications; a move also reads the free rows once.
 PAIR = 5
-"""What a step on a pair costs for each instance, in multiplications; a move also reads free rows once."""
+# Share of exact moves' estimated cost that pairs must have cost before.
 PROMISE = 0.2
-"""Share of what all moves are estimated to cost that pairs must have cost before."""
 
 
 def solve_free(joint, box, tol, steps, spent):
-    """Moves until the gap is at most ``tol`` of the primal value, no instance gains, or they cost too much.
+    """Run exact moves until the gap is small, no gain is left, or the cost is too high.
 
-    That value falls meanwhile, from known duals of another problem a hundredfold: moves to the gap that it
-    asked for at first would end far too soon, and begin anew without the free instances.
+    The primal value decreases meanwhile, from known duals of another problem a hundredfold: a gap fixed at
+    the start would stop far too early, and the free instances would be lost.
 
     Args:
         joint: (instances, instances), G.
         box: changed in place.
-        steps: moves at most.
-        spent: what pairs have cost so far.
+        tol: gap at which to stop, relative to the primal value.
+        steps: most moves.
+        spent: cost of pairs so far.
 
     Returns:
-        How many moves were made, and what all were estimated to cost, 0 where they ended before.
+        The number of moves, and the estimated cost of all moves; 0 after an end before the estimate.
     """
     own = np.maximum(np.diag(joint), TINY).astype(float)
     free: list[int] = []
@@ -85,16 +107,17 @@ def solve_free(joint, box, tol, steps, spent):
 
 
 def estimated(free, size, left):
-    """What all moves will cost, given which share of curvature some free instances leave to all on average.
+    """Estimate the cost of all moves from the average share of curvature left by ``free`` free instances.
 
-    Each further one is taken to explain the same share of what is left, and each instance to move once.
+    Each further free instance is assumed to explain the same share of the remainder, and each instance to
+    move once.
     """
     most = min(free * log(EXPLAINED) / log(min(left, 0.999)), size) if left > EXPLAINED else free
     return size * (most * (0.5 * size + most) + PAIR * size)
 
 
 def _left(joint, own, free):
-    """Each instance's curvature where the free ones answer its moves."""
+    """Return each instance's curvature with the free instances following."""
     if not free:
         return own
     rows = joint[free].astype(float)
@@ -108,7 +131,10 @@ def _square(joint, own, free):
 
 
 def _move(joint, box, k, free, own):
-    """Move one instance as far as it gains; free ones that meet a bound leave, and it enters if none does."""
+    """Move one instance as far as the dual gains; return the number of moves.
+
+    Free instances at a bound leave the set; the instance joins if no free instance has left.
+    """
     made = 0
     while True:
         made += 1
@@ -130,36 +156,37 @@ def _move(joint, box, k, free, own):
         box.coef[left] = (box.upper if by[first] > 0 else box.lower)[left]
 
 
+# Determinant of a pair, relative to the product of the diagonal, that counts as zero.
 SINGULAR = 1e-10
-"""Determinant of a pair, relative to the product of its diagonal, up to which it counts as zero."""
+# Steps between two checks of the gap.
 CHECKED = 32
-"""Steps from one look at the gap to the next."""
+# Share of the mean gap up to which an instance at a bound is inactive.
 NEGLIGIBLE = 0.01
-"""Share of the mean gap up to which an instance at its bound is left out."""
+# Share of the instances up to which the active instances are solved separately.
 NARROW = 0.7
-"""Share of the instances up to which those that can move are solved among themselves."""
+# Multiple of the cost of pairs so far until exact moves are tried again.
 IMPATIENCE = 3.0
-"""Times what pairs have cost that they may cost until exact moves are tried again."""
+# Credit of exact moves: steps on pairs of all instances, per instance.
 HEAD_START = 2.0
-"""Steps on pairs of all instances, for each instance, that exact moves are credited with."""
 
 
 def active(box, parts):
-    """The instances that matter: strictly inside their box, or with a share, of ``parts``, of the gap."""
+    """Return the instances strictly inside the box, or with a share of the gap in ``parts``."""
     inside = (box.coef > box.lower) & (box.coef < box.upper)
     return np.flatnonzero(inside | (parts > NEGLIGIBLE * parts.mean()))
 
 
 def add_columns(joint, columns, scale):
-    """joint += Σ_c scale_c columns_c columns_cᵀ, in place; ``columns`` are (columns, instances)."""
+    """Add Σ_c scale_c columns_c columns_cᵀ to ``joint`` in place; ``columns`` are (columns, instances)."""
     joint += (scale[:, None] * columns).T @ columns
 
 
 def solve_label(joint, box, tol, steps):
-    """Up to ``steps`` steps, until the gap is at most ``tol`` of the primal value; those made.
+    """Run up to ``steps`` steps, until the gap is at most ``tol`` of the primal value; return the number.
 
     Args:
         joint: (instances, instances), G.
+        box: ``coef`` and ``gradient`` are changed in place.
     """
     made, size = 0, len(box.coef)
     spent, patience = 0.0, PAIR * size**2
@@ -172,7 +199,7 @@ def solve_label(joint, box, tol, steps):
         primal = gap + 0.5 * box.coef @ (box.linear - box.gradient)
         if gap <= tol * primal:
             break
-        # The primal value still falls, and the goal with it.
+        # The primal value still decreases, and so does the goal.
         goal = 0.9 * tol * primal
         index = active(box, parts)
         before = made
@@ -205,7 +232,7 @@ def _pair_steps(joint, box, steps, goal):
         i = gains.argmax()
         if gains[i] <= 0:
             return made
-        # What is left to each partner if i answers its step in the best way.
+        # Curvature left to each partner if i responds optimally.
         left = np.maximum(own - joint[i] ** 2 / own[i], PARALLEL * own)
         gains = _gains(gradient - gradient[i] / own[i] * joint[i], left, lower - coef, upper - coef)
         gains[i] = -1
@@ -221,20 +248,21 @@ def _pair_steps(joint, box, steps, goal):
 
 
 def _gains(gradient, curvature, down, up):
-    """How much each step raises the dual."""
+    """Return how much each step raises the dual."""
     step = np.clip(-gradient / curvature, down, up)
     return -step * (gradient + 0.5 * step * curvature)
 
 
 def _best_step(square, slope, down, up):
-    """The minimum of ½ xᵀ square x + slopeᵀx over down ≤ x ≤ up, for one or two variables."""
+    """Return the minimum of ½ xᵀ square x + slopeᵀx over down ≤ x ≤ up, for one or two variables."""
     if len(slope) == 1:
         return np.clip(-slope / max(square[0, 0], TINY), down, up)
     if np.linalg.det(square) > SINGULAR * square[0, 0] * square[1, 1]:
         inside = np.linalg.solve(square, -slope)
         if ((down <= inside) & (inside <= up)).all():
             return inside
-    # Otherwise it lies on one of the four edges, or both are so alike that the second may stay.
+    # Otherwise the minimum is on one of the four edges, or both instances are nearly equal and the second may
+    # stay.
     edges = [np.array([np.clip(-slope[0] / max(square[0, 0], TINY), down[0], up[0]), 0.0])]
     for fixed, other in ((0, 1), (1, 0)):
         for bound in (down[fixed], up[fixed]):

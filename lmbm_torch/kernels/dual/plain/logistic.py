@@ -1,8 +1,7 @@
 """Dual ascent for kernel logistic regression inside one block of instances: any device, all at once.
 
-In :mod:`lmbm_torch.kernels.dual.compiled.logistic` the instances are updated one after another. Here they
-are all updated together, on a lower bound of the dual that separates them:
-Σ_ij d_i·d_j k_ij ≤ Σ_i ‖d_i‖² Σ_j |k_ij|.
+:mod:`lmbm_torch.kernels.dual.compiled.logistic` updates the instances in turn. Here all instances are updated
+together, on a separable lower bound of the dual: Σ_ij d_i·d_j k_ij ≤ Σ_i ‖d_i‖² Σ_j |k_ij|.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _NEWTON_STEPS = 30
 def class_pass(
     gram: Tensor, upper: Tensor, scores: Tensor, probabilities: Tensor, divergences: Tensor
 ) -> None:
-    """One joint step of all instances; same arguments as the compiled function, changed in place."""
+    """Run one joint step of all instances; arguments as of the compiled function, changed in place."""
     change = _step(gram.abs() @ upper, upper, scores, probabilities, divergences)
     scores += gram @ change
 
@@ -25,14 +24,14 @@ def class_pass(
 def joint_pass(
     gram: Tensor, upper: Tensor, scores: Tensor, probabilities: Tensor, divergences: Tensor
 ) -> None:
-    """The same for any joint kernel, ``gram`` being (block, classes, block, classes)."""
+    """Run one joint step for any joint kernel, with ``gram`` (block, classes, block, classes)."""
     curvature = torch.einsum("iyjz,j->iy", gram.abs(), upper).amax(-1)
     change = _step(curvature, upper, scores, probabilities, divergences)
     scores += torch.einsum("iyjz,jz->iy", gram, change)
 
 
 def divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
-    """KL(α ‖ softmax(f)), a sum of terms that are not negative and as exact as they are small."""
+    """Return KL(α ‖ softmax(f)), a sum of non-negative terms, accurate for small values."""
     log_model = scores.log_softmax(-1)
     difference = probabilities.log() - log_model
     near = difference.clamp(-1, 1)
@@ -44,7 +43,7 @@ def divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
 def _step(
     curvature: Tensor, upper: Tensor, scores: Tensor, probabilities: Tensor, divergences: Tensor
 ) -> Tensor:
-    """Move ``probabilities``, note how far they were from the scores', and return the change of C(t − α)."""
+    """Move ``probabilities``, store the divergences before the step, and return the change of C(t − α)."""
     divergences.copy_(divergence(probabilities, scores))
     curvature = curvature[:, None]
     found = _simplex_step(scores + curvature * probabilities, curvature, probabilities)
@@ -70,7 +69,7 @@ def _simplex_step(linear: Tensor, curvature: Tensor, start: Tensor) -> Tensor:
 
 
 def _wright_omega(t: Tensor) -> Tensor:
-    """The root ω of ω + log ω = t."""
+    """Solve ω + log ω = t for ω."""
     above = t.clamp(min=1.0)
     near = t.clamp(-40.0, 1.0)
     omega = torch.where(t > 1, above - above.log() + above.log() / above, torch.sigmoid(near))

@@ -1,7 +1,7 @@
-"""Dual coordinate descent for labels whose cliques share weights, in plain NumPy: the readable reference.
+"""Dual coordinate descent for labels with shared weights of cliques, in plain NumPy: the readable reference.
 
-This is Algorithm 1 of large_margin_boltzmann_machines_2009 with 1/η_j in its line 9: one dual after another,
-each step exact and taken at the weights that the steps before it left.
+The method is Algorithm 1 of large_margin_boltzmann_machines_2009 with 1/η_j in line 9: one dual after
+another, each step exact and at the weights left by the step before.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from lmbm_torch.kernels.dual.plain.network import row_entries
 
 
 def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
-    """``sweeps`` random sweeps over all instances, each visited once for all labels.
+    """Run ``sweeps`` random sweeps over all instances, each visited once for all labels.
 
-    ``weights`` (features and constant, labels), ``couplings`` (shared weights,) and ``duals`` are changed in
-    place; ``curvature`` is (labels, instances).
+    Args:
+        problem: a :class:`lmbm_torch.solvers.machines.problem.SharedProblem`.
+        curvature: (labels, instances).
+        weights: (features and constant, labels), changed in place.
+        couplings: (shared weights,), changed in place.
+        duals: (labels, instances), changed in place.
     """
     contexts = [problem.context(k) for k in range(len(duals))]
     random = np.random.default_rng(seed)
@@ -27,7 +31,7 @@ def sweep(problem, curvature, weights, couplings, duals, sweeps, seed):
                 field = values @ weights[features, k] + problem.constant * weights[-1, k]
                 gradient = spin * (field + sees @ couplings[seen]) - problem.margin
                 old, bound = duals[k, i], problem.upper[i]
-                # A loss that depends on no weight cannot be reduced: its dual belongs at its bound.
+                # A loss without weights cannot be reduced: the dual belongs at the upper bound.
                 wished = old - gradient / curvature[k, i] if curvature[k, i] > 0 else bound
                 duals[k, i] = min(max(wished, 0.0), bound)
                 step = (duals[k, i] - old) * spin

@@ -1,47 +1,48 @@
-"""Steps on the dual of the multi-class SVM with a kernel in plain NumPy: the readable reference.
+"""Steps on the dual of the multi-class SVM with a kernel, in plain NumPy: the readable reference.
 
-The same function with the same arguments as the compiled one, but for the numbers that it draws.
+Functions and arguments are those of the compiled module; random numbers differ.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+# Instances of a block, on average.
 BLOCK = 128
-"""Instances of a block, about."""
+# Largest share of all instances in a block.
 SHARE = 0.5
-"""Of all instances, the most of a block."""
+# Most visits of each instance per block.
 VISITS = 10
-"""Of each instance while its block is at hand, at most."""
+# Share of the block's first gap at which a block is left: a block solved alone is far from the joint optimum.
 ENOUGH = 0.3
-"""Share of its first gap at which a block is left: one that is solved alone is far off with the others."""
+# Share of the block's mean gap below which an instance waits.
 SMALL = 0.2
-"""Share of the block's mean gap below which an instance of it waits."""
+# Over-relaxation of a step; below 2 the dual value still rises.
 FARTHER = 1.3
-"""How much farther than to its maximum a step goes; below 2 the dual value rises all the same."""
+# Share of the mean gap from which an instance is active; instances with mass on several classes always are.
 ACTIVE = 0.01
-"""Share of the mean gap from which an instance takes part, unless classes share its mass."""
+# Share of active instances from which all instances take part.
 MOST = 0.5
-"""Share of all instances from which all take part."""
+# Share of the gap at which the active instances are chosen anew.
 FALL = 0.1
-"""Share of the gap at which those that take part have done so for long enough."""
+# Least curvature of an instance, for instances without any similarity.
 TINY = 1e-30
-"""Curvature of an instance that is alike to nothing, itself included."""
 
 
 def ascend(problem, nodes, scores, tol, passes, seed):
-    """Steps until the gap is at most ``tol`` of the primal value.
+    """Run steps until the gap is at most ``tol`` of the primal value.
 
-    An instance's step maximises the dual over its distribution over all classes. Steps are made in blocks,
-    whose instances are drawn with chances that are proportional to their gaps; a pass is of blocks with as
-    many as there are.
+    An instance's step maximises the dual over the distribution over all classes. Steps are made in blocks of
+    instances, drawn with probabilities proportional to the gaps; a pass is as many visits as instances.
 
     Args:
         problem: a :class:`lmbm_torch.solvers.chains.kernel_problem.ChainKernelProblem` of chains of one
             position, the instances.
-        nodes: (instances, states), changed in place; scores: (states, instances), what they give at first.
-        passes: at most, whole ones.
-        seed: of the blocks and of the orders inside them.
+        nodes: (instances, states), changed in place.
+        scores: (states, instances), scores of ``nodes`` at the start.
+        tol: relative gap at which to stop.
+        passes: most passes.
+        seed: seed of the blocks and of the orders inside blocks.
 
     Returns:
         The number of passes made, rounded up.
@@ -81,12 +82,12 @@ def ascend(problem, nodes, scores, tol, passes, seed):
 
 
 def _own(scores, nodes, labels):
-    """Each instance's share of ‖w‖², over its C: its score of the truth less the expected one."""
+    """Return each instance's share of ‖w‖² divided by C: the score of the truth less the expected score."""
     return scores[np.arange(len(scores)), labels] - (nodes * scores).sum(1)
 
 
 def _simplex(linear, curvature):
-    """The distribution a that maximises linear·a − curvature/2 ‖a‖²."""
+    """Return the distribution a that maximises linear·a − curvature/2 ‖a‖²."""
     descending = np.sort(linear)[::-1]
     thresholds = (descending.cumsum() - curvature) / np.arange(1, len(linear) + 1)
     largest = max(int((descending > thresholds).sum()), 1)

@@ -1,4 +1,9 @@
-"""NET."""
+"""Dual coordinate descent and exponentiated gradient for label problems in plain NumPy.
+
+The readable reference: functions and arguments are those of the compiled module, without shrinking and steps
+on faces. An instance is visited once for all labels; the labels' problems are independent, so each visit is
+exact minimisation in K coordinates.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,19 @@ import numpy as np
 
 
 def shared_sweeps(problems, bounds, weights, duals, sweeps, seed):
-    """``sweeps`` random sweeps over all instances for the labels from ``bounds[0]`` up to ``bounds[-1]``."""
+    """Run ``sweeps`` random sweeps over all instances for the labels ``bounds[0]`` to ``bounds[-1] − 1``."""
     labels = np.arange(bounds[0], bounds[-1])
     for sweep in range(sweeps):
         _sweep(problems, labels, weights, duals, (seed, sweep))
 
 
 def solve_labels(problems, labels, weights, duals, tol, rounds, seed):
-    """Sweep over ``labels`` for up to ``rounds`` times, or until every relative gap is at most ``tol``.
+    """Sweep over ``labels`` up to ``rounds`` times, or until every relative gap is at most ``tol``.
 
-    ``weights`` and ``duals`` are changed in place. Returns primal values, dual values and rounds made, one
-    entry for each of ``labels``.
+    ``weights`` and ``duals`` are changed in place.
+
+    Returns:
+        Primal values, dual values and rounds made, (labels,) each.
     """
     made = np.zeros(len(labels), np.int64)
     spins, margin = problems.spins[labels].T, problems.margin
@@ -55,29 +62,29 @@ def _sweep(problems, labels, weights, duals, seed):
 
 
 def sees(problems, labels):
-    """(columns of the context, labels): which of them each of ``labels`` has a weight for."""
+    """Return (columns of the context, labels), True where each of ``labels`` has a weight."""
     column, shared, own = np.arange(problems.context.shape[1])[:, None], problems.shared, problems.own
     return (column < shared[labels]) | ((column >= own[labels]) & (column < own[labels + 1]))
 
 
 def row_entries(rows, i):
-    """The columns of row i that are not zero, and their values."""
+    """Return the columns of row i with non-zero values, and the values."""
     if isinstance(rows, np.ndarray):
         return np.arange(rows.shape[1]), rows[i]
     span = slice(rows.indptr[i], rows.indptr[i + 1])
     return rows.indices[span], rows.data[span]
 
 
-# Log-odds between which a dual is told from both bounds of its box, with room in double precision.
+# Largest |log-odds| of a dual: distinguishable from both bounds of the box in double precision.
 LIMIT = 30.0
-# Share of the gain that the gradient promises which a step must make.
+# Least share of the gain promised by the gradient.
 ENOUGH = 0.25
-# Steps of the log-odds below this are round-off.
+# Steps of the log-odds below LEAST_STEP are round-off.
 LEAST_STEP = 1e-12
 
 
 def gradient_sweeps(problems, labels, weights, duals, sweeps, seed):
-    """``sweeps`` sweeps over all instances for each of ``labels``; weights and duals change in place."""
+    """Run ``sweeps`` sweeps over all instances for each of ``labels``; weights and duals change in place."""
     context, upper, seen = problems.context, problems.upper, sees(problems, labels)
     width = len(weights) - context.shape[1]
     random = np.random.default_rng(seed)
@@ -99,7 +106,7 @@ def gradient_sweeps(problems, labels, weights, duals, sweeps, seed):
 
 
 def _stepped(duals, upper, gradient, curvature):
-    """The duals after steps of their log-odds along the gradient, halved until the value climbs enough."""
+    """Return the duals after steps of the log-odds along the gradient, halved for a sufficient climb."""
     with np.errstate(divide="ignore"):
         odds = np.clip(np.log(duals) - np.log(upper - duals), -LIMIT, LIMIT)
     slope = curvature * upper * _sigmoid(odds) * (1 - _sigmoid(odds))

@@ -1,18 +1,26 @@
-"""ST."""
+"""Cutting planes of a structural SVM in plain NumPy, the readable reference: steps, products and sums.
+
+Planes are a :class:`lmbm_torch.solvers.structural.problems.CuttingPlanes`; ``first`` (planes,) is the first
+output of each plane's example in an array of all rows' outputs. Unlike the compiled sweeps, no sweep leaves
+out an example.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-# At most, on one example while its scores are at hand.
+# Most steps on one example per visit.
 STEPS_PER_VISIT = 10
 
 
 def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, seed):
-    """Up to ``max_sweeps`` random sweeps, or until the gaps found in one sum to at most ``target``.
+    """Run up to ``max_sweeps`` random sweeps, or until the gaps of one sweep sum to at most ``target``.
 
     The arrays of ``weights``, features (outputs, features + 1) and couplings, and ``dual_coef`` change in
-    place. Returns the number of sweeps made.
+    place.
+
+    Returns:
+        The number of sweeps made.
     """
     outputs, start, penalty = problem.num_outputs, problem.start, problem.coupling_penalty
     features, couplings = weights
@@ -61,7 +69,7 @@ def sweeps(problem, planes, weights, dual_coef, examples, target, max_sweeps, se
 
 
 def products(planes, first, unary, couplings):
-    """⟨w, ψ⟩ of each plane, (planes,).
+    """Return ⟨w, ψ⟩ of each plane, (planes,).
 
     Args:
         unary: (rows · outputs,), the scores of all rows' outputs.
@@ -73,18 +81,18 @@ def products(planes, first, unary, couplings):
 
 
 def sums(planes, first, dual_coef, size, num_couplings):
-    """Σ_p α_p ψ_p: of the rows' outputs (size,), then of couplings (num_couplings,)."""
+    """Return Σ_p α_p ψ_p: the rows' outputs (size,), then couplings (num_couplings,)."""
     terms = planes.value * dual_coef[planes.plane]
     return np.bincount(_positions(planes, first, size), terms, size + num_couplings)
 
 
 def entries(planes, chosen, start):
-    """Index and value of the entries of the ``chosen`` planes, which begin at ``start`` there."""
+    """Return index and value of the entries of the ``chosen`` planes; the new planes begin at ``start``."""
     count = np.diff(start)
     places = np.arange(start[-1]) + np.repeat(planes.start[chosen] - start[:-1], count)
     return planes.index[places], planes.value[places]
 
 
 def _positions(planes, first, size):
-    """Where each entry's weight stands among the rows' outputs and, after these, the couplings."""
+    """Return the position of each entry's weight among the rows' outputs, followed by the couplings."""
     return np.where(planes.index < 0, size - 1 - planes.index, first[planes.plane] + planes.index)

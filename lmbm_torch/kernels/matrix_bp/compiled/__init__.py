@@ -1,1 +1,1 @@
-"""Belief propagation compiled for the CPU (numba) and for CUDA (Triton)."""
+"""Belief propagation compiled for the CPU (numba) and for CUDA (Triton, NVRTC)."""

@@ -1,19 +1,19 @@
-"""Matrix belief propagation compiled for CUDA devices: messages are read and written once per iteration.
+"""Matrix belief propagation on CUDA devices: messages are read and written once per iteration.
 
-The method is that of the CPU's kernel (:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`): rows of
-messages, one per hidden unit, go through an iteration one after the other. A row comes into registers, gives
-the hidden unit's belief, and leaves as that unit's new answers, gathered by columns for the visible units'
-next beliefs. In odds that is two divisions per message, and logarithms of products alone; what odds cannot
-hold, and what is damped or maximised, goes in log-odds.
+The method is the CPU kernel's (:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`): rows of messages, one
+per hidden unit, pass through an iteration one after another. A row is loaded into registers, gives the hidden
+unit's belief, and is stored as the unit's new answers, gathered by columns for the visible units' next
+beliefs. Odds need two divisions per message, and logarithms of products only; messages beyond the range of
+odds, damped messages and maxima are log-odds.
 
-An iteration is one launch: the last program of an instance to end adds up what all of them have gathered, in
-a fixed order, so that results repeat to the last bit and no instance has a say in another's. Instances that
-have converged return at once. The host waits for the device before the first iteration and then every 16 of
-them, to stop when no instance moves; in a CUDA graph (:func:`~lmbm_torch.verdicts.supposing`) never.
+An iteration is one launch: the last program of an instance adds up the sums of all programs in a fixed order,
+so results repeat to the last bit and instances do not affect each other. Converged instances return at once.
+The host waits for the device before the first iteration and then every 16 iterations, to stop when no
+instance changes; inside a CUDA graph (:func:`~lmbm_torch.verdicts.supposing`) never.
 
-It has run on an H200, at 69 to 77 % of the bandwidth of a copy where rows of float32 have 500 to 2,000
-columns, at 35 % in float64 and 23 % in log-odds, which are bound by their instructions. It is compiled for
-capability 8.0, 9.0 and 12.0, and runs in Triton's interpreter. scripts/cycle_model.py bounds its time.
+Measured on an H200: 69 to 77 % of a copy's bandwidth for float32 rows with 500 to 2,000 columns, 35 % in
+float64 and 23 % in log-odds, both bound by instructions. Compiled for capability 8.0, 9.0 and 12.0; also runs
+in Triton's interpreter. scripts/cycle_model.py bounds the time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _LOOK_EVERY = 16
 
 
 class _Form(NamedTuple):
-    """How all instances of a problem are kept and gone through."""
+    """The representation of messages, and the options of the kernels."""
 
     in_odds: bool
     storage: torch.dtype
@@ -97,18 +97,18 @@ def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
     """Run belief propagation, for tensors on a CUDA device.
 
     Args:
-        problem: what to propagate in, from where and for how long.
-        storage: how messages are kept between iterations. None: as the problem's tensors are.
-            ``torch.bfloat16``: as log-odds rounded by up to 2^−9 of themselves, at half the bytes of float32.
-            That saves memory alone: by its instructions it is slower than float32.
-            Where sum-product propagation is stable, a belief that hears messages u is then off by about
-            2^−9 Σ|u| (measured: at 784 × 256, weights N(0, 0.1²) and biases N(0, 1), by up to 0.012 in
-            log-odds and 0.0025 in probability), and changes below 2^−8 of a message are not seen, or seen as
-            that much. Where it is not stable, as max-product often is, the error grows with the iterations.
-            Models of more than ``MOST_COLUMNS`` visible units go to the reference.
+        problem: model, initial messages, settings.
+        storage: type of stored messages between iterations. None: as the problem's tensors.
+            ``torch.bfloat16``: log-odds rounded by up to 2^−9 of the value, with half the bytes of float32;
+            saves memory only, because the instructions make it slower than float32. If sum-product
+            propagation is stable, a belief with incoming messages u is off by about 2^−9 Σ|u| (measured: at
+            784 × 256, weights N(0, 0.1²) and biases N(0, 1), up to 0.012 in log-odds and 0.0025 in
+            probability), and changes below 2^−8 of a message are lost or rounded up. If propagation is not
+            stable, as often for max-product, the error grows with the iterations. Models with more than
+            ``MOST_COLUMNS`` visible units use the plain reference.
 
     Raises:
-        ValueError: ``storage`` is none of these.
+        ValueError: another ``storage``.
     """
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
     if storage not in (None, dtype, torch.bfloat16):
@@ -143,7 +143,7 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
 
 
 def _ahead(width: int, most_rows: int, in_odds: bool) -> dict[str, Any]:
-    """Tiles of float32 that are fetched while others are computed with."""
+    """Return options for tiles of float32 fetched in advance."""
     rows = min(most_rows, max(1, _WIDE_TILE // width))
     warps = max(1, min(_MOST_WARPS, rows * width // _WIDE_WARP))
     # Of the largest programs a multiprocessor holds one, whatever their registers.
@@ -152,7 +152,7 @@ def _ahead(width: int, most_rows: int, in_odds: bool) -> dict[str, Any]:
 
 
 def _at_once(width: int, most_rows: int, itemsize: int, simple: bool) -> dict[str, Any]:
-    """Larger tiles, fetched when it is their turn."""
+    """Return options for larger tiles, fetched when needed."""
     # A single row of odds in float64 took an H200 8 to 25 times as long.
     least_rows = 2 if simple and itemsize == 8 else 1
     rows = min(most_rows, max(least_rows, _TILE // width))
@@ -162,7 +162,7 @@ def _at_once(width: int, most_rows: int, itemsize: int, simple: bool) -> dict[st
 
 
 def _power_of_two(number: int) -> int:
-    """The largest one that is not above ``number``."""
+    """Return the largest power of two up to ``number``."""
     return 1 << number.bit_length() - 1
 
 
@@ -204,20 +204,20 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
 
 
 def _as_rows(values: Tensor, form: _Form, as_odds: bool) -> Tensor:
-    """Log-odds (..., visible, hidden) as padded rows of the hidden units."""
+    """Convert log-odds (..., visible, hidden) to padded rows of the hidden units."""
     rows = pad(values.mT, (0, form.columns - values.shape[-2])).contiguous()
     return rows.exp_() if as_odds else rows
 
 
 def _wide(rows: Tensor, form: _Form) -> Tensor:
-    """Rows of weights as odds or log-odds, filled up to whole tiles: their loads need no mask."""
+    """Convert rows of weights to odds or log-odds, padded to whole tiles: loads need no mask."""
     height, width = form.options["ROWS"], form.options["COLUMNS"]
     filled = pad(rows, (0, width - rows.shape[1], 0, -len(rows) % height)).contiguous()
     return filled.exp_() if form.in_odds else filled
 
 
 def _iterate(problem: Problem, form: _Form, state: State) -> None:
-    """Iterate until nothing moves; ``state`` is what changes."""
+    """Iterate until nothing changes; ``state`` is modified."""
     (batch, num_hidden, num_columns), parts = state.messages.shape, state.totals.shape[1]
     options: dict[str, Any] = form.options | {
         "DECIDE": problem.product is Product.MIXED,
@@ -242,7 +242,7 @@ def _iterate(problem: Problem, form: _Form, state: State) -> None:
 
 
 def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
-    """Read the messages a last time for what is asked for."""
+    """Read the messages a last time for the requested outputs."""
     (batch, num_hidden, num_columns), weight = state.messages.shape, state.weight
     tiles = -(-num_hidden // form.options["ROWS"])
     groups, pair_sums, to_hidden = batch, weight.new_empty(0), weight.new_empty(0)

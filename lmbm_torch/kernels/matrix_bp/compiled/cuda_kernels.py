@@ -1,9 +1,9 @@
-"""CUDA kernels of matrix belief propagation, and the mathematics of their messages.
+"""CUDA kernels of matrix belief propagation, and the mathematics of messages.
 
-Messages are rows, one per hidden unit, with a column per visible unit. A program owns a tile of whole rows of
-one instance at a time and keeps it in registers. Every sum is taken in an order that depends on the sizes
-alone, and none loses what cancels: in log-odds sums are float64, and in odds whole powers of 2 are summed
-apart from small logarithms, which needs no float64, of which most devices do little.
+Messages are rows, one per hidden unit, with a column per visible unit. A program loads a tile of whole rows
+of one instance at a time into registers. The order of every sum depends on sizes only, and no sum loses
+digits by cancellation: in log-odds sums are float64, and in odds integer powers of 2 are summed separately
+from small logarithms, without float64, of low throughput on most devices.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -27,7 +27,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)  # pyright: ignore[re
 
 
 class State(NamedTuple):
-    """The arrays of a chunk of instances: what :func:`iterate` goes on from, and the problem itself."""
+    """The arrays of a chunk of instances: the state of :func:`iterate`, and the problem."""
 
     messages: Any  # (batch, hidden, columns), as stored
     weight: Any  # (hidden, columns), filled up to whole tiles
@@ -74,7 +74,7 @@ def iterate(
     NEIGHBOURS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """An iteration for a part of an instance's rows; the last part to end finds the new beliefs.
+    """Run an iteration for a part of an instance's rows; the last part computes the new beliefs.
 
     Neighbouring programs have the same rows of different instances, hence the same weights.
     """
@@ -179,7 +179,7 @@ def conclude(
     COLUMNS: tl.constexpr,
     NEIGHBOURS: tl.constexpr,
 ):
-    """The hidden units' beliefs, and what else is asked for, of a few rows of a group of the instances."""
+    """Compute hidden units' beliefs, and further requested outputs, of a few rows of some instances."""
     group, tile = (tl.program_id(0) % groups).to(tl.int64), tl.program_id(0) // groups
     columns, rows = columns_of_a_tile(COLUMNS, NEIGHBOURS), tile * ROWS + tl.arange(0, ROWS)
     in_row, in_column = columns < num_columns, rows < num_hidden
@@ -223,7 +223,7 @@ def conclude(
 
 @triton.jit
 def unpacked(stored, inside, weights, IN_ODDS: tl.constexpr):
-    """Messages as they are computed with, of the weights' type and neutral outside the matrix."""
+    """Convert stored messages to the weights' type, neutral outside the matrix."""
     messages = stored.to(weights.dtype)
     if IN_ODDS and stored.dtype == tl.bfloat16:
         messages = tl.exp2(messages * LOG2_E)
@@ -232,7 +232,7 @@ def unpacked(stored, inside, weights, IN_ODDS: tl.constexpr):
 
 @triton.jit
 def packed(odds, dtype: tl.constexpr):
-    """Odds as they are stored: in half the size as log-odds, whose rounding is the less the less they say."""
+    """Convert odds to the stored type: bfloat16 as log-odds, with rounding proportional to the message."""
     if dtype == tl.bfloat16:
         return (log2(odds) * LOG_2).to(dtype)
     else:
@@ -241,22 +241,22 @@ def packed(odds, dtype: tl.constexpr):
 
 @triton.jit
 def answer_odds(message, weight, own, rest):
-    """The answer of a unit of probability ``own`` and complement ``rest``, all messages in odds."""
+    """Return the answer of a unit of probability ``own`` and complement ``rest``, all messages in odds."""
     other = message * rest
     return quotient(other + weight * own, other + own)
 
 
 @triton.jit
 def quotient(above, below):
-    """above / below to about a unit in the last place, for a ``below`` far from every limit."""
+    """Return above / below to about a unit in the last place, for ``below`` far from every limit."""
     return above * reciprocal(below)
 
 
 @triton.jit
 def reciprocal(x):
-    """1 / x, within a unit or two in the last place, of normal numbers: PTX's ``rcp.approx``.
+    """Return 1 / x within a unit or two in the last place, for normal numbers: PTX's ``rcp.approx``.
 
-    Of float64 that has 20 bits, and two of Newton's steps.
+    For float64 the approximation has 20 bits, followed by two Newton steps.
     """
     if INTERPRETED:
         return 1.0 / x
@@ -274,7 +274,7 @@ def reciprocal(x):
 
 @triton.jit
 def log2(x):
-    """log₂ x: PTX's ``lg2.approx`` in float32, within 2^−22 near 1 and of itself elsewhere."""
+    """Return log₂ x: PTX's ``lg2.approx`` in float32, within 2^−22 near 1, relative elsewhere."""
     if INTERPRETED or x.dtype == tl.float64:
         return tl.log2(x)
     else:
@@ -285,7 +285,7 @@ def log2(x):
 
 @triton.jit
 def gain(field, weight, MAXIMISE: tl.constexpr):
-    """log(1 + e^(field + weight)) − log(1 + e^field), or the same of maxima, without cancellation."""
+    """Return log(1 + e^(field + weight)) − log(1 + e^field), or the same of maxima, without cancellation."""
     up = tl.minimum(tl.maximum(field + weight, 0.0), weight)
     down = tl.maximum(-tl.maximum(field, 0.0), weight)
     gained = tl.where(weight > 0, up, down)
@@ -297,7 +297,7 @@ def gain(field, weight, MAXIMISE: tl.constexpr):
 
 @triton.jit
 def probabilities(log_odds):
-    """The probability of 1 and its complement, as precise."""
+    """Return the probability of 1 and the complement, equally precise."""
     tail = tl.exp(-tl.abs(log_odds))
     one = reciprocal(1.0 + tail)
     less = tail * one
@@ -306,30 +306,30 @@ def probabilities(log_odds):
 
 @triton.jit
 def log1p(x):
-    """log(1 + x) for x > −1: what the sum rounds off is put back."""
+    """Return log(1 + x) for x > −1, with a correction of the sum's rounding."""
     total = 1.0 + x
     return tl.log(total) + (x - (total - 1.0)) / total
 
 
 @triton.jit
 def columns_of_a_tile(COLUMNS: tl.constexpr, NEIGHBOURS: tl.constexpr):
-    """Numbers of the columns, neighbours along a second axis.
+    """Return the numbers of the columns, neighbours along a second axis.
 
-    All of a tile has these two axes after that of its rows, so that what a row's sums leave is where the tile
-    is: a tile that was reshaped for them went through shared memory, in code compiled for 9.0.
+    Tiles have the axes (rows, groups, neighbours), so a row's sums stay in the tile's layout: reshaping a
+    tile went through shared memory, in code compiled for 9.0.
     """
     return tl.arange(0, COLUMNS // NEIGHBOURS)[:, None] * NEIGHBOURS + tl.arange(0, NEIGHBOURS)[None]
 
 
 @triton.jit
 def sum_of_row(x):
-    """Σ x of each row, in float64."""
+    """Return Σ x of each row, in float64."""
     return tl.sum(tl.sum(x.to(tl.float64), axis=2), axis=1)
 
 
 @triton.jit
 def log2_of_product(x):
-    """Σ log₂ x of each row: of float32, which cancelling sums would lose, in whole numbers of 2^−24."""
+    """Return Σ log₂ x of each row; for float32 in integer multiples of 2^−24, against cancellation."""
     product = multiply_neighbours(x)
     whole, part = exponent(product), log2(mantissa(product))
     if x.dtype == tl.float64:
@@ -340,7 +340,7 @@ def log2_of_product(x):
 
 @triton.jit
 def log_of_product(x):
-    """Σ log x of each row, in float64."""
+    """Return Σ log x of each row, in float64."""
     product = multiply_neighbours(x)
     part = tl.log(mantissa(product)).to(tl.float64)
     return tl.sum(exponent(product).to(tl.float64) * LOG_2 + part, axis=1)
@@ -348,7 +348,7 @@ def log_of_product(x):
 
 @triton.jit
 def with_log2(bias, total):
-    """bias + log 2 · total of :func:`log2_of_product`, close even where they cancel."""
+    """Return bias + log 2 · total of :func:`log2_of_product`, accurate despite cancellation."""
     if bias.dtype == tl.float64:
         return bias + total * LOG_2
     else:
@@ -361,13 +361,13 @@ def with_log2(bias, total):
 
 @triton.jit
 def largest_of_columns(x):
-    """Of each group of neighbours."""
+    """Return the maximum of each group of neighbours."""
     return tl.max(tl.max(x, axis=2), axis=0)
 
 
 @triton.jit
 def multiply_neighbours(x):
-    """The product along a tile's last axis, of a power of two, 16 at most."""
+    """Return the product along a tile's last axis, of length a power of two, 16 at most."""
     for _ in tl.static_range(4):
         if x.shape[2] > 1:
             one, other = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], x.shape[2] // 2, 2)))
@@ -377,7 +377,7 @@ def multiply_neighbours(x):
 
 @triton.jit
 def multiply_rows(x):
-    """The product along a tile's first axis, of a power of two, 32 at most."""
+    """Return the product along a tile's first axis, of length a power of two, 32 at most."""
     for _ in tl.static_range(5):
         if x.shape[0] > 1:
             pairs = tl.reshape(x, (x.shape[0] // 2, 2, x.shape[1], x.shape[2]))
@@ -388,7 +388,7 @@ def multiply_rows(x):
 
 @triton.jit
 def exponent(x):
-    """log₂ x of positive normal numbers to the nearest whole number, within 1/2."""
+    """Return log₂ x of positive normal numbers to the nearest integer, within 1/2."""
     if x.dtype == tl.float64:
         return (((x.to(tl.int64, bitcast=True) + ABOVE_DOUBLE) >> 52) - 1023).to(tl.int32)
     else:
@@ -397,7 +397,7 @@ def exponent(x):
 
 @triton.jit
 def mantissa(x):
-    """x / 2^exponent(x), in [√½, √2), of positive normal numbers: logarithms of many add up to little."""
+    """Return x / 2^exponent(x), in [√½, √2), of positive normal numbers: logarithms of many sum to little."""
     if x.dtype == tl.float64:
         bits = x.to(tl.int64, bitcast=True)
         bits = ((bits + ABOVE_DOUBLE) & 0xFFFFFFFFFFFFF) + (0x3FF0000000000000 - ABOVE_DOUBLE)

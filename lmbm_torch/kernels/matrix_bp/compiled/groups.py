@@ -1,19 +1,19 @@
 """Matrix belief propagation compiled for the CPU: one pass over the messages per iteration.
 
-Of each instance a matrix of messages to the visible units is stored, one row per hidden unit. A pass goes
-through the rows: it computes the visible units' messages to the hidden unit, hence its belief, hence its new
-messages, which replace the old ones and are gathered column by column for the visible units' next beliefs. In
-odds that is a dozen multiplications and additions and one division per message and iteration, and nothing
-transcendental: a unit of probability τ that hears r along a weight log a answers
+For each instance a matrix of messages to the visible units is stored, one row per hidden unit. A pass over
+the rows computes the visible units' messages to the hidden unit, the hidden unit's belief, and the new
+messages, which replace the old messages and are gathered by columns for the visible units' next beliefs. In
+odds a message takes a dozen multiplications and additions and one division per iteration, nothing
+transcendental: a unit of probability τ with incoming message r along a weight log a answers
 
     N / D,    N = r (1 − τ) + a τ,    D = r (1 − τ) + τ,
 
-and a unit of probability τ' answers that by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
-product of messages, kept as mantissa and exponent, so that no field is too large or too finely balanced.
-Log-odds are used for messages that odds cannot hold, and for damped or max-product propagation.
+and a unit of probability τ' answers N / D by (N (1 − τ') + a D τ') / (N (1 − τ') + D τ'). A belief is a
+product of messages, stored as mantissa and exponent, so no field is too large or too finely balanced.
+Log-odds are used for messages beyond the range of odds, and for damped or max-product propagation.
 
-Threads share the instances or, if these are few and large, the rows of one instance at a time. Sums are taken
-in parts that depend on the sizes alone, so that the number of threads changes no bit of the result.
+Threads share the instances or, for few large instances, the rows of one instance at a time. Sums are taken in
+parts that depend on sizes only, so the number of threads changes no bit of the result.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _SUM_ITERATIONS = 64
 
 @compiled
 def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, last):
-    """Instances one after the other, all in this thread."""
+    """Propagate instances one after another in the current thread."""
     parts = len(bounds) - 1
     for row in range(first, last):
         if instances.stop[0]:
@@ -105,7 +105,7 @@ def _propagate_group(model, state, scratch, instances, bounds, pair_sum, first, 
 
 
 def _propagate_rows(model, state, scratch, instances, bounds, pair_sum, first, last):
-    """The same, where all threads share every instance's rows."""
+    """Propagate instances one after another, with each instance's rows shared by all threads."""
     parts = range(len(bounds) - 1)
     for row in range(first, last):
         messages = instances.messages[row] if len(instances.messages) > 0 else scratch
@@ -145,7 +145,7 @@ def propagate(problem: Problem) -> Beliefs:
 
 
 def _propagate(problem: Problem, model: Model) -> Beliefs:
-    """The same, in whatever form the model is."""
+    """Run belief propagation with an encoded model."""
     batch, (num_hidden, columns), in_odds = len(problem.visible), model.weight.shape, model.in_odds
     instances = _instances(problem, in_odds, columns)
     parts = _parts(num_hidden, columns)
@@ -185,7 +185,7 @@ def _parts(rows: int, columns: int) -> int:
 
 
 def _power_of_two(count: int) -> int:
-    """At least ``count``, which two or four threads share evenly."""
+    """Return the least power of two that is at least ``count``, shared evenly by two or four threads."""
     return 1 << (count - 1).bit_length()
 
 
@@ -241,7 +241,7 @@ def _instances(problem: Problem, in_odds: bool, columns: int) -> Instances:
 
 
 def _encode(values: Tensor, in_odds: bool, rows: np.ndarray) -> None:
-    """Log-odds (…, visible, hidden) as padded rows (matrices, hidden, columns), in odds if these are used."""
+    """Convert log-odds (…, visible, hidden) to padded rows (matrices, hidden, columns), in odds if used."""
     matrices = values.contiguous().numpy().reshape(-1, *values.shape[-2:])
     num_hidden = rows.shape[1]
 
@@ -253,7 +253,7 @@ def _encode(values: Tensor, in_odds: bool, rows: np.ndarray) -> None:
 
 
 def _spread(problem: Problem) -> float:
-    """The largest |message| that can occur; by numpy, for torch's threads would go on spinning."""
+    """Return the largest possible |message|; by NumPy, because torch's threads would keep spinning."""
     given = [problem.coupling] if problem.start is None else [problem.coupling, problem.start]
     return max(float(max(-values.numpy().min(), values.numpy().max())) for values in given)
 

@@ -1,4 +1,4 @@
-"""Belief propagation on one restricted Boltzmann machine, whose state is a :class:`~.state.State`.
+"""Belief propagation on one restricted Boltzmann machine with a :class:`~.state.State`.
 
 An iteration is a pass over all parts of the rows (:func:`iterate`) and the visible units' new beliefs
 (:func:`believe`).
@@ -54,14 +54,14 @@ _LOG_2 = math.log(2.0)
 
 @compiled
 def set_messages(model, messages, bounds, part):
-    """Set a part of the rows to neutral messages, if no messages were given to start from."""
+    """Set a part of the rows to neutral messages, if no initial messages were given."""
     if not model.warm:
         messages[bounds[part] : bounds[part + 1]] = 1.0 if model.in_odds else 0.0
 
 
 @compiled
 def start(model, state, instances, row, messages):
-    """Beliefs as they are before the first iteration, from messages that are set already."""
+    """Compute the beliefs before the first iteration, from initialised messages."""
     _set_biases(model, state.visible, instances.visible[row])
     _set_biases(model, state.hidden, instances.hidden[row])
     copy(instances.init[row] if len(instances.init) > 0 else instances.hidden[row], state.hidden.field)
@@ -96,7 +96,7 @@ def _set_biases(model, units, bias):
 
 @compiled
 def believe(model, state):
-    """The visible units' beliefs from all rows' answers, and the odds or log-odds that their messages see."""
+    """Compute the visible units' beliefs from all rows' answers, and the odds or log-odds for messages."""
     units, known, product, total = state.visible, state.known, state.product, state.total
     mantissas, powers, own, field = units.mantissa, units.power, units.own, units.field
     copy(units.bias_mantissa, mantissas)
@@ -130,7 +130,7 @@ def _odds(value, power):
 
 @compiled_part
 def _largest(values):
-    """The maximum of a matrix with rows of whole blocks: along a block, that is one of vectors."""
+    """Return the maximum of a matrix with rows of whole blocks: vectorised along a block."""
     largest = np.zeros(PADDING)
     for row in range(values.shape[0]):
         for start in range(0, values.shape[1], PADDING):
@@ -141,7 +141,7 @@ def _largest(values):
 
 @compiled
 def judge(model, state, iteration):
-    """The residual, infinite where nothing is proven."""
+    """Return the residual, infinite without a previous iteration."""
     change = _largest(state.change)
     if model.in_odds:
         change = math.log1p(change)
@@ -150,7 +150,7 @@ def judge(model, state, iteration):
 
 @compiled
 def begin(model, state, messages, bounds, part):
-    """The first iteration for a part of the rows where the visible units tell nothing yet."""
+    """Run the first iteration for a part of the rows, without messages from visible units."""
     state.product[part] = 1.0
     state.total[part] = 0.0
     if model.in_odds:
@@ -205,7 +205,7 @@ def _begin_log_odds(model, state, messages, first, last, part):
 
 @compiled
 def iterate(model, state, messages, bounds, part):
-    """An iteration for a part of the rows."""
+    """Run an iteration for a part of the rows."""
     state.product[part] = 1.0
     state.total[part] = 0.0
     state.change[part] = 0.0
@@ -303,7 +303,7 @@ def _iterate_maxima(model, state, messages, first, last, part):
 
 @compiled
 def finish(model, state, instances, row, messages, pair_sum, bounds, part):
-    """The hidden units' beliefs and the other requested outputs of a part of the rows."""
+    """Compute the hidden units' beliefs and the requested outputs of a part of the rows."""
     to_hidden, pair_weight = instances.to_hidden[row], instances.pair_weights[row]
     first, last = bounds[part], bounds[part + 1]
     if model.in_odds:
@@ -373,7 +373,7 @@ def _finish_log_odds(model, state, messages, to_hidden, pair_weight, pair_sum, f
 
 @compiled
 def conclude(model, state, instances, row):
-    """Write the beliefs and the log partition, as :mod:`~lmbm_torch.kernels.matrix_bp.plain` defines it."""
+    """Write the beliefs and the log partition, defined in :mod:`~lmbm_torch.kernels.matrix_bp.plain`."""
     unit = _LOG_2 if model.in_odds else 1.0
     visible, hidden = instances.visible_out[row], instances.hidden_out[row]
     _log_odds(state.visible, unit, visible)
@@ -409,7 +409,7 @@ def _normalisers(fields, known, maximised):
 
 @fast_part
 def _sum_of_log_complements(odds):
-    """Σ log(1 + odds)."""
+    """Return Σ log(1 + odds)."""
     total = 0.0
     for i in range(len(odds)):
         whole = 1 + float(odds[i])

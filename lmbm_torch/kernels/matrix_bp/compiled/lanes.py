@@ -1,9 +1,9 @@
 """Belief propagation on many small restricted Boltzmann machines side by side, in odds.
 
-Where rows are short, a vector register holds the same message of several instances, one in each lane, instead
-of several messages of one instance. The mathematics is that of
-:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`. Lanes do not influence one another: an instance that
-has converged stays as it is until all those beside it have.
+For short rows a vector register holds the same message of several instances, one in each lane, instead of
+several messages of one instance. The mathematics is described in
+:mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`. Lanes do not affect each other: a converged instance
+stays unchanged until all instances of the block have converged.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LONG_WORK = 2**28
 
 
 class _Model(NamedTuple):
-    """The model and the settings that all instances share."""
+    """The model and the settings shared by all instances."""
 
     weight: np.ndarray  # (hidden, visible), in odds
     warm: bool  # whether messages to start from were given
@@ -96,7 +96,7 @@ class _Visible(NamedTuple):
 
 
 def suits(problem: Problem) -> bool:
-    """Whether there are many instances, each of them small."""
+    """Return whether there are many instances, each small."""
     return len(problem.visible) >= _FEWEST and _fitting(problem) >= 2 * _REGISTER
 
 
@@ -106,13 +106,13 @@ def _fitting(problem: Problem) -> int:
 
 
 def propagate(problem: Problem, factors: int) -> Beliefs:
-    """Run belief propagation in odds, of which any ``factors`` multiply to a normal number."""
+    """Run belief propagation in odds; products of up to ``factors`` odds must be normal numbers."""
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
     dtype, keeps = problem.visible.dtype, problem.keep_messages
     lanes = min(_fitting(problem), _MOST_LANES, -(-batch // (_BLOCKS * _REGISTER)) * _REGISTER)
 
     def side_by_side(values: Tensor, filler: float) -> np.ndarray:
-        """(batch, …) as (blocks, …, lanes), the last lanes filled up."""
+        """Convert (batch, …) to (blocks, …, lanes), with padding in the last lanes."""
         missing = values.new_full((-len(values) % lanes, *values.shape[1:]), filler)
         joined = torch.cat([values, missing]).unflatten(0, (-1, lanes))
         return joined.movedim(1, -1).contiguous().numpy()
@@ -177,7 +177,7 @@ def propagate(problem: Problem, factors: int) -> Beliefs:
 
 
 def _first_fields(problem: Problem) -> Tensor:
-    """Log-odds that odds in float64 can hold, if there are any."""
+    """Return log-odds within the range of float64 odds, if given."""
     if problem.init is None:
         return problem.hidden[:, :0].double()
     return problem.init.double().logit().clamp(-_POWERS * _LOG_2, _POWERS * _LOG_2)
@@ -235,7 +235,7 @@ def _propagate_block(model, instances, messages):
 
 @compiled_part
 def _split(fields, mantissas, powers):
-    """The odds of log-odds, as mantissa · 2^power."""
+    """Convert log-odds to odds mantissa · 2^power."""
     for i in range(fields.shape[0]):
         for lane in range(fields.shape[1]):
             powers[i, lane] = np.floor(fields[i, lane] / _LOG_2)
@@ -245,7 +245,7 @@ def _split(fields, mantissas, powers):
 
 @fast_part
 def _gather(messages, factors, product, power):
-    """The product of all rows' messages."""
+    """Compute the product of all rows' messages."""
     product[:], power[:] = 1.0, 0.0
     for j in range(messages.shape[0]):
         for i in range(messages.shape[1]):
@@ -267,7 +267,7 @@ def _flush(product, power):
 
 @fast_part
 def _believe(visible, known, decide):
-    """The probabilities that the visible units' messages see, after what all rows have answered."""
+    """Compute the visible units' probabilities for messages from all rows' answers."""
     bias_mantissa, bias_power, product, power, own, rest = visible
     for i in range(own.shape[0]):
         for lane in range(own.shape[1]):
@@ -294,7 +294,7 @@ def _align(product, power):
 
 @inlined
 def _hear(weight, messages, own, rest, factors, above, below, above_power, below_power):
-    """The odds above / below · 2^(above_power − below_power) that a hidden unit hears, from its own rows."""
+    """Compute a hidden unit's incoming odds, above / below · 2^(above_power − below_power), from a row."""
     above[:], below[:], above_power[:], below_power[:] = 1.0, 1.0, 0.0, 0.0
     for i in range(np.uint64(own.shape[0])):
         w = weight[i]
@@ -344,7 +344,7 @@ def _iterate(model, messages, visible, bias_mantissa, bias_power, moving, change
 
 @fast_part
 def _finish(model, instances, messages, own, rest):
-    """The hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
+    """Compute the hidden units' log-odds, the rows' part of the log partition, and the optional outputs."""
     weight, factors, hidden, pair_weights = (
         model.weight,
         model.factors,
@@ -382,7 +382,7 @@ def _finish(model, instances, messages, own, rest):
 
 @fast_part
 def _conclude(instances, visible, decide):
-    """The visible units' log-odds, and their part of the log partition."""
+    """Compute the visible units' log-odds, and the units' part of the log partition."""
     bias_mantissa, bias_power, product, power, _, _ = visible
     bias, known, log_partition = instances.visible, instances.known, instances.log_partition
     field_out = instances.visible_out

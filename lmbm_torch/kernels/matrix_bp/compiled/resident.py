@@ -1,14 +1,14 @@
 """Matrix belief propagation with all messages of an instance in the registers of a cluster of blocks.
 
-The kernel (``resident.cu``, CUDA, compiled by NVRTC for the sizes of a model) reads and writes no message
-between iterations: eight blocks of a device of compute capability 9.0 hold the 784 × 256 messages of an
-instance, and all iterations of all instances are one launch. Messages are odds, and sums float32: where
+The kernel (``resident.cu``, CUDA, compiled by NVRTC for the sizes of a model) neither reads nor writes
+messages between iterations: eight blocks of a device of compute capability 9.0 hold the 784 × 256 messages of
+an instance, and all iterations of all instances are one launch. Messages are odds, and sums are float32: if
 messages of sum U cancel, a belief's log-odds are off by some 1e-7 U. On the host beliefs of 784 × 256 units
-are within 3e-6 of float64, and within 5e-6 where every reciprocal and logarithm is as coarse as a device's.
+are within 3e-6 of float64, and within 5e-6 with every reciprocal and logarithm as coarse as on a device.
 
-It is chosen where it can do what is asked for (:func:`suits`): on an H200 it was 1.1 to 2.8 times as fast as
-the streaming kernel for models from 30 × 30 to 784 × 256 and 1 to 4,096 instances. Its arithmetic and the
-order of its exchanges are also tested on the host, where the same source is compiled with fibers for threads.
+Chosen wherever supported (:func:`suits`): on an H200 1.1 to 2.8 times as fast as the streaming kernel for
+models from 30 × 30 to 784 × 256 and 1 to 4,096 instances. Arithmetic and order of exchanges are also tested
+on the host, with the same source compiled with fibers for threads.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _CAPABILITY = 90
 
 
 def source(num_visible: int, num_hidden: int) -> str:
-    """The CUDA source for the sizes of a model."""
+    """Return the CUDA source for the sizes of a model."""
     sizes = f"#define VISIBLE {num_visible}\n#define HIDDEN {num_hidden}\n"
     return sizes + DEVICE.read_text() + KERNEL.read_text()
 
 
 def suits(problem: Problem) -> bool:
-    """Whether the kernel can propagate in this problem, and is the faster one."""
+    """Return whether the kernel supports the problem, and is the faster kernel."""
     if problem.visible.shape[1] < _WARPS or not is_installed():
         # Warps without a visible unit have nothing to do.
         return False
@@ -61,13 +61,12 @@ def suits(problem: Problem) -> bool:
 def propagate(problem: Problem) -> Beliefs:
     """Run sum-product propagation, for tensors on a CUDA device.
 
-    An instance stops at the first of every fourth iteration at which no message changes by more than ``tol``,
-    and not in between.
+    An instance stops only at every fourth iteration, once no message changes by more than ``tol``.
 
     Raises:
-        ValueError: the model, its device or the settings are not for this kernel.
+        ValueError: an unsupported model, device or setting.
         ImportError: NVRTC is not installed.
-        RuntimeError: CUDA's driver does not take the kernel.
+        RuntimeError: CUDA's driver refuses the kernel.
     """
     check(problem)
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
@@ -104,10 +103,10 @@ def propagate(problem: Problem) -> Beliefs:
 
 
 def check(problem: Problem) -> None:
-    """Refuse what the kernel cannot do.
+    """Check that the kernel supports the problem.
 
     Raises:
-        ValueError: as said.
+        ValueError: an unsupported model, device or setting.
     """
     _check_device(problem.visible.device)
     if problem.visible.dtype != torch.float32:
@@ -142,24 +141,24 @@ def _check_device(device: torch.device) -> None:
 
 
 def blocks(num_hidden: int) -> int:
-    """Blocks of a cluster."""
+    """Return the number of blocks of a cluster."""
     return -(-num_hidden // 32)
 
 
 def columns(num_visible: int) -> int:
-    """Messages of a thread."""
+    """Return the number of messages of a thread."""
     return -(-num_visible // _WARPS)
 
 
 def shared_bytes(num_visible: int, num_hidden: int) -> int:
-    """Bytes of the kernel's ``struct Shared``."""
+    """Return the bytes of the kernel's ``struct Shared``."""
     padded, of_cluster = -(-columns(num_visible) // 4) * 4, blocks(num_hidden)
     sums = 2 * of_cluster * (num_visible + _WARPS) + 3 * _WARPS * 32
     return -(-4 * (padded * (32 + 2) * _WARPS + sums) // 16) * 16
 
 
 def _clusters(problem: Problem) -> int:
-    """As many as instances, or as run at once: what came later would wait for all instances of others."""
+    """Return the number of clusters: the instances, or the most that run at once to avoid waiting."""
     (batch, num_visible), num_hidden = problem.visible.shape, problem.hidden.shape[1]
     with torch.cuda.device_of(problem.visible):
         return max(1, min(batch, _most_clusters(num_visible, num_hidden, torch.cuda.current_device())))
@@ -186,6 +185,6 @@ def _launch(
 
 @cache
 def _kernel(num_visible: int, num_hidden: int, device: int) -> Kernel:
-    """Compiled once for the sizes of a model, and loaded on the current device, ``device``."""
+    """Compile for the sizes of a model once, and load on the current device, ``device``."""
     code = kept(source(num_visible, num_hidden), _CAPABILITY)
     return Kernel(code, "resident", shared_bytes(num_visible, num_hidden))

@@ -1,11 +1,11 @@
-"""One row of messages: the inner loops of :mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups`.
+"""The inner loops of :mod:`~lmbm_torch.kernels.matrix_bp.compiled.groups` on one row of messages.
 
-A row holds the messages between one hidden unit and all visible ones (the columns). In odds and maxima, loops
-go through pointers, one vector after another (:mod:`~lmbm_torch.kernels.matrix_bp.compiled.vectors`): the
-two products that a hidden unit hears take two multiplications and six whole-number operations on exponents
-for every two vectors, and nothing is stored. Every other loop runs along a row without a branch or a library
-call, so that LLVM puts it into vector registers: hence polynomials for exponential and logarithm, and rows
-padded to fit the registers.
+A row holds the messages between one hidden unit and all visible units (the columns). For odds and maxima,
+loops access memory through pointers, vector by vector
+(:mod:`~lmbm_torch.kernels.matrix_bp.compiled.vectors`): the two products of a hidden unit's incoming messages
+take two multiplications and six integer operations on exponents for every two vectors, and nothing is stored.
+Every further loop runs along a row without a branch or a library call, so LLVM vectorises the loop: hence
+polynomials for exponential and logarithm, and padded rows.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _LEAST = -708.0
 
 
 def exponent(x: Any) -> Any:
-    """⌊log₂ x⌋ of a positive normal number, in its own type."""
+    """Return ⌊log₂ x⌋ of a positive normal number, in the number's type."""
     raise TypeError(f"x: expected compiled code's float32 or float64, got {x!r}")
 
 
 def mantissa(x: Any) -> Any:
-    """x / 2^exponent(x), in [1, 2), of a positive normal number."""
+    """Return x / 2^exponent(x), in [1, 2), of a positive normal number."""
     raise TypeError(f"x: expected compiled code's float32 or float64, got {x!r}")
 
 
@@ -80,23 +80,23 @@ def _mantissa(x):
 
 @fast_part
 def power_of_two(x):
-    """2^x for a whole float64 between the normal exponents."""
+    """Return 2^x for a whole float64 within the normal exponents."""
     return np.int64((np.int64(x) + 1023) << 52).view(np.float64)
 
 
 @inlined
 def _sums(messages, weight, offset, own):
-    """m + w own and m + own of a vector, whose ratio is what visible units tell a hidden one."""
+    """Return m + w own and m + own of a vector; the ratio is the message to a hidden unit."""
     message = load(messages, offset)
     return message + load(weight, offset) * own, message + own
 
 
 @inlined
 def hear_odds(messages, weight, offset, start, stop, own):
-    """Mantissa and exponent of the product of a row's messages from visible units of these columns.
+    """Return mantissa and exponent of the product of a row's messages from visible units of some columns.
 
-    The row begins at ``offset``; ``own`` are the units' odds. That is Π (m + w own) / Π (m + own), of neither
-    of which any two factors multiply to an overflow.
+    The row begins at ``offset``; ``own`` are the units' odds. The product is Π (m + w own) / Π (m + own); no
+    two factors of either product overflow.
     """
     step = lanes(own)
     numerator, denominator, power = ones(own), ones(own), exponents(ones(own))
@@ -113,7 +113,7 @@ def hear_odds(messages, weight, offset, start, stop, own):
 
 @inlined
 def weigh_odds(messages, weight, offset, start, stop, own):
-    """Mantissas and exponents of the product in :func:`hear_odds`, and of its denominator alone."""
+    """Return mantissas and exponents of the product in :func:`hear_odds`, and of the denominator alone."""
     step = lanes(own)
     numerator, denominator = ones(own), ones(own)
     power_above, power_below = exponents(ones(own)), exponents(ones(own))
@@ -138,10 +138,10 @@ def weigh_odds(messages, weight, offset, start, stop, own):
 
 @inlined
 def answer_odds(messages, weight, offset, start, stop, own, hidden_own, hidden_rest, product, change):
-    """Answer visible units of these columns from a row's hidden one, and gather by columns.
+    """Compute a row's answers to the visible units of some columns, and gather by columns.
 
-    Gathered are products of the answers and, in the first vector of ``change``, the largest
-    max(new / old, old / new) − 1.
+    Gathered are products of the answers and, in the first vector of ``change``, the largest max(new / old,
+    old / new) − 1.
     """
     step = lanes(own)
     largest = load(change, np.uint64(0))
@@ -161,7 +161,7 @@ def answer_odds(messages, weight, offset, start, stop, own, hidden_own, hidden_r
 
 @inlined
 def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_rest, product):
-    """The answers of :func:`answer_odds` to visible units that have told nothing yet."""
+    """Compute the answers of :func:`answer_odds` without messages from visible units."""
     step = lanes(messages)
     hidden_one, hidden_other = broadcast(hidden_own), broadcast(hidden_rest)
     for i in range(start, stop, step):
@@ -172,7 +172,7 @@ def first_answer_odds(messages, weight, offset, start, stop, hidden_own, hidden_
 
 @inlined
 def tell_odds(messages, weight, offset, start, stop, own, told):
-    """The messages of visible units of these columns to a row's hidden unit."""
+    """Compute the messages of visible units of some columns to a row's hidden unit."""
     step = lanes(own)
     for i in range(start, stop, step):
         above, below = _sums(messages, weight, offset + i, load(own, i))
@@ -181,7 +181,7 @@ def tell_odds(messages, weight, offset, start, stop, own, told):
 
 @inlined
 def _max_gains(field, weight, zero):
-    """max(field + weight, 0) − max(field, 0), lane by lane; fields may be infinite."""
+    """Return max(field + weight, 0) − max(field, 0), lane by lane; fields may be infinite."""
     # Where the weight is positive the second is the weight, where negative the first.
     up, down = least(greatest(field + weight, zero), weight), greatest(least(zero - field, zero), weight)
     return up + (down - weight)
@@ -189,7 +189,7 @@ def _max_gains(field, weight, zero):
 
 @inlined
 def hear_maxima(messages, weight, offset, columns, field, told):
-    """The sum of a row's messages from visible units of log-odds ``field``, written to ``told``."""
+    """Return the sum of a row's messages from visible units of log-odds ``field``, written to ``told``."""
     zero = ones(field) - ones(field)
     total = zero
     for i in range(np.uint64(0), columns, lanes(field)):
@@ -202,7 +202,7 @@ def hear_maxima(messages, weight, offset, columns, field, told):
 
 @inlined
 def first_answer_maxima(messages, weight, offset, columns, hidden_field, damping, total):
-    """The answers of :func:`answer_maxima` to visible units that have told nothing yet."""
+    """Compute the answers of :func:`answer_maxima` without messages from visible units."""
     zero, heard = ones(messages) - ones(messages), broadcast(hidden_field)
     renewed = ones(messages) - broadcast(damping)
     for i in range(np.uint64(0), columns, lanes(messages)):
@@ -213,9 +213,9 @@ def first_answer_maxima(messages, weight, offset, columns, hidden_field, damping
 
 @inlined
 def answer_maxima(messages, weight, offset, columns, told, hidden_field, damping, total, change):
-    """Answer visible units from a row's hidden one, and gather sums by columns and the largest changes.
+    """Compute a row's answers to visible units, and gather sums by columns and the largest changes.
 
-    The latter in the first vector of ``change``.
+    The largest changes are in the first vector of ``change``.
     """
     zero, heard, kept = ones(told) - ones(told), broadcast(hidden_field), broadcast(damping)
     largest = load(change, np.uint64(0))
@@ -248,7 +248,7 @@ def add_pairs_odds(messages, weight, j, own, scale, pairs):
 # Without reassociation, which would undo the reduction in two steps.
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
 def exp(x):
-    """e^x for x ≤ 0, to a few units in the last place, by e^x = 2^whole e^rest and the exponential series."""
+    """Return e^x for x ≤ 0, to a few units in the last place, by e^x = 2^whole e^rest and the series."""
     x = max(x, _LEAST)
     whole = float(int(x * 1.4426950408889634 - 0.5))
     x = (x - whole * _LOG_2_HIGH) - whole * _LOG_2_LOW
@@ -260,7 +260,7 @@ def exp(x):
 
 @fast
 def log_of_ratio(one, other):
-    """log((1 + one) / (1 + other)) for numbers in [0, 1], by the series of the inverse hyperbolic tangent."""
+    """Return log((1 + x) / (1 + y)) for x = ``one`` and y = ``other`` in [0, 1], by an arctanh series."""
     z = (one - other) / (2 + one + other)
     y = z * z
     high = 1 / 17 + y * (
@@ -272,7 +272,7 @@ def log_of_ratio(one, other):
 
 @fast
 def encode(log_odds, in_odds, rows, first, last):
-    """Some ``rows``: columns of ``log_odds``, in odds or as they are, padded with what tells nothing."""
+    """Write columns of ``log_odds`` to some ``rows``, in odds or unchanged, padded with neutral messages."""
     for start in range(0, log_odds.shape[0], _BLOCK):
         stop = min(start + _BLOCK, log_odds.shape[0])
         for j in range(first, last):
@@ -290,21 +290,21 @@ def encode(log_odds, in_odds, rows, first, last):
 # Slices that are assigned bring numpy's message about shapes, which takes longer to compile than all this.
 @inlined
 def copy(source, target):
-    """target: source, of as many entries."""
+    """Copy the first entries of ``source`` to ``target``."""
     for i in range(target.shape[0]):
         target[i] = source[i]
 
 
 @fast_part
 def difference(fields, messages, left):
-    """left: fields less messages."""
+    """Write fields less messages to ``left``."""
     for i in range(messages.shape[0]):
         left[i] = fields[i] - messages[i]
 
 
 @fast_part
 def _max_gain(field, weight):
-    """max(field + weight, 0) − max(field, 0)."""
+    """Return max(field + weight, 0) − max(field, 0)."""
     up = min(max(field + weight, 0.0), weight)
     down = max(-max(field, 0.0), weight)
     return up if weight > 0 else down
@@ -312,7 +312,7 @@ def _max_gain(field, weight):
 
 @fast_part
 def gains(field, weight, gained):
-    """log(1 + e^(field + weight)) − log(1 + e^field); returns the sum."""
+    """Write log(1 + e^(field + weight)) − log(1 + e^field); return the sum."""
     for i in range(field.shape[0]):
         tails = log_of_ratio(exp(-abs(field[i] + weight[i])), exp(-abs(field[i])))
         gained[i] = _max_gain(field[i], float(weight[i])) + tails

@@ -1,4 +1,4 @@
-"""MS."""
+"""Records and memory of belief propagation on restricted Boltzmann machines, compiled for the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 
 class Model(NamedTuple):
-    """The model and the settings that all instances share."""
+    """The model and the settings shared by all instances."""
 
     weight: np.ndarray  # (hidden, columns), in odds or log-odds
     in_odds: bool
@@ -48,7 +48,7 @@ class Instances(NamedTuple):
 
 
 class Units(NamedTuple):
-    """One side's beliefs, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
+    """The beliefs of one side, of log-odds log(mantissa) + power · (log 2 in odds, 1 in log-odds)."""
 
     bias_mantissa: np.ndarray
     bias_power: np.ndarray
@@ -72,9 +72,9 @@ class State(NamedTuple):
 
 
 def new_state(model: Model, parts: int) -> State:
-    """Memory for an instance whose rows are in so many parts.
+    """Create memory for an instance with rows in ``parts`` parts.
 
-    Made in Python: a tuple that code from numba's cache returned has been seen to crash the interpreter.
+    Created in Python: a tuple returned by code from numba's cache has crashed the interpreter.
     """
     rows, columns = model.weight.shape
     kind = model.weight.dtype
@@ -105,7 +105,10 @@ _spare: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
 
 def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-    """An uninitialised array that begins at a cache line: loads across two lines take up to twice as long."""
+    """Create an uninitialised array aligned to a cache line.
+
+    Loads across two cache lines take up to twice as long.
+    """
     count, dtype = math.prod(shape), np.dtype(dtype)
     memory = np.empty(count + LINE // dtype.itemsize, dtype)
     start = -memory.__array_interface__["data"][0] % LINE // dtype.itemsize
@@ -114,10 +117,10 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
 
 @contextmanager
 def borrowed(shape: tuple[int, ...], dtype: DTypeLike) -> Iterator[np.ndarray]:
-    """An array like that of :func:`empty`, not to be used after the ``with`` block.
+    """Yield an array as from :func:`empty`, for use inside the ``with`` block only.
 
-    Up to some megabytes its memory is kept for the next borrower. The system clears new memory page by page,
-    which for a model of 1000 x 500 took longer than ten iterations.
+    Memory up to some megabytes is kept for the next call. The system clears new memory page by page, which
+    for a model of 1000 x 500 units took longer than ten iterations.
     """
     needed = math.prod(shape) * np.dtype(dtype).itemsize
     size = 1 << max(needed - 1, 0).bit_length()

@@ -1,9 +1,9 @@
-"""Vector registers inside compiled code, for loops that LLVM's own vectoriser does not do justice.
+"""Vector registers inside compiled code, for loops that LLVM's vectoriser compiles poorly.
 
-A vector is as many numbers as 64 bytes hold; where registers are narrower LLVM takes several for one. Vectors
-of one kind add, subtract, multiply and divide lane by lane; a product and the sum it goes into may be fused.
-They are read and written through a :func:`pointer` and an offset: with arrays, numba would count references
-in the loops.
+A vector holds 64 bytes of numbers; on narrower registers LLVM uses several registers. Vectors of the same
+type add, subtract, multiply and divide lane by lane; a product and a following sum may be fused. Vectors are
+read and written through a :func:`pointer` and an offset: with arrays, numba would count references in the
+loops.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 def _binary(operation: Any, floating: str, whole: str) -> None:
-    """Let ``operation`` take two vectors, by these instructions."""
+    """Register the instructions of ``operation`` for two vectors."""
 
     @type_callable(operation)
     def _type(context):
@@ -65,7 +65,10 @@ for _operations, _floating, _whole in (
 
 @intrinsic
 def pointer(typingctx, array):
-    """Where a C-contiguous array begins; numba counts no references to it, so its user keeps the array."""
+    """Return the start of a C-contiguous array, without counting references.
+
+    The caller keeps the array alive.
+    """
     if array.layout != "C":
         return None
 
@@ -77,14 +80,14 @@ def pointer(typingctx, array):
 
 @intrinsic
 def lanes(typingctx, address):
-    """Numbers of this address's kind in a vector."""
+    """Return how many numbers of the address's type a vector has."""
     count = Vector(address.dtype).lanes
     return types.uint64(address), lambda context, builder, sig, args: ir.Constant(ir.IntType(64), count)
 
 
 @intrinsic
 def load(typingctx, address, offset):
-    """The vector that begins at this unsigned offset."""
+    """Load the vector that begins at an unsigned offset."""
     kind = Vector(address.dtype)
 
     def generate(context, builder, sig, args):
@@ -96,7 +99,7 @@ def load(typingctx, address, offset):
 
 @intrinsic
 def store(typingctx, address, offset, value):
-    """Write a vector where :func:`load` would read it."""
+    """Write a vector to the place read by :func:`load`."""
 
     def generate(context, builder, sig, args):
         place = builder.bitcast(builder.gep(args[0], [args[1]]), args[2].type.as_pointer())
@@ -108,7 +111,7 @@ def store(typingctx, address, offset, value):
 
 @intrinsic
 def ones(typingctx, address):
-    """A vector of ones of this address's kind."""
+    """Return a vector of ones of the address's type."""
     kind = Vector(address.dtype)
 
     def generate(context, builder, sig, args):
@@ -119,7 +122,7 @@ def ones(typingctx, address):
 
 @intrinsic
 def broadcast(typingctx, value):
-    """A vector of one number."""
+    """Return a vector of copies of a number."""
     kind = Vector(value)
 
     def generate(context, builder, sig, args):
@@ -149,7 +152,7 @@ least, greatest = _choice("<"), _choice(">")
 
 @intrinsic
 def any_above(typingctx, one, other):
-    """Whether a lane of ``one`` is above that of ``other``, or either is NaN."""
+    """Return whether a lane of ``one`` is above the lane of ``other``, or either is NaN."""
 
     def generate(context, builder, sig, args):
         above = builder.fcmp_unordered(">", *args)
@@ -185,13 +188,13 @@ product_of_lanes = _reduction("mul", 1.0)
 
 
 def _integer(dtype: types.Float) -> tuple[types.Integer, int, int]:
-    """Of a floating-point type: the integers of its size, the bits of its fraction, its exponent's bias."""
+    """Return the integer type of a float type's size, the fraction's bits, and the exponent's bias."""
     return {types.float32: (types.int32, 23, 127), types.float64: (types.int64, 52, 1023)}[dtype]
 
 
 @intrinsic
 def exponents(typingctx, vector):
-    """⌊log₂ x⌋ of positive normal numbers, as whole numbers of their size."""
+    """Return ⌊log₂ x⌋ of positive normal numbers, as integers of equal size."""
     whole, fraction, bias = _integer(vector.dtype)
     kind = Vector(whole)
 
@@ -205,7 +208,7 @@ def exponents(typingctx, vector):
 
 @intrinsic
 def mantissas(typingctx, vector):
-    """x / 2^exponent(x), in [1, 2), of positive normal numbers."""
+    """Return x / 2^exponent(x), in [1, 2), of positive normal numbers."""
     whole, fraction, bias = _integer(vector.dtype)
     kind = Vector(whole)
 

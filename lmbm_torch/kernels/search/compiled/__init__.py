@@ -1,1 +1,1 @@
-"""Searches compiled for the CPU."""
+"""Inner loops of inference, compiled for the CPU."""

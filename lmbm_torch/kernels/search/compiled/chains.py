@@ -11,7 +11,7 @@ from lmbm_torch.kernels.threads import by_rows
 
 
 def best_paths(scores, first, lengths, tables, strides, labels):
-    """See :func:`lmbm_torch.kernels.search.plain.chains.best_paths`."""
+    """Run Viterbi's algorithm, see :func:`lmbm_torch.kernels.search.plain.chains.best_paths`."""
     are_possible = np.empty(len(first), np.bool_)
     arrays = scores, first, lengths, tables, *strides, labels, are_possible
     by_rows(len(first), lambda begin, end, stop: _best_paths(begin, end, *arrays, stop))
@@ -53,7 +53,7 @@ def _best_paths(
             if largest == -np.inf:
                 are_possible[x] = False
                 break
-            # Rounding is relative to what matters here, not to a score that grows with length.
+            # Keeps rounding relative to the differences, not to a score that grows with length.
             for s in range(states):
                 message[s] -= largest
         if not are_possible[x]:
@@ -75,7 +75,20 @@ def _best_paths(
 
 
 def marginals(unary, lengths, tables, strides, nodes, edges):
-    """See :func:`lmbm_torch.kernels.search.plain.chains.marginals`."""
+    """Write P(y_t) and P(y_t, y_{t+1}) of chains, up to each chain's length: forward–backward.
+
+    Args:
+        unary: (chains, length, states) log-potentials, at most 0, with maximum 0 at each position.
+        lengths: (chains,).
+        tables: (tables, states, states) unnormalised probabilities of steps, at most 1; the inverse times the
+            number of states must be finite in double precision.
+        strides: see :func:`best_paths`.
+        nodes: (chains, length, states), written; (0, …) for the log partition alone.
+        edges: (chains, length − 1, states, states), written; (chains, 1, states, states) for sums over steps.
+
+    Returns:
+        (chains,) the log partition, in double precision.
+    """
     log_partition = np.empty(len(unary))
     arrays = unary, lengths, tables, *strides, nodes, edges, log_partition
     by_rows(len(unary), lambda begin, end, stop: _marginals(begin, end, *arrays, stop))
@@ -140,7 +153,7 @@ def _marginals(
                 for s in range(states):
                     behind[r] += steps[s] * ahead[s]
                 norm += forward[t - 1, r] * behind[r]
-            # In this order nothing underflows that matters.
+            # In this order no relevant value underflows.
             if is_summed:
                 for r in range(states):
                     share, steps, sums = forward[t - 1, r] / norm, table[r], whole[r]

@@ -1,7 +1,7 @@
 """The search of :mod:`~lmbm_torch.kernels.search.plain.directed`, compiled for the CPU, example by example.
 
-It visits the same nodes. Each free thread takes the next small chunk of examples, because some searches last
-a thousand times as long as others.
+Visits the same nodes. Each free thread takes the next small chunk of examples, because some searches take a
+thousand times as long as most.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from lmbm_torch.kernels.search.plain.directed import Found, SearchProblem
 from lmbm_torch.kernels.threads import share, stoppable
 
 _CHUNKS_PER_THREAD = 8
-# Labellings that are searched too soon for anybody to interrupt: within some 10 ms.
+# Labellings searched within some 10 ms, too soon for an interrupt.
 _AT_ONCE = 100_000
-# Fields that are updated as soon as another thread begins.
+# Fields updated in the time another thread needs to begin.
 _FIELDS_AT_ONCE = 30_000
-# Labellings of all examples, of which a search meets few, that take no longer than to wake another thread.
+# Labellings of all examples (a search visits few) that take no longer than waking another thread.
 _ALONE = 20_000
 
 
 def search(problem: SearchProblem) -> Found:
-    """The labellings of least loss, for tensors on the CPU."""
+    """Return the labellings of least loss, for tensors on the CPU."""
     arrays: dict[str, Any] = {
         name: value.contiguous().numpy() if isinstance(value, Tensor) else value
         for name, value in problem._asdict().items()
@@ -38,11 +38,11 @@ def search(problem: SearchProblem) -> Found:
 
 
 def search_arrays(compiled: Any) -> Found:
-    """:func:`search` of contiguous NumPy arrays, and into such: to convert single rows lasts longer."""
+    """Run :func:`search` on contiguous NumPy arrays; for single rows conversions would dominate."""
     batch, labels = compiled.fields.shape
     if labels < 64 and batch * 2**labels <= _AT_ONCE:
         return _search(compiled, np.zeros(1, np.bool_))
-    # Most searches of a few examples end soon after their first leaf: those need no thread to be interrupted.
+    # Most searches of a few examples end soon after the first leaf, too soon for an interrupt.
     nodes = _FIELDS_AT_ONCE // (batch * labels)
     if nodes >= 2 * labels * compiled.top_k:
         found = _search(compiled._replace(node_limit=min(nodes, compiled.node_limit)), np.zeros(1, np.bool_))
@@ -80,7 +80,7 @@ def _search(problem: Any, stop: np.ndarray) -> Found:
 
 
 class _Tables(NamedTuple):
-    """One thread's tables for the current example, like those of the reference without their first axis."""
+    """The tables of a thread for the current example, as in the plain reference without the first axis."""
 
     spins: np.ndarray
     fields: np.ndarray
@@ -90,7 +90,7 @@ class _Tables(NamedTuple):
 
 
 class _Cliques(NamedTuple):
-    """The problem's, and a list of those that each number of decisions settles, for the current example."""
+    """The problem's cliques, with a list of the cliques settled by each number of decisions."""
 
     parents: np.ndarray
     child: np.ndarray
@@ -100,7 +100,7 @@ class _Cliques(NamedTuple):
 
 
 def _cliques(problem: Any) -> _Cliques | None:
-    # A network without cliques is compiled without what they need: a quarter of all.
+    # Compiled separately without cliques: a quarter less compilation.
     count = len(problem.clique_child)
     if count == 0:
         return None
@@ -109,7 +109,7 @@ def _cliques(problem: Any) -> _Cliques | None:
     return _Cliques(*tables, first, np.empty(count, np.int64))
 
 
-# Made here, since compiled code that makes arrays takes a quarter longer to compile.
+# Allocated by Python: allocation in compiled code takes a quarter more compilation.
 def _tables(problem: Any) -> _Tables:
     labels = problem.fields.shape[1]
     return _Tables(
@@ -131,7 +131,7 @@ def _search_rows(problem, cliques, tables, found, first, last, stop):
 
 @part
 def _start_cliques(cliques, known, example, fields, undecided):
-    """Chain the cliques by the number of decisions that settle them: that of their last free parent."""
+    """Chain the cliques by the number of decisions that settle each: the last free parent's position."""
     weight = cliques.weight[min(example, len(cliques.weight) - 1)]
     for decisions in range(len(cliques.first)):
         cliques.first[decisions] = -1
@@ -152,7 +152,7 @@ def _start_cliques(cliques, known, example, fields, undecided):
 
 @inlined
 def _start(problem, cliques, tables, known, children, example):
-    """Set the fields before the first decision, and how much they can still change from each position on."""
+    """Set the fields before the first decision, and the possible later changes from each position on."""
     spins, fields, undecided = tables.spins, tables.fields, tables.undecided
     for t in range(len(known)):
         spins[t], fields[0, t], tables.right[t] = known[t], problem.fields[example, t], np.inf
@@ -166,7 +166,7 @@ def _start(problem, cliques, tables, known, children, example):
 
 @inlined
 def _turn_left(problem, tables, known, position, bound):
-    """Take the spin that agrees with the field (or is known), and store the bound of the other branch."""
+    """Choose the spin that agrees with the field (or is known), and store the bound of the right branch."""
     field, hinge = tables.fields[position, position], (problem.margin, problem.temperature)
     if known[position] == 0:
         tables.spins[position] = 1.0 if field >= 0 else -1.0
@@ -175,15 +175,15 @@ def _turn_left(problem, tables, known, position, bound):
 
 @inlined
 def _decide(problem, cliques, tables, known, children, example, position):
-    """Fields and loss once the label at ``position`` has its spin, and the bound.
+    """Update fields and loss after a decision at ``position``, and return the bound.
 
-    One pass: to read a row back right after writing it costs more than all the arithmetic.
+    One pass: reading a row right after writing costs more than all arithmetic.
     """
     spins, fields, undecided, depth = tables.spins, tables.fields, tables.undecided, position + 1
     hinge = problem.margin, problem.temperature
     bound = tables.loss[position] + label_loss(hinge, spins[position] * fields[position, position])
     tables.loss[depth] = bound
-    # A known parent's share has been in the fields from the start.
+    # A known parent's share is part of the initial fields.
     step = spins[position] if known[position] == 0 else 0.0
     for t in range(depth, len(known)):
         field = fields[position, t] + step * children[position, t]

@@ -1,10 +1,10 @@
-"""The marginals of directed models, by the tree of their labels' prefixes, compiled for the CPU.
+"""The marginals of directed models by the tree of the labels' prefixes, compiled for the CPU.
 
-A prefix of the ordering has the product of its labels' conditional probabilities, and whatever follows it
-sums to 1: so the label at a position is 1 with the sum of the prefixes before it, each times its conditional,
-and of 2^n labellings of n labels no more than as many prefixes are looked at. A step down changes the fields
-of the labels behind, of which half of all prefixes have one. A known label has one branch alone; what follows
-a prefix up to the last known label sums to the probability of what is known there, which comes back up.
+A prefix of the ordering has the product of the labels' conditional probabilities, and all continuations of a
+prefix sum to 1. So P(label = 1) is the sum over prefixes before the label, each times the conditional
+probability, and only the prefixes of the 2^n labellings are visited. A step down changes the fields of later
+labels; half of all prefixes have only one later label. A known label has a single branch; the continuations
+of a prefix up to the last known label sum to the probability of the known values, returned upwards.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ import numpy as np
 from lmbm_torch.kernels.jit import njit, part
 from lmbm_torch.kernels.threads import share
 
-# The probability of all that is left out together.
+# Most probability left out in total.
 NEGLIGIBLE = 2.0**-50
 EXAMPLES_PER_TASK = 16
-# What is known and less probable is summed anew, with less left out.
+# Known values less probable than IMPROBABLE are summed again with less left out.
 IMPROBABLE = 1e-3
 
 
 def marginals(unary, parents, known):
-    """P(y = 1, known) of every example's labels, (batch, labels), and P(known), (batch,).
+    """Return P(y = 1, known) of every example's labels, (batch, labels), and P(known), (batch,).
 
-    None is too small by more than ``NEGLIGIBLE`` or, of what is known and improbable, P(known) times as much.
-    Labels come in the order of the model: ``unary`` (batch, labels), and row i of ``parents``, (labels,
-    labels) or (batch, labels, labels), weighs those before label i; all float64. ``known`` (batch, labels) is
-    −1 for a free label.
+    No result is too small by more than ``NEGLIGIBLE`` or, for improbable known values, P(known) times
+    ``NEGLIGIBLE``.
+
+    Args:
+        unary: (batch, labels), in the order of the model, float64.
+        parents: (labels, labels) or (batch, labels, labels), row i the weights of the labels before label i.
+        known: (batch, labels), −1 for a free label.
     """
     batch, labels = unary.shape
-    # What a label adds to the fields behind it is read together.
+    # A label's effects on later fields are contiguous.
     added = np.ascontiguousarray(np.swapaxes(parents if parents.ndim == 3 else parents[None], 1, 2))
     ones, total = np.zeros((batch, labels)), np.ones(batch)
 
@@ -55,10 +58,10 @@ def _sum_up(unary, added, known, least, ones, total):
 
 @part
 def _add_prefixes(unary, added, known, least, ones):
-    """Add to ``ones`` what each prefix that is at least as probable says of the label behind it.
+    """Add to ``ones`` the contributions of prefixes with probability at least ``least``.
 
     Returns:
-        The probability of what is known.
+        The probability of the known values.
     """
     last, last_known = len(unary) - 1, -1
     for label in range(last + 1):
@@ -66,8 +69,9 @@ def _add_prefixes(unary, added, known, least, ones):
             last_known = label
     fields = np.empty((last + 1, last + 1))
     fields[0] = unary
-    # Of the prefix of each length, and of it with a 1 behind, which waits until all with a 0 are done; what
-    # agrees with the known labels behind it; and the label that is looked at behind it.
+    # Probability of the prefix of each length, and of the prefix followed by 1, which waits until all
+    # prefixes with 0 are done; probability in agreement with later known labels; value of the label behind
+    # the prefix.
     prefix, with_one, waits = np.empty(last + 1), np.empty(last + 1), np.zeros(last + 1, np.bool_)
     agrees, is_one = np.zeros(last + 1), np.zeros(last + 1, np.bool_)
     prefix[0], depth = 1.0, 0

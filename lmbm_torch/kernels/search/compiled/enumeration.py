@@ -1,13 +1,13 @@
-"""The best of all labellings of pairwise energies that share their couplings, compiled for the CPU.
+"""The best of all labellings of pairwise energies with shared couplings, compiled for the CPU.
 
-Labels are split into a high and a low half. The couplings' terms within either half, and what a labelling of
-the high half adds to the fields of the low one, are the same for all examples and are computed once. For one
-example and one high labelling, a sum that is linear in the low labels remains. Its values for all low
-labellings are built by doubling: one addition, one sum with the table and one comparison per labelling, all
-vectorised. Where not all labellings are allowed, the table of a high labelling forbids the low ones that do
-not go with it, and a high one that goes with none is left out.
+Labels are split into a high and a low half. The couplings' terms within either half, and the effect of a high
+labelling on the fields of the low half, are common to all examples and computed once. For one example and one
+high labelling, a linear function of the low labels remains. The values for all low labellings are built by
+doubling: one addition, one sum with the table and one comparison per labelling, all vectorised. If not all
+labellings are allowed, the table of a high labelling forbids inconsistent low labellings, and a high
+labelling without an allowed low labelling is left out.
 
-So few labels that there is no high half take a product of matrices, which is faster, and waits for no kernel.
+Few labels without a high half use a matrix product, faster and without a kernel.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ import numpy as np
 from lmbm_torch.kernels.jit import njit, part
 from lmbm_torch.kernels.threads import share
 
-# Values are finite, and a maximum may be taken in any order.
+# Flags of LLVM for finite values and maxima in any order.
 MAXIMA = {"reassoc", "contract", "nsz", "nnan", "ninf"}
 
-# 2^8 sums are two KiB in float32.
+# Labels of the low half: 2^8 sums are two KiB in float32.
 LOW_LABELS = 8
 EXAMPLES_PER_TASK = 64
 
 
 def best_numbers(unary, pairwise, allowed=None):
-    """The number of each example's labelling of largest score, label 0 its most significant bit; (batch,).
+    """Return the number of each example's labelling of largest score, (batch,).
 
-    ``unary`` (batch, labels) and ``pairwise`` (labels, labels), symmetric with a zero diagonal, have one
-    floating-point dtype; ``allowed`` (2^labels,) says which labellings count, by default all. Of equals the
-    lowest number wins, up to rounding.
+    Label 0 is the most significant bit. Among equal scores the lowest number wins, up to rounding.
+
+    Args:
+        unary: (batch, labels).
+        pairwise: (labels, labels), symmetric with a zero diagonal, of the same floating-point dtype.
+        allowed: (2^labels,), allowed labellings; by default all.
     """
     batch, labels = unary.shape
     high = max(0, labels - LOW_LABELS)
@@ -59,14 +62,14 @@ def best_numbers(unary, pairwise, allowed=None):
 
 
 def _spins(labels, dtype):
-    """Every labelling as spins, (2^labels, labels)."""
+    """Return every labelling as spins, (2^labels, labels)."""
     bits = np.arange(2**labels)[:, None] >> np.arange(labels - 1, -1, -1) & 1
     return (2 * bits - 1).astype(dtype)
 
 
 @part
 def linear_sums(fields, sums):
-    """sums[n] = Σ_i fields_i s_i for every labelling n."""
+    """Write Σ_i fields_i s_i for every labelling n to sums[n]."""
     total = fields[0] * 0
     for field in fields:
         total -= field
@@ -82,11 +85,11 @@ def linear_sums(fields, sums):
 
 @part(fastmath=MAXIMA)
 def largest_sum(sums, table):
-    """max_n sums[n] + table[n]; ``sums`` is used up."""
+    """Return max_n sums[n] + table[n]; ``sums`` is overwritten."""
     half = len(sums) // 2
     if half == 0:
         return sums[0] + table[0]
-    # Halves compared place by place vectorise, which a running maximum does not.
+    # An elementwise comparison of halves is vectorised, a running maximum is not.
     first, second, beside, beyond = sums[:half], sums[half:], table[:half], table[half:]
     for n in range(half):
         one, other = first[n] + beside[n], second[n] + beyond[n]
@@ -101,7 +104,7 @@ def largest_sum(sums, table):
 
 @part
 def _low_fields(own, high, added, fields):
-    """The fields of the low labels where the high ones are decided."""
+    """Compute the fields of the low labels for a high labelling."""
     for i in range(len(fields)):
         fields[i] = own[high + i] + added[i]
 

@@ -1,9 +1,8 @@
-"""The compiled search of directed models with many labels, each of which has few parents.
+"""The compiled search of directed models with many labels, each with few parents.
 
-It visits the nodes of :mod:`~lmbm_torch.kernels.search.compiled.directed`, but a decision touches the
-fields and bounds of the label's own children alone, in place. What they were is kept beside the edges: every
-label is decided once on the way to a leaf, so that one place for each edge is enough and to turn back is
-exact.
+Visits the nodes of :mod:`~lmbm_torch.kernels.search.compiled.directed`, but a decision touches only the
+fields and bounds of the label's children, in place. Earlier values are stored with the edges: every label is
+decided once on the path to a leaf, so one entry for each edge is enough and backtracking is exact.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import numpy as np
 from lmbm_torch.kernels.jit import inlined, njit
 from lmbm_torch.kernels.search.compiled.losses import label_loss, least_loss, of, record
 
-# Below, tables of all labels stay in the nearest cache.
+# Least labels; with fewer labels the tables of all labels fit into the first-level cache.
 LABELS = 128
-# Share of a label's possible parents from which a step over all labels is as fast.
+# Share of possible parents from which a step over all labels is as fast.
 DENSITY = 0.25
 
 
 class Edges(NamedTuple):
-    """The children of each label: those of j are entries ``start[j]`` up to ``start[j + 1]``."""
+    """The children of each label; label j has the entries ``start[j]`` up to ``start[j + 1]``."""
 
     start: np.ndarray  # (labels + 1,)
     child: np.ndarray  # (edges,)
@@ -30,7 +29,7 @@ class Edges(NamedTuple):
 
 
 class _Tables(NamedTuple):
-    """One thread's tables for the current example."""
+    """The tables of a thread for the current example."""
 
     spins: np.ndarray  # (labels,)
     fields: np.ndarray  # (labels,), what is settled of each
@@ -43,11 +42,11 @@ class _Tables(NamedTuple):
 
 
 def few_edges(problem: Any) -> Edges | None:
-    """The edges of a problem of NumPy arrays, if it is one of many labels that share few parents."""
+    """Return the edges of a problem of NumPy arrays, or None unless many labels have few shared parents."""
     labels = problem.fields.shape[1]
     if labels < LABELS or len(problem.children) > 1 or len(problem.clique_child):
         return None
-    # Row j of a table of labels: what parent j's spin adds to its children's fields.
+    # Row j of a (labels, labels) table: effects of parent j's spin on the children's fields.
     children = problem.children[0].ravel()
     places = np.flatnonzero(children != 0)
     if 2 * len(places) > DENSITY * labels**2:
@@ -77,7 +76,7 @@ def search_rows(problem, edges, found, first, last, stop):
 
 @inlined
 def _start(problem, edges, tables, example):
-    """Set the fields before the first decision, and how much they can still change from each edge on."""
+    """Set the fields before the first decision, and the possible later changes from each edge on."""
     known = of(problem.known, example)
     tables.undecided[:] = 0.0
     for t in range(len(known)):
@@ -95,7 +94,7 @@ def _start(problem, edges, tables, example):
 
 @inlined
 def _decide(problem, edges, tables, known, position, bound, again):
-    """The bound once a free label has its spin; ``again`` if it had the other one."""
+    """Return the bound after a free label's decision; ``again`` marks the second spin."""
     spin, hinge = tables.spins[position], (problem.margin, problem.temperature)
     for e in range(edges.start[position], edges.start[position + 1]):
         t = edges.child[e]
@@ -117,7 +116,7 @@ def _undo(edges, tables, position):
 
 @inlined
 def _total(problem, tables):
-    """The loss of a complete labelling, without the round-off that bounds gather on the way."""
+    """Return the loss of a complete labelling, without the bounds' accumulated round-off."""
     hinge, total = (problem.margin, problem.temperature), 0.0
     for t in range(len(tables.spins)):
         total += label_loss(hinge, tables.spins[t] * tables.fields[t])

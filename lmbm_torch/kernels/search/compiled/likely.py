@@ -1,9 +1,8 @@
-"""The most probable labellings of networks, one pass through the labels for each threshold, compiled.
+"""The most probable labellings of belief networks, one pass through the labels per threshold, compiled.
 
-Example by example it finds what :mod:`lmbm_torch.inference.search.most_probable` finds by passes over
-tensors, which are its reference. Probabilities are held relative to one that follows the best prefix, so that
-a node takes one exponential and no logarithm; labels are bits, and a field is the sum of what each four of
-them say.
+Finds the labellings of :mod:`lmbm_torch.inference.search.most_probable`, the reference with tensors, example
+by example. Probabilities are relative to the best prefix's, so a node takes one exponential and no logarithm;
+labels are bits, and a field is a sum of table entries for groups of four labels.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ import numpy as np
 from lmbm_torch.kernels.jit import SUMS, fast, njit, part
 from lmbm_torch.kernels.threads import by_rows
 
-# Labels whose part of a field is looked up together, those of a word, and prefixes from which a table pays.
+# Labels per table lookup, labels per word of bits, and the least number of prefixes for a table.
 _GROUP = 4
 _WORD = 60
 _LEAST_PREFIXES = 12
-# Relative probabilities are scaled before they get as small as this.
+# Relative probabilities are rescaled below _SMALL; no threshold is below _LEAST.
 _SMALL = 1e-100
 _LEAST = 1e-300
-# Of a positive float, read as an integer: bits that are in none of the bins of a histogram; and the bins.
+# Low bits of a positive float (read as an integer) outside the histogram's bins, and the number of bins.
 _UNBINNED = 47
 _BINS = 1024
 
@@ -30,13 +29,14 @@ _step = part(nogil=True, fastmath=SUMS, error_model="numpy")
 
 
 class Network(NamedTuple):
-    """A network of labels in their own ordering, in float64.
+    """A belief network of labels in the model's ordering, in float64.
 
     Args:
         unary: (batch, labels).
-        parents: (1 or batch, labels, labels), row t the weights of those before label t.
-        clique_start: (labels + 1,), of child t are the cliques from ``clique_start[t]`` to the next one's.
-        clique_parents: (cliques, most of a clique), filled up by −1.
+        parents: (1 or batch, labels, labels), row t the weights of the labels before label t.
+        clique_start: (labels + 1,), child t has the cliques from ``clique_start[t]`` to ``clique_start[t +
+            1]``.
+        clique_parents: (cliques, most of a clique), padded with −1.
         clique_weight: (1 or batch, cliques).
     """
 
@@ -48,13 +48,13 @@ class Network(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Where a search ends.
+    """The end of a search.
 
     Args:
-        mass_left: no more than this is to be left.
-        width: so many labellings at most.
-        step: of the logarithm of the threshold, from one pass to the next.
-        slack: of the logarithm of the first threshold.
+        mass_left: most probability mass left out.
+        width: most labellings.
+        step: step of the threshold's logarithm from pass to pass.
+        slack: slack of the first threshold's logarithm.
     """
 
     mass_left: float
@@ -64,15 +64,15 @@ class Limits(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What was found of one example.
+    """The labellings of one example.
 
     Args:
         log_prob: (found,), most probable first.
-        bits: (found, words), their labels.
-        left: the share of all others, of what agrees with the known labels.
+        bits: (found, words), the labels.
+        left: share of all further labellings among labellings in agreement with known labels.
         log_known: log P(known), at most.
-        reached: whether no more is left than may be.
-        nodes: prefixes that were expanded.
+        reached: whether ``left`` is at most the limit.
+        nodes: expanded prefixes.
     """
 
     log_prob: np.ndarray
@@ -84,7 +84,7 @@ class Found(NamedTuple):
 
 
 def labellings(network: Network, known: np.ndarray, limits: Limits) -> list[Found]:
-    """The labellings of each example, by decreasing probability until little is left, or too many are found.
+    """Return each example's labellings by decreasing probability until little mass is left, or ``width``.
 
     Args:
         known: (batch, labels), in the network's ordering; −1 for a free label.
@@ -112,7 +112,7 @@ def read_labels(bits, ordering, labels):
 
 @fast
 def _search(network, known, row, limits, stop):
-    """The fields of :class:`Found`, in their order."""
+    """Compute the fields of :class:`Found`, in order."""
     least, nodes = -np.inf, 0
     if limits.mass_left > 0:
         log_prob, bits, mass, _, nodes = _sweep(network, known, row, np.inf, 1, stop)
@@ -122,10 +122,10 @@ def _search(network, known, row, limits, stop):
         log_prob, bits, mass, is_cut, expanded = _sweep(network, known, row, least, limits.width, stop)
         nodes += expanded
         total = np.exp(log_prob).sum() + mass
-        # Of what is known to be impossible nothing is found.
+        # For impossible known values nothing is found.
         share = mass / total if total > 0 else 1.0
         reached = share <= limits.mass_left
-        # What is left is less probable than the threshold, each by itself: so many at least are missing.
+        # Each remaining labelling is less probable than the threshold: a lower bound on how many are missing.
         missing = (share - limits.mass_left) * total / np.exp(least)
         if reached or is_cut or stop[0] or not len(log_prob) + missing <= limits.width:
             break
@@ -139,8 +139,8 @@ def _sweep(network, known, row, least, width, stop):
     """Keep prefixes of log-probability ``least`` and more, the ``width`` best of a length, at least one.
 
     Returns:
-        log P of the labellings; their bits; the probability of all that was dropped; whether some of that was
-        as probable as ``least``; prefixes that were expanded.
+        log P of the labellings; the bits; the probability of all dropped prefixes; whether a dropped prefix
+        was as probable as ``least``; the number of expanded prefixes.
     """
     values, bits = np.ones(1), np.zeros((1, (len(known) - 1) // _WORD + 1), np.int64)
     offset, mass, is_cut, nodes = 0.0, 0.0, False, 0
@@ -149,7 +149,7 @@ def _sweep(network, known, row, least, width, stop):
             break
         nodes += len(values)
         children = _children(network, known[position], row, position, values, bits)
-        # Where some are too improbable to be told apart, all of them are.
+        # If some are too improbable to distinguish, all children are kept.
         relative = max(np.exp(least - offset), _LEAST if least > -np.inf else 0.0)
         bar, kept, equals, is_full = _bar(children, relative, width)
         is_cut |= is_full
@@ -164,7 +164,10 @@ def _sweep(network, known, row, least, width, stop):
 
 @_step
 def _children(network, given, row, position, values, bits):
-    """The probability of each prefix with a 0 and with a 1 behind, (2 · prefixes,); −1 of those not known."""
+    """Return the probability of each prefix followed by 0 and by 1, (2 · prefixes,).
+
+    Children against a known label have −1.
+    """
     fields = _fields(network, row, position, bits)
     children = np.empty(2 * len(values))
     for node in range(len(values)):
@@ -180,7 +183,7 @@ def _children(network, given, row, position, values, bits):
 
 @_step
 def _fields(network, row, position, bits):
-    """The local field of the label at a position behind each prefix, (prefixes,)."""
+    """Return the local field of the label at a position behind each prefix, (prefixes,)."""
     parents = network.parents[row if len(network.parents) > 1 else 0, position]
     fields = np.full(len(bits), network.unary[row, position])
     if len(bits) < _LEAST_PREFIXES:
@@ -214,7 +217,7 @@ def _fields(network, row, position, bits):
 
 @_step
 def _table(parents, position):
-    """What each four labels before a position add to its field, (groups, values of four labels)."""
+    """Return the effect of each four earlier labels on the field, (groups, values of four labels)."""
     table = np.zeros(((position + _GROUP - 1) // _GROUP, 2**_GROUP))
     for label in range(position):
         own, size = table[label // _GROUP], 1 << (label % _GROUP)
@@ -226,10 +229,11 @@ def _table(parents, position):
 
 @_step
 def _bar(children, least, width):
-    """From where on children are kept.
+    """Choose the threshold for keeping children.
 
     Returns:
-        The least probability kept; how many are; how many of exactly this one; whether others were likely.
+        The least probability kept; the number kept; the number kept with exactly the threshold; whether
+        likely children were dropped.
     """
     likely, best = 0, 0.0
     for value in children:
@@ -248,9 +252,9 @@ def _bar(children, least, width):
 
 @_step
 def _largest(children, best, width):
-    """The ``width``-th largest of more values, of which so many are not negative."""
+    """Return the ``width``-th largest of more values, at least ``width`` of them not negative."""
     numbers = children.view(np.int64)
-    # Floats of one sign are in the order of their bits: the octaves below the best, each in parts.
+    # Floats of one sign are ordered like the bits: octaves below the best, each divided into bins.
     top = np.array([best]).view(np.int64)[0] >> _UNBINNED
     counts = np.zeros(_BINS, np.int64)
     for number in numbers:
@@ -272,7 +276,7 @@ def _largest(children, best, width):
 
 @_step
 def _kept(children, bits, position, bar, kept, equals):
-    """The children that are kept: their probabilities and bits; and the probability of the others."""
+    """Return the kept children's probabilities and bits, and the probability of dropped children."""
     values, longer, dropped, count = np.empty(kept), np.empty((kept, bits.shape[1]), np.int64), 0.0, 0
     word, one = position // _WORD, 1 << (position % _WORD)
     for child in range(len(children)):

@@ -1,4 +1,4 @@
-"""Losses and records that the compiled searches of directed models share."""
+"""Losses and records shared by the compiled searches."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lmbm_torch.kernels.jit import inlined, part
 
 @inlined
 def of(table, example):
-    """The example's row of a table that has one for each example or one for all."""
+    """Return the example's row of a table with a row for each example or a single row."""
     return table[min(example, len(table) - 1)]
 
 
-# Of numbers alone, so that a call counts no references and need not be inlined nine times.
+# Takes numbers only: a call counts no references and need not be inlined nine times.
 @part(error_model="numpy")
 def label_loss(hinge, agreement):
-    """What a label of this margin pays; ``hinge`` is (γ, temperature)."""
+    """Return the loss of a label with margin ``agreement``; ``hinge`` is (γ, temperature)."""
     margin, temperature = hinge
     shortfall = margin - agreement
     if temperature == 0:
@@ -27,13 +27,13 @@ def label_loss(hinge, agreement):
 
 @part(error_model="numpy")
 def least_loss(hinge, known, field, undecided):
-    """The least that a label can pay, whose field can still move by ``undecided``."""
+    """Return the least possible loss of a label with a field that can still change by ``undecided``."""
     return label_loss(hinge, (abs(field) if known == 0 else known * field) + undecided)
 
 
 @inlined
 def record(losses, labels, loss, spins):
-    """Sort a complete labelling in among the best ones, behind those that it ties with."""
+    """Insert a complete labelling into the sorted best labellings, behind ties."""
     place = len(losses) - 1
     while place > 0 and losses[place - 1] > loss:
         losses[place] = losses[place - 1]

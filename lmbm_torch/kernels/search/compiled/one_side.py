@@ -1,10 +1,9 @@
-"""Labellings of one side of a restricted Boltzmann machine, the other one summed out, compiled for the CPU.
+"""Labellings of one side of a restricted Boltzmann machine, the second side summed out, compiled for the CPU.
 
-From one labelling to the next, the odds e^f of the other side's fields change by one factor per label that
-differs, and Σ_j log(1 + e^f_j) is a single logarithm of a product. When labellings follow one another like
-binary numbers, a unit takes two or three multiplications instead of a row of a matrix product, an exponential
-and a logarithm. It needs fields whose odds cannot overflow, see
-:func:`~lmbm_torch.kernels.search.plain.one_side.suits`.
+From labelling to labelling, the odds e^f of the second side's fields change by one factor per differing
+label, and Σ_j log(1 + e^f_j) is a single logarithm of a product. For labellings in the order of binary
+numbers, a unit takes two or three multiplications instead of a row of a matrix product, an exponential and a
+logarithm. Odds of fields must not overflow, see :func:`~lmbm_torch.kernels.search.plain.one_side.suits`.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from lmbm_torch.kernels.threads import share
 
 _LOG_RANGE = 640.0
 
-# Labellings that a thread takes at a time. These begin with odds of their own, so that rounding adds up over
-# few of them, and no result depends on the threads.
+# Labellings per task. Each task computes the initial odds anew, so rounding errors accumulate over few
+# labellings and results do not depend on threads.
 _ROWS = 256
 
-# What labellings of a smaller share, of 2^22 at most, would add to probabilities is less than their rounding.
+# Shares too small to matter: 2^22 labellings with smaller shares add less than rounding.
 _NEGLIGIBLE = 1e-26
 
 Work = Callable[[int, slice, np.ndarray, np.ndarray, np.ndarray], None]
 
 
 def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
-    """Σ_j log(1 + e^f_j) of fields f = hidden + labelsᵀ coupling, (samples, batch).
+    """Return Σ_j log(1 + e^f_j) of fields f = hidden + labelsᵀ coupling, (samples, batch).
 
     Args:
         labels: (samples, batch or 1, labels) of {0, 1}.
@@ -52,7 +51,11 @@ def log_sums(labels: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
 
 
 def expected_sum(labels: Tensor, weights: Tensor, hidden: Tensor, coupling: Tensor) -> Tensor:
-    """Σ_s weights_s σ(f_s), (batch, others), for ``weights`` of (samples, batch) and fields as above."""
+    """Return Σ_s weights_s σ(f_s), (batch, others), with the fields of :func:`log_sums`.
+
+    Args:
+        weights: (samples, batch).
+    """
     pieces = -(-len(labels) // _ROWS)
     sums = np.zeros((pieces, *hidden.shape))
     shares = weights.double().numpy()
@@ -65,10 +68,10 @@ def expected_sum(labels: Tensor, weights: Tensor, hidden: Tensor, coupling: Tens
 
 
 def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) -> None:
-    """Give ``work`` an example, some rows, their labels, the odds without labels, and the labels' factors."""
+    """Call ``work`` with an example, rows, the rows' labels, odds at zero labels, and the labels' factors."""
     signs = labels.to(torch.int8).numpy()
     odds = hidden.detach().double().exp().numpy()
-    # Of one layout, whichever side is looked at.
+    # One memory layout for both sides.
     factors = coupling.detach().double().exp().contiguous().numpy()
     pieces = [slice(first, first + _ROWS) for first in range(0, len(signs), _ROWS)]
     tasks = [(example, rows) for example in range(len(hidden)) for rows in pieces]
@@ -83,7 +86,7 @@ def _share_rows(labels: Tensor, hidden: Tensor, coupling: Tensor, work: Work) ->
 
 @fast_part
 def _move(odds, state, labels, up, down):
-    """Take the odds from the labels ``state`` to others."""
+    """Update the odds from the labels ``state`` to new labels."""
     for i in range(len(labels)):
         if labels[i] > state[i]:
             for j in range(odds.shape[0]):

@@ -1,4 +1,10 @@
-"""SA."""
+"""Expectations over samples or weighted labellings of directed models, compiled for the CPU.
+
+For chances, samples are drawn in blocks, contiguous in memory for vector addition. For F1, a sample is made
+from the log-odds at zero labels: each label drawn as 1 changes the log-odds of the children, and among many
+labels few are 1. Only few sizes of an answer are examined: a label's worth decreases with the size, so the
+best worths at one size bound all larger sizes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ _BLOCK = 32
 
 
 def mean_chances(network: Network, noise: np.ndarray) -> Chances:
-    """See :func:`lmbm_torch.kernels.search.plain.samples.mean_chances`."""
+    """Compute mean chances, see :func:`lmbm_torch.kernels.search.plain.samples.mean_chances`."""
     chances = Chances(np.empty(network.log_odds.shape), np.empty(network.log_odds.shape))
     by_label = np.ascontiguousarray(noise.T)
     by_rows(len(network.log_odds), lambda *rows: _chances_of_rows(network, by_label, chances, *rows))
@@ -28,7 +34,7 @@ def _chances_of_rows(network, noise, chances, first, last, stop):
         if stop[0]:
             return
         mean, squares = chances.mean[row], chances.variance[row]
-        # What is taken off every chance: a difference of raw moments would cancel.
+        # Subtracted from every chance: a difference of raw moments would cancel.
         shift = 1 / (1 + np.exp(-network.log_odds[row]))
         mean[:], squares[:] = 0.0, 0.0
         for begin in range(0, samples, _BLOCK):
@@ -50,7 +56,7 @@ def _chances_of_rows(network, noise, chances, first, last, stop):
 
 @inlined
 def _draw_block(network, noise, row, log_odds, drawn):
-    """The log-odds of each label in each sample, given the labels before it."""
+    """Compute the log-odds of each label in each sample, given the labels before."""
     labels, count = noise.shape
     for label in range(labels):
         for sample in range(count):
@@ -69,7 +75,7 @@ def _draw_block(network, noise, row, log_odds, drawn):
 
 
 def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
-    """See :func:`lmbm_torch.kernels.search.plain.samples.labellings_of_most_f1`."""
+    """Compute answers, see :func:`lmbm_torch.kernels.search.plain.samples.labellings_of_most_f1`."""
     batch, labels = network.log_odds.shape
     answers = Answers(np.zeros((batch, labels), np.bool_), np.empty(batch), np.empty(batch))
     by_rows(batch, lambda *rows: _answers_of_rows(network, noise, answers, *rows))
@@ -78,7 +84,7 @@ def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
 
 @fast
 def _answers_of_rows(network, noise, answers, first, last, stop):
-    """Answer the examples from ``first`` up to ``last``."""
+    """Compute the answers of the examples from ``first`` up to ``last``."""
     samples, labels = noise.shape
     log_odds = np.empty(labels)
     ones, sizes = np.empty((samples, labels), np.int32), np.empty(samples, np.int64)
@@ -91,7 +97,7 @@ def _answers_of_rows(network, noise, answers, first, last, stop):
 
 @inlined
 def _draw_ones(network, noise, row, log_odds, ones, sizes):
-    """The labels that are 1 in each sample, and how many."""
+    """Draw the labels with value 1 in each sample, and count the labels."""
     for sample in range(len(noise)):
         log_odds[:] = network.log_odds[row]
         count = 0
@@ -106,7 +112,7 @@ def _draw_ones(network, noise, row, log_odds, ones, sizes):
 
 @inlined
 def _choose(ones, sizes, answers, row):
-    """The best answer of the sizes that may be best."""
+    """Write the best answer among the sizes that can be best."""
     samples, best = len(sizes), answers.labels[row]
     order, counts, values = _counts(ones, sizes, len(best))
     worth, gains = np.empty(len(order)), np.empty(len(values))
@@ -138,7 +144,7 @@ def _choose(ones, sizes, answers, row):
 
 @inlined
 def _counts(ones, sizes, labels):
-    """The labels that occur, how often each does in samples of each size, (labels, sizes), and the sizes."""
+    """Return the labels that occur, the counts by sample size, (labels, sizes), and the sizes."""
     column_of = np.full(labels + 1, -1)
     for size in sizes:
         column_of[size] = 0
@@ -157,7 +163,7 @@ def _counts(ones, sizes, labels):
 
 @inlined
 def _sort(worth, order):
-    """Sort by falling worth, by insertion: from one size to the next few labels change places."""
+    """Sort by falling worth, by insertion: from size to size few labels change places."""
     for place in range(1, len(order)):
         value, label, before = worth[place], order[place], place - 1
         while before >= 0 and worth[before] < value:
@@ -168,7 +174,7 @@ def _sort(worth, order):
 
 @inlined
 def _measure(ones, sizes, answers, row, best_size):
-    """Mean and variance of the answer's F1."""
+    """Compute mean and variance of the answer's F1."""
     samples, best = len(sizes), answers.labels[row]
     total = squares = 0.0
     for sample in range(samples):
@@ -183,7 +189,7 @@ def _measure(ones, sizes, answers, row, best_size):
 
 
 def size_masses(labels: np.ndarray, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Σ_y P(y) [|y| = s] y_i, (batch, sizes 0 …, labels), and P(|y| = s), (batch, sizes 0 …).
+    """Return Σ_y P(y) [|y| = s] y_i, (batch, sizes 0 …, labels), and P(|y| = s), (batch, sizes 0 …).
 
     Args:
         labels: (batch, labellings, labels) of {0, 1}, int64.

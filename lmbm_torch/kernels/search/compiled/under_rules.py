@@ -1,14 +1,13 @@
-"""Depth-first search for the labellings of least loss that linear rules allow, compiled for the CPU.
+"""Depth-first search for the labellings of least loss allowed by linear rules, compiled for the CPU.
 
-The loss is Σ_t ℓ(s_t z_t) of fields z_t that the spins of any other labels add to. A decision is followed by
-what the rules imply, so that a subtree holds nothing that they forbid. While R_t of label t's field is
-undecided its loss is at least ℓ(s_t z_t + R_t), and of a free label at least ℓ(|z_t| + R_t), which the other
-spin exceeds by some δ_t. Where the spins that are least break a rule, some must turn and pay their δ: the
-least that suffices for this rule alone is added to the bound, and taken off the δ that it is paid with, so
-that the next rule may count on the rest (dual ascent of the covering problem).
+The loss is Σ_t ℓ(s_t z_t) with fields z_t that depend on the spins of all labels. A decision is followed by
+the rules' implications, so a subtree has no labels known to be forbidden. While an amount R_t of label t's
+field is undecided, the loss is at least ℓ(s_t z_t + R_t), for a free label at least ℓ(|z_t| + R_t); the
+opposite spin costs δ_t more. If the spins of least loss break a rule, some labels must turn and pay δ: the
+least payment for the rule alone is added to the bound, and subtracted from the δ used, so the next rule
+counts on the remainder (dual ascent of the covering problem).
 
-Where numba is missing :mod:`lmbm_torch.inference.under_rules.constrained` does without, and is what this is
-held to.
+Without numba :mod:`lmbm_torch.inference.under_rules.constrained` is used, the reference of the kernel.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from lmbm_torch.kernels.search.compiled.losses import record
 from lmbm_torch.kernels.search.plain.directed import Found
 from lmbm_torch.kernels.threads import share, stoppable
 
-__all__ = ["HINGE", "LINEAR", "LOGISTIC", "Found", "Rows", "RuledProblem", "search"]
-
 HINGE, LOGISTIC, LINEAR = 0, 1, 2
 FREE = -1
 
@@ -33,10 +30,15 @@ class Rows(NamedTuple):
     """Rules Σ weights · labels ≤ bounds: row r has the entries starts[r] to starts[r + 1].
 
     Args:
-        starts, columns, weights, bounds: the rules, and behind them further ones that follow from them.
-        num_rules: of the former, which are propagated; the others serve the bound alone.
-        order: the rows in the order in which the bound goes through them.
-        label_starts, label_rows, label_weights: the rules' entries by their labels.
+        starts: (rows + 1,), first entry of each row: the rules, then implied rows.
+        columns: (entries,), labels.
+        weights: (entries,).
+        bounds: (rows,).
+        num_rules: number of rules to propagate; implied rows serve the bound only.
+        order: order of the rows for the bound.
+        label_starts: (labels + 1,), first entry of each label.
+        label_rows: the rules' entries by label.
+        label_weights: the rules' weights by label.
     """
 
     starts: np.ndarray
@@ -51,19 +53,19 @@ class Rows(NamedTuple):
 
 
 class RuledProblem(NamedTuple):
-    """Σ_t ℓ(s_t z_t) over the labels {0, 1} that rules allow; an axis ``batch | 1`` may be shared.
+    """Σ_t ℓ(s_t z_t) over the labels {0, 1} allowed by rules; an axis ``batch | 1`` may be shared.
 
     Args:
-        fields: (batch, labels), z before any spin is known.
-        effects: (batch | 1, labels, labels), row j: what label j's spin adds to the fields.
-        order: (labels,), in which labels are decided.
-        known: (batch | 1, labels) of int8: 0, 1, or −1 where a label is free.
+        fields: (batch, labels), z without any spin known.
+        effects: (batch | 1, labels, labels), row j: effect of label j's spin on the fields.
+        order: (labels,), order of decisions.
+        known: (batch | 1, labels) of int8: 0, 1, or −1 for a free label.
         rows: the rules.
         loss: ``HINGE``, [margin − m]_+; ``LOGISTIC``, log(1 + exp(−2 m)); ``LINEAR``, −m.
-        margin: of the hinge.
-        round_off: improvements below this share of the largest loss that one label can have do not count.
+        margin: margin of the hinge.
+        round_off: improvements below a share ``round_off`` of the largest loss of a label do not count.
         node_limit: nodes after which a search ends.
-        top_k: how many labellings to keep.
+        top_k: number of labellings to keep.
     """
 
     fields: np.ndarray
@@ -79,7 +81,7 @@ class RuledProblem(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The nodes from the root to the current one, by depth, and scratch of one node."""
+    """The nodes from the root to the current node, by depth, and scratch memory of one node."""
 
     labels: np.ndarray  # (labels + 1, labels) of int8
     fields: np.ndarray  # (labels + 1, labels), settled; likewise what is undecided of them
@@ -97,7 +99,7 @@ class _Path(NamedTuple):
 
 
 def search(problem: RuledProblem) -> Found:
-    """The allowed labellings of least loss."""
+    """Return the allowed labellings of least loss; losses are infinite for labellings not found."""
     (batch, labels), top_k = problem.fields.shape, problem.top_k
     found = Found(
         labels=np.zeros((batch, top_k, labels), np.int64),
@@ -149,7 +151,7 @@ def _loss(kind, margin, agreement):
 
 @part(error_model="numpy")
 def _force(rows, labels, least, row, fixed, count):
-    """Fix the free labels whose worse value leaves a rule no room; how many are fixed then, −1 for none."""
+    """Fix free labels with a rule-breaking value; return the number fixed, −1 for a broken rule."""
     room = rows.bounds[row] - least[row]
     if room < 0:
         return -1
@@ -164,7 +166,7 @@ def _force(rows, labels, least, row, fixed, count):
 
 @part(error_model="numpy")
 def _propagate(rows, labels, least, fixed, count):
-    """Fix what follows from the first ``count`` labels of ``fixed``; how many then are, −1 for none."""
+    """Fix the consequences of the first ``count`` labels of ``fixed``; return the new number, or −1."""
     done = 0
     while done < count:
         label = fixed[done]
@@ -180,7 +182,7 @@ def _propagate(rows, labels, least, fixed, count):
 
 @part(error_model="numpy")
 def _settle(effects, labels, fields, undecided, fixed, count):
-    """Add what the fixed labels have to say to the fields."""
+    """Add the fixed labels' effects to the fields."""
     for index in range(count):
         label = fixed[index]
         sign = 2.0 * labels[label] - 1.0
@@ -191,7 +193,7 @@ def _settle(effects, labels, fields, undecided, fixed, count):
 
 @part(error_model="numpy")
 def _start(problem, path, example):
-    """The root: the labels that are known, and what follows; whether no rule is broken."""
+    """Set up the root from known labels and consequences; return whether no rule is broken."""
     rows, labels, fixed = problem.rows, path.labels[0], path.fixed
     effects = problem.effects[min(example, len(problem.effects) - 1)]
     labels[:] = problem.known[min(example, len(problem.known) - 1)]
@@ -219,7 +221,7 @@ def _start(problem, path, example):
 
 @part(error_model="numpy")
 def _decide(problem, path, effects, depth, label, value):
-    """The node below ``depth`` where ``label`` has ``value``; whether no rule is broken."""
+    """Set up the node below ``depth`` with ``label`` at ``value``; return whether no rule is broken."""
     labels = path.labels[depth + 1]
     labels[:] = path.labels[depth]
     path.least[depth + 1] = path.least[depth]
@@ -234,9 +236,9 @@ def _decide(problem, path, effects, depth, label, value):
 
 @part(error_model="numpy")
 def _bound(problem, path, depth, threshold):
-    """The bound of a node, and whether the values of least loss, which are noted, have just that loss.
+    """Return a node's bound, and whether the values of least loss, stored in the path, reach the bound.
 
-    They have where no rule is broken by them and nothing undecided could add to it.
+    The bound is reached if no rule is broken and no undecided effect can add to the loss.
     """
     labels, fields, undecided = path.labels[depth], path.fields[depth], path.undecided[depth]
     kind, margin, preferred = problem.loss, problem.margin, path.preferred
@@ -272,7 +274,7 @@ def _bound(problem, path, depth, threshold):
 
 @part(error_model="numpy")
 def _excess(rows, labels, row):
-    """By how much a rule is broken."""
+    """Return the amount by which a rule is broken."""
     total = -rows.bounds[row]
     for each in range(rows.starts[row], rows.starts[row + 1]):
         total += rows.weights[each] * labels[rows.columns[each]]
@@ -281,9 +283,9 @@ def _excess(rows, labels, row):
 
 @part(error_model="numpy")
 def _repair(rows, path, labels, row, excess):
-    """The least that free labels pay to mend a rule, fractions of a turn allowed; it is taken off their δ.
+    """Return the least payment of free labels to satisfy a rule, with fractional turns; subtract it from δ.
 
-    A turn that takes off more than the excess counts as the excess, so that one whole turn is the least.
+    A turn beyond the excess counts as the excess, so a single whole turn is the least.
     """
     count, place, weight, turning = 0, path.place, path.weight, path.turning
     for each in range(rows.starts[row], rows.starts[row + 1]):
@@ -358,7 +360,7 @@ def _search_example(problem, path, found, example, stop):
             if nodes >= problem.node_limit:
                 found.limited[example] = True
                 break
-            # The node of the value that promises less comes last, so that it is there to go on with.
+            # The node of the more promising value comes last, ready to continue from.
             value = 1 if path.fields[depth, label] > 0 else 0
             bounds = np.full(2, np.inf)
             for each in (1 - value, value):

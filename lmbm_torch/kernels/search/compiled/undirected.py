@@ -1,6 +1,7 @@
 """The search of :mod:`~lmbm_torch.kernels.search.plain.undirected`, compiled, example by example.
 
-It visits the same nodes, but for what rounding decides. Each thread takes the next example when it is free.
+Visits the same nodes, up to rounding. Each thread takes the next example when free. The functions of roof
+duality and the climbing of scores are compiled here too.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from lmbm_torch.kernels.search.plain import flips, roof_duality, undirected
 from lmbm_torch.kernels.search.plain.undirected import NODES_TO_FLIP, WORSE, Best, Tree, UndirectedProblem
 from lmbm_torch.kernels.threads import share, stoppable
 
-# Nodes that are visited too soon for anybody to interrupt: of a hundred labels within some 20 ms.
+# Nodes visited within some 20 ms for a hundred labels, too soon for an interrupt.
 _AT_ONCE = 100_000
-# Examples whose flips take longer than the call of a kernel.
+# Examples per kernel call for flips, so that the work exceeds the call's overhead.
 _TOGETHER = 32
 
 _improved, _raised, _tabu = map(fast_part, (flips.improved, flips.raised, flips.tabu))
@@ -25,7 +26,7 @@ climbed, messages, persistent = map(compiled, (flips.climbed, roof_duality.messa
 
 
 class _Path(NamedTuple):
-    """The nodes from the root to the current one, by depth, and the branches that they left open."""
+    """The nodes from the root to the current node, by depth, and the open branches."""
 
     fields: np.ndarray  # (labels + 1, labels), likewise the next two
     room: np.ndarray
@@ -39,28 +40,28 @@ class _Path(NamedTuple):
 
 
 def least_hinges(problem: UndirectedProblem, margin: float) -> Best:
-    """The labellings of least hinge loss at a margin γ."""
+    """Return the labellings of least hinge loss at a margin γ."""
     best = undirected.start(problem)
     _search_each(problem, lambda example, stop: _least_hinge(problem, best, example, margin, stop))
     return best
 
 
 def best_scores(problem: UndirectedProblem) -> Best:
-    """The labellings of largest score."""
+    """Return the labellings of largest score."""
     best = undirected.start(problem)
     _search_each(problem, lambda example, stop: _best_score(problem, best, example, stop))
     return best
 
 
 def raised_scores(problem: UndirectedProblem) -> np.ndarray:
-    """The labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
+    """Return the labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
     spins = np.empty_like(problem.fields)
     share(range(0, len(spins), _TOGETHER), lambda first: _raise(problem, spins, first))
     return spins
 
 
 def _search_each(problem: UndirectedProblem, search: Callable[[int, np.ndarray], None]) -> None:
-    """Search all examples; ``stop``, an array (1,) of bools, ends a search as its limit of nodes does."""
+    """Search all examples; ``stop``, an array (1,) of bool, ends a search like the node limit."""
     examples = range(len(problem.fields))
     if problem.node_limit <= _AT_ONCE:
         never = np.zeros(1, np.bool_)
@@ -180,7 +181,7 @@ def _set_root(tree, path, known):
 
 @compiled_part
 def _search(tree, path, spins, threshold, anyone, stop):
-    """Whether a labelling below ``threshold``, the best or any one, is in ``spins``; a bound on the rest."""
+    """Return whether a labelling below ``threshold`` (best, or any) was found, and a bound on the rest."""
     depth, is_found = 0, False
     while True:
         if path.nodes[0] >= tree.node_limit or stop[0]:
@@ -214,7 +215,7 @@ def _search(tree, path, spins, threshold, anyone, stop):
 
 @compiled_part
 def _expand(tree, path, depth, threshold, incumbent):
-    """Decide what must be so, and choose a label to branch on; False at a dead end."""
+    """Decide forced labels, and choose a label to branch on; return False at a dead end."""
     spins = path.spins[depth]
     forced = np.zeros(len(spins))
     while _bound(path, depth) < threshold:
@@ -248,7 +249,7 @@ def _expand(tree, path, depth, threshold, incumbent):
 
 @fast_part
 def _tried(tree, path, depth, label):
-    """The bounds where a free label is 1 and where it is 0."""
+    """Return the bounds of a free label at 1 and at 0."""
     fields, room, spins, echo = path.fields[depth], path.room[depth], path.spins[depth], tree.echo
     added, removed = tree.up[label], tree.down[label]
     up, down = 0.0, 0.0
@@ -288,7 +289,7 @@ def _decide(tree, path, depth, label, spin):
 
 @compiled_part
 def _go_down(tree, path, depth, spin):
-    """The node of the label chosen at ``depth``, decided."""
+    """Set up the child node with the label chosen at ``depth`` decided."""
     for i in range(len(tree.fields)):
         path.fields[depth + 1, i], path.room[depth + 1, i] = path.fields[depth, i], path.room[depth, i]
         path.spins[depth + 1, i] = path.spins[depth, i]

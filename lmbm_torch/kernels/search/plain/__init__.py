@@ -1,1 +1,1 @@
-"""The same searches in NumPy and PyTorch: the readable references."""
+"""Plain references of inference's inner loops, in NumPy and PyTorch."""

@@ -1,18 +1,18 @@
 """Depth-first branch and bound over binary labels, all examples in lock step: the readable reference.
 
-With the labels in topological order the search minimises Σ_t ℓ(m_t), m_t = s_t z_t, where z_t is a field that
-depends on the spins before t, and ℓ(m) = T softplus((γ − m)/T), which is the hinge [γ − m]_+ at temperature
-T = 0 (lmbm_and_lmsbn_2010, Algorithm 2). When the labels before position d are decided, the field of a later
-label t is settled up to R_dt, the sum of the absolute weights that wait for a decision, so its loss is at
-least ℓ(|z_t| + R_dt), or ℓ(s_t z_t + R_dt) where its spin is known. A node is pruned when the loss so far and
-these bounds together reach the incumbent. A right branch needs no fields to be bounded: its bound is its
-parent's, with the loss of the one label exchanged.
+With the labels in topological order the search minimises Σ_t ℓ(m_t), m_t = s_t z_t, where the field z_t
+depends on the spins before t, and ℓ(m) = T softplus((γ − m)/T), the hinge [γ − m]_+ at temperature T = 0
+(lmbm_and_lmsbn_2010, Algorithm 2). With the labels before position d decided, the field of a later label t is
+settled up to R_dt, the sum of the absolute weights of undecided parents, so the loss is at least ℓ(|z_t| +
+R_dt), or ℓ(s_t z_t + R_dt) for a known spin. A node is pruned when the loss so far plus the bounds reaches
+the incumbent. A right branch needs no fields for a bound: the bound is the parent's, with the loss of one
+label exchanged.
 
-Each example visits one node per step. The host reads nothing back between steps, except now and then how many
-searches still run.
+Each example visits one node per step. The host reads nothing between steps, except now and then the number of
+running searches.
 
-Sharper bounds do not pay where models are trained: linear ones of Scene and Yeast (6 and 14 labels) take 6.6
-and 19 nodes an example, and bounding labels two by two saves 1 % of those for 1.3 and 1.7 times the time.
+Sharper bounds do not pay at trained models: linear models of Scene and Yeast (6 and 14 labels) take 6.6 and
+19 nodes an example, and bounding labels in pairs saves 1 % of the nodes for 1.3 and 1.7 times the time.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _STEPS_BETWEEN_LOOKS = 16
 class SearchProblem(NamedTuple):
     """Σ_t ℓ(s_t z_t) over spins; labels are counted by position, tensors are float64 or int64.
 
-    An axis ``batch | 1`` has one entry where all examples share it. The compiled search is given NumPy arrays
-    under these names.
+    An axis ``batch | 1`` has length 1 if shared by all examples. The compiled search takes NumPy arrays under
+    the same names.
 
     Args:
-        fields: (batch, labels), z where no label has parents.
-        children: (batch | 1, labels, labels), row j: what parent j's spin adds to its children's fields.
-        clique_parents: (cliques, most parents), filled up with the number of labels.
+        fields: (batch, labels), z without parents.
+        children: (batch | 1, labels, labels), row j: effect of parent j's spin on the children's fields.
+        clique_parents: (cliques, most parents), padded with the number of labels.
         clique_child: (cliques,).
         clique_weight: (batch | 1, cliques).
-        known: (batch | 1, labels), given spins; 0 where a label is free.
+        known: (batch | 1, labels), given spins; 0 for a free label.
         margin: γ.
         temperature: T.
-        round_off: improvements below this share of the largest loss that one label can have do not count.
-        ceiling: labellings whose loss is not below it are pruned; infinite for an exact search.
-        node_limit: nodes after which the search ends, once it has completed ``top_k`` labellings.
-        top_k: how many labellings to keep.
+        round_off: improvements below a share ``round_off`` of the largest loss of a label do not count.
+        ceiling: labellings with a loss of at least ``ceiling`` are pruned; infinite for an exact search.
+        node_limit: nodes after which the search ends, once ``top_k`` labellings are complete.
+        top_k: number of labellings to keep.
     """
 
     fields: Tensor
@@ -65,14 +65,14 @@ class SearchProblem(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The labellings of least loss, best first; the first in depth-first order of those that tie.
+    """The labellings of least loss, best first; among ties the first in depth-first order.
 
     Args:
         labels: (batch, top_k, labels), {0, 1} by position.
-        losses: (batch, top_k).
-        bound: (batch,), no labelling left out has a lower loss; the last of ``losses`` or, where ceiling or
-            node limit cut the proof short, less.
-        nodes: (batch,), partial labellings whose bound was computed.
+        losses: (batch, top_k); infinite for places without a labelling.
+        bound: (batch,), no labelling left out has a lower loss; the last of ``losses``, or less after an
+            early end by ceiling or node limit.
+        nodes: (batch,), partial labellings with a computed bound.
         limited: (batch,), whether the node limit ended the search.
     """
 
@@ -84,21 +84,21 @@ class Found(NamedTuple):
 
 
 def search(problem: SearchProblem) -> Found:
-    """The labellings of least loss, on the device of the problem's tensors."""
+    """Return the labellings of least loss, on the device of the problem's tensors."""
     tables = _tabulate(problem)
     searches = _start(problem, tables)
     found = Found(*(getattr(searches, name).clone() for name in Found._fields))
     while len(searches.example):
         for _ in range(_STEPS_BETWEEN_LOOKS):
             _step(problem, tables, searches)
-        # Ended searches idle in their rows until they are the majority.
+        # Ended searches stay in the rows until most have ended.
         if 2 * int(searches.active.sum()) <= len(searches.active):
             _hand_over(searches, found)
     return found._replace(bound=found.bound.minimum(found.losses[:, -1]).clamp(max=problem.ceiling))
 
 
 class _Tables(NamedTuple):
-    """Tables that every step reads."""
+    """Tables read at every step."""
 
     last_parent: Tensor  # (batch | 1, cliques): the free parent that is decided last, −1 for none
     to_child: Tensor  # (cliques, labels), one-hot
@@ -107,7 +107,7 @@ class _Tables(NamedTuple):
 
 @dataclass
 class _Searches:
-    """The searches under way, one a row."""
+    """The running searches, one in each row."""
 
     example: Tensor  # (rows,)
     depth: Tensor  # (rows,), the position that the next step decides, by the spin noted for it
@@ -124,13 +124,13 @@ class _Searches:
     active: Tensor  # (rows,)
 
     def threshold(self, ceiling: float) -> Tensor:
-        """The loss at which nodes are pruned: none before ``top_k`` labellings are complete."""
+        """Return the loss at which nodes are pruned: infinite before ``top_k`` labellings are complete."""
         worst = self.losses[:, -1]
         return torch.where(worst < torch.inf, worst.clamp(max=ceiling), torch.inf) - self.slack
 
 
 def _of(table: Tensor, example: Tensor) -> Tensor:
-    """The examples' rows of a table that has one for each example or one for all."""
+    """Return the examples' rows of a table with a row for each example or a single row."""
     return table[example.clamp(max=len(table) - 1)]
 
 
@@ -142,7 +142,7 @@ def _loss(problem: SearchProblem, margins: Tensor) -> Tensor:
 
 
 def _reach(known: Tensor, settled: Tensor, undecided: Tensor) -> Tensor:
-    """The largest margin that each label can still get."""
+    """Return the largest margin possible for each label."""
     return torch.where(known == 0, settled.abs(), known * settled) + undecided
 
 
@@ -188,14 +188,14 @@ def _start(problem: SearchProblem, tables: _Tables) -> _Searches:
 def _settled_by(
     problem: SearchProblem, tables: _Tables, example: Tensor, spins: Tensor, position: Tensor
 ) -> Tensor:
-    """The terms that cliques whose last free parent is at ``position`` add to the fields."""
+    """Return the terms of cliques with the last free parent at ``position``."""
     settled = _of(tables.last_parent, example) == position.unsqueeze(1)
     products = spins[:, problem.clique_parents].prod(-1)
     return (settled * products * _of(problem.clique_weight, example)) @ tables.to_child
 
 
 def _step(problem: SearchProblem, tables: _Tables, searches: _Searches) -> None:
-    """Decide the label at ``depth``, bound what is left, and choose what to decide next."""
+    """Decide the label at ``depth``, bound the remainder, and choose the next decision."""
     example, position = searches.example, searches.depth
     labels = problem.fields.shape[1]
     row = torch.arange(len(example), device=example.device)
@@ -203,7 +203,7 @@ def _step(problem: SearchProblem, tables: _Tables, searches: _Searches) -> None:
     known = _of(problem.known, example)
     spin, before = searches.spins[row, position], searches.fields[row, position]
     loss = searches.loss[row, position] + _loss(problem, spin * before[row, position])
-    # A known parent's share has been in the fields from the start.
+    # A known parent's share is part of the initial fields.
     step = spin * (known[row, position] == 0)
     after = before + step.unsqueeze(1) * _of(problem.children, example)[row, position]
     after = after + _settled_by(problem, tables, example, searches.spins, position)
@@ -232,7 +232,7 @@ def _step(problem: SearchProblem, tables: _Tables, searches: _Searches) -> None:
 def _turn_left(
     problem: SearchProblem, searches: _Searches, where: Tensor, position: Tensor, bound: Tensor
 ) -> None:
-    """Go on to ``position`` with the spin that agrees with its field, or is known; bound the other branch."""
+    """Continue at ``position`` with the spin of the field's sign, or known; bound the right branch."""
     row = torch.arange(len(position), device=position.device)
     position = position.clamp(max=problem.fields.shape[1] - 1)
     field = searches.fields[row, position, position]
@@ -246,7 +246,7 @@ def _turn_left(
 
 
 def _turn_right(searches: _Searches, where: Tensor, position: Tensor) -> None:
-    """Go back to ``position`` and take the branch still open there."""
+    """Return to ``position`` and take the open branch."""
     row, position = torch.arange(len(position), device=position.device), position.clamp(min=0)
     searches.depth = torch.where(where, position, searches.depth)
     searches.spins[row, position] *= torch.where(where, -1.0, 1.0)
@@ -254,7 +254,7 @@ def _turn_right(searches: _Searches, where: Tensor, position: Tensor) -> None:
 
 
 def _record(searches: _Searches, where: Tensor, loss: Tensor) -> None:
-    """Sort complete labellings in among the best ones, behind those that they tie with."""
+    """Insert complete labellings into the sorted best labellings, behind ties."""
     losses = torch.cat([searches.losses, torch.where(where, loss, torch.inf).unsqueeze(1)], 1)
     spins = searches.spins[:, None, :-1]
     labels = torch.cat([searches.labels, (spins > 0).to(searches.labels)], 1)
@@ -264,7 +264,7 @@ def _record(searches: _Searches, where: Tensor, loss: Tensor) -> None:
 
 
 def _hand_over(searches: _Searches, found: Found) -> None:
-    """Write down the searches that have ended, and keep the others."""
+    """Store the results of ended searches, and keep the running searches."""
     ended = ~searches.active
     for name, results in found._asdict().items():
         results[searches.example[ended]] = getattr(searches, name)[ended]

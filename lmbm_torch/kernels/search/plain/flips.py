@@ -1,12 +1,12 @@
-"""Labellings of Boltzmann machines improved by flips of single labels: where the searches begin."""
+"""Labellings of Boltzmann machines improved by flips of single labels: starts of the searches."""
 
 from __future__ import annotations
 
 import numpy as np
 
-# Labels flipped against the loss in vain, those that it costs least first, before the best is taken.
+# Most unsuccessful forced flips (cheapest labels first) before the best labelling is returned.
 PATIENCE = 10
-# A flip must gain this share of the loss, or round-off could undo and redo it.
+# Least gain of a flip as a share of the loss; below, round-off could undo and repeat a flip.
 LEAST_GAIN = 1e-12
 # Tabu search: flips for each label without a better labelling, flips for which a label stays, and starts in
 # vain, before the search ends: 1 ms of CPU time for 80 labels (scripts/bench/undirected_decoding.py).
@@ -14,17 +14,17 @@ TABU_PATIENCE, TABU_TENURE, TABU_STARTS = 20, 10, 3
 
 
 def improved(fields, couplings, margin, known):
-    """Spins (labels,) of low hinge loss Σ_i [γ − s_i z_i]_+.
+    """Return spins (labels,) of low hinge loss Σ_i [γ − s_i z_i]_+.
 
-    From what their own fields ask for, from all labels 0 and from all labels 1, the best flip is made until
-    none gains. Then labels of the best labelling are flipped one by one, held while the others answer, and
-    let go again, as long as that finds a better one. numba compiles this function too.
+    From the signs of the fields, from all labels 0 and from all labels 1, the best flip is made until no flip
+    gains. Then labels of the best labelling are flipped one by one, held while the remaining labels respond,
+    and released, as long as a better labelling results. Also compiled by numba.
 
     Args:
         fields: (labels,).
         couplings: (labels, labels).
         margin: γ.
-        known: (labels,), spins that stay; 0 where a label is free.
+        known: (labels,), fixed spins; 0 for a free label.
     """
     labels = len(fields)
     spins, held, is_kicked = np.empty(labels), np.empty(labels, np.bool_), np.empty(labels, np.bool_)
@@ -84,15 +84,15 @@ def improved(fields, couplings, margin, known):
 
 
 def raised(fields, couplings, known):
-    """Spins (labels,) of high score Σ_i s_i (f_i + ½ Σ_j c_ij s_j), by the flips of :func:`improved`.
+    """Return spins (labels,) of high score Σ_i s_i (f_i + ½ Σ_j c_ij s_j), by the flips of :func:`improved`.
 
-    A flip changes the others' gains by a row of the couplings: the best one is found in labels, not labels²,
-    steps. numba compiles this function too.
+    A flip changes the gains of all labels by a row of the couplings, so the best flip takes O(labels) steps,
+    not O(labels²). Also compiled by numba.
 
     Args:
         fields: (labels,).
         couplings: (labels, labels), symmetric, without a diagonal.
-        known: (labels,), spins that stay; 0 where a label is free.
+        known: (labels,), fixed spins; 0 for a free label.
     """
     labels, size = len(fields), 0.0
     spins, held, is_kicked = np.empty(labels), np.empty(labels, np.bool_), np.empty(labels, np.bool_)
@@ -204,9 +204,9 @@ def tabu(fields, couplings, known, spins, most_flips):
 
 
 def climbed(fields, couplings, spins):
-    """Flip the label that gains most, until none raises the score; changes ``spins`` in place.
+    """Flip the label of largest gain until no flip raises the score; ``spins`` changes in place.
 
-    numba compiles this function too.
+    Also compiled by numba.
 
     Args:
         fields: (labels,), unaries.

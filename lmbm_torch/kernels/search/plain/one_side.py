@@ -1,24 +1,24 @@
-"""Which restricted Boltzmann machines the compiled sums over one side can take.
+"""The limits of the compiled sums over one side of a restricted Boltzmann machine.
 
-To ask takes no kernel: importing numba lasts as long as all that a small machine needs.
+Separate from the kernel: importing numba takes as long as a small machine's whole computation.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-# Odds of two units multiply to a normal number of float64.
+# Largest |field|: the product of two units' odds is a normal float64.
 _MOST_FIELD = 300.0
 
+# Units multiplied along a vector.
 TILE = 64
-"""Units that are multiplied along a vector."""
 
 
 def most_field(hidden: Tensor, coupling: Tensor) -> float:
-    """The largest |hidden + labelsᵀ coupling|, or more."""
+    """Return an upper bound on |hidden + labelsᵀ coupling|."""
     return float((hidden.detach().abs() + coupling.detach().abs().sum(0)).max())
 
 
 def suits(hidden: Tensor, coupling: Tensor) -> bool:
-    """Whether the units fill vectors, and no labelling gives fields whose odds could overflow."""
+    """Return whether the units fill vectors, and no labelling gives fields with an overflow of odds."""
     return hidden.shape[1] >= TILE and most_field(hidden, coupling) <= _MOST_FIELD

@@ -1,33 +1,35 @@
-"""Roof duality: the tightest bound on a Boltzmann machine's score that messages between pairs give.
+"""Roof duality: the tightest bound on a Boltzmann machine's score from messages between pairs.
 
-A pair's term J_ij s_i s_j may take field m_ij from neither, as long as |m_ij| ≤ |J_ij| and m_ji = −m_ij
-(J_ij > 0) or m_ij (J_ij < 0): the pair then still has its largest value |J_ij| at either spin of i. So for
-fields z_i = b_i + Σ_j m_ij no score exceeds Σ_i |z_i| + Σ_{i<j} |J_ij|, and the least such bound, that of the
-local polytope, is a maximum flow of field through the pairs (Boros and Hammer, "Pseudo-Boolean optimization",
-Discrete Applied Mathematics 123, 2002, section 5; Kolmogorov and Rother, "Minimizing nonsubmodular functions
-with graph cuts", PAMI 29, 2007). Any messages give a bound: it is right however the flow was found.
+A pair's term J_ij s_i s_j may move field m_ij to label i and m_ji to label j, if |m_ij| ≤ |J_ij| and m_ji =
+−m_ij (J_ij > 0) or m_ij (J_ij < 0): the pair then still has the largest value |J_ij| at either spin of i. So
+for fields z_i = b_i + Σ_j m_ij no score exceeds Σ_i |z_i| + Σ_{i<j} |J_ij|. The least such bound, the bound
+of the local polytope, is a maximum flow of field through the pairs (Boros and Hammer, "Pseudo-Boolean
+optimization", Discrete Applied Mathematics 123, 2002, section 5; Kolmogorov and Rother, "Minimizing
+nonsubmodular functions with graph cuts", PAMI 29, 2007). Any messages give a valid bound, however the flow
+was computed.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-# Rounds of shortest paths: a guard, for a hundred labels take thirty.
+# Most rounds of shortest paths, a safeguard: a hundred labels take thirty.
 MAX_ROUNDS = 1000
 
 
 def messages(fields, couplings, known, least):
-    """m (labels, labels): row i, what label i's field is given by its pairs; numba compiles this too.
+    """Return m (labels, labels), row i the fields that label i receives from the pairs.
 
-    Field of either sign goes along the pairs, turning its sign at negative couplings, until it meets field of
-    the other sign, and both vanish. A state 2i, or 2i + 1, stands for positive, or negative, field at label
-    i; rounds of shortest paths are followed by depth-first search until there are none (Dinic's algorithm).
+    Field of either sign flows along the pairs, with the sign changed at negative couplings, until field of
+    the opposite sign is met, and both cancel. A state 2i, or 2i + 1, stands for positive, or negative, field
+    at label i; rounds of shortest paths are followed by depth-first search until no path is left (Dinic's
+    algorithm). Also compiled by numba.
 
     Args:
-        fields: (labels,), what is known included.
+        fields: (labels,), known labels' effects included.
         couplings: (labels, labels).
-        known: (labels,), spins; pairs of a label that is not free, not 0, give nothing.
-        least: what is no larger counts as zero.
+        known: (labels,), spins; pairs of a label with a non-zero spin carry nothing.
+        least: values up to ``least`` count as zero.
     """
     labels = len(fields)
     z, m, queue = fields.copy(), np.zeros((labels, labels)), np.zeros(2 * labels, np.int64)
@@ -91,7 +93,7 @@ def messages(fields, couplings, known, least):
                     break
                 end = path[length] // 2
                 amount = min(abs(z[source]), abs(z[end]))
-                # A path that meets both signs of a label may use a pair twice.
+                # A path through both signs of a label may use a pair twice.
                 met_twice = False
                 for step in range(length + 1):
                     for before in range(step):
@@ -113,16 +115,16 @@ def messages(fields, couplings, known, least):
 
 
 def persistent(fields, couplings, messages, least):
-    """The spin that each label has in every labelling of the largest score, 0 where the bound does not say.
+    """Return each label's spin common to all labellings of the largest score, 0 for undecided labels.
 
-    Where the flow of field has ended, what is left of it decides its label, and every label that it could
-    still go to; numba compiles this too.
+    After the end of the flow, remaining field decides the own label, and every label still reachable. Also
+    compiled by numba.
 
     Args:
         fields: (labels,).
         couplings: (labels, labels).
         messages: (labels, labels), of :func:`messages`.
-        least: what is no larger counts as zero.
+        least: values up to ``least`` count as zero.
     """
     labels = len(fields)
     reached, queue = np.zeros(2 * labels, np.bool_), np.zeros(2 * labels, np.int64)

@@ -1,4 +1,4 @@
-"""SA."""
+"""Expectations over samples of directed models, by definition, in NumPy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 
 
 class Network(NamedTuple):
-    """A network of labels in their own ordering, in log-odds: P(y_k = 1 | y_<k) = σ(log-odds of k).
+    """A belief network of labels in the model's ordering, in log-odds: P(y_k = 1 | y_<k) = σ(log-odds of k).
 
-    In a sample label k is 1 where its log-odds are above its logistic noise.
+    In a sample label k is 1 if the log-odds are above the label's logistic noise.
 
     Args:
-        log_odds: (batch, labels), of each label while all before it are 0.
-        start: (labels + 1,), the children of label j are entries ``start[j]`` up to ``start[j + 1]`` …
-        child: (edges,), … of these, each after its parent, …
-        step: (edges,), … whose log-odds grow by so much where the parent is 1.
+        log_odds: (batch, labels), of each label with all earlier labels 0.
+        start: (labels + 1,), label j has the edges ``start[j]`` up to ``start[j + 1]``.
+        child: (edges,), child of each edge, behind the parent.
+        step: (edges,), increase of the child's log-odds by a parent 1.
     """
 
     log_odds: np.ndarray
@@ -26,11 +26,11 @@ class Network(NamedTuple):
 
 
 class Chances(NamedTuple):
-    """Chances that labels are 1, given the labels before them in each sample.
+    """Chances of labels to be 1, given the earlier labels of each sample.
 
     Args:
         mean: (batch, labels), over the samples.
-        variance: (batch, labels), of the samples'.
+        variance: (batch, labels), over the samples.
     """
 
     mean: np.ndarray
@@ -38,10 +38,10 @@ class Chances(NamedTuple):
 
 
 def mean_chances(network: Network, noise: np.ndarray) -> Chances:
-    """The means of σ(log-odds) over samples.
+    """Return the means of σ(log-odds) over samples.
 
     Args:
-        noise: (samples, labels), logistic, of all examples.
+        noise: (samples, labels), logistic, shared by all examples.
     """
     moments = [_moments(network._replace(log_odds=row), noise) for row in network.log_odds]
     mean, variance = zip(*moments, strict=True)
@@ -49,7 +49,7 @@ def mean_chances(network: Network, noise: np.ndarray) -> Chances:
 
 
 def _moments(network: Network, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and variance of one example's chances."""
+    """Return mean and variance of one example's chances."""
     log_odds = np.tile(network.log_odds, (len(noise), 1))
     for label in range(noise.shape[1]):
         drawn = log_odds[:, label] > noise[:, label]
@@ -63,9 +63,9 @@ class Answers(NamedTuple):
     """Labellings of largest mean F1.
 
     Args:
-        labels: (batch, labels), whether each is in the answer.
-        mean: (batch,), the answer's mean F1 against the samples.
-        variance: (batch,), that of its F1.
+        labels: (batch, labels), whether each label is in the answer.
+        mean: (batch,), the answer's mean F1 over the samples.
+        variance: (batch,), variance of the F1.
     """
 
     labels: np.ndarray
@@ -74,10 +74,10 @@ class Answers(NamedTuple):
 
 
 def labellings_of_most_f1(network: Network, noise: np.ndarray) -> Answers:
-    """The answers by samples of all examples.
+    """Return the labellings of largest mean F1 over samples.
 
     Args:
-        noise: (samples, labels), logistic. All examples share it, so that no answer depends on its batch.
+        noise: (samples, labels), logistic, shared by all examples, so no answer depends on the batch.
     """
     answers = [_answer(network._replace(log_odds=row), noise) for row in network.log_odds]
     labels, mean, variance = zip(*answers, strict=True)

@@ -1,18 +1,19 @@
 """Depth-first branch and bound for Boltzmann machines, hinge rule and MAP alike: the readable reference.
 
-Both objectives are sums over labels of [r_i − a_i]_+, where a label that is decided agrees with its field by
-a_i = s_i z_i, one that is free by at most |z_i|, and r_i is the agreement from which on it costs nothing,
-less what the open labels could still add to it. To decide label j adds D_ji to the field of i and |D_ji| to
-r_i; so no sum ever falls on the way down, and that of a partial labelling bounds all that complete it.
+Both objectives are sums over labels of [r_i − a_i]_+. A decided label agrees with the field by a_i = s_i z_i,
+a free label by at most |z_i|. r_i is the agreement without a loss, less the possible additions of open
+labels. Deciding label j adds D_ji to the field of i and |D_ji| to r_i, so no sum decreases on the way down,
+and the sum of a partial labelling bounds all completions.
 
 * Hinge losses Σ_i [γ − s_i z_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4): D = ±J, and r_i is γ
-  less all couplings of i that are open.
-* Scores: the loss is B − score with B the bound of :mod:`~lmbm_torch.kernels.search.plain.roof_duality`,
-  whose messages are part of D. What a pair adds is charged to the label that is decided later, so the loss of
-  a decided label stays as it is (``echo`` 0); a hinge still changes with its neighbours (``echo`` 1).
+  less all open couplings of i.
+* Scores: the loss is B − score with the bound B of :mod:`~lmbm_torch.kernels.search.plain.roof_duality`; the
+  messages are part of D. A pair's term is charged to the label decided later, so the loss of a decided label
+  stays constant (``echo`` 0); a hinge still changes with the neighbours (``echo`` 1).
 
-At every node each free label is tried both ways. A way whose bound reaches the best loss known is closed, the
-other then taken; if none is closed, the search goes on with the label whose better way costs most.
+At every node each free label is tried both ways. A way with a bound at the best known loss is closed, and the
+opposite way is taken; if none is closed, the search continues with the label of the largest cost of the
+better way.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from lmbm_torch.kernels.search.plain.flips import climbed as climbed
 from lmbm_torch.kernels.search.plain.roof_duality import messages as messages
 from lmbm_torch.kernels.search.plain.roof_duality import persistent as persistent
 
-# How much the worse way of a label counts beside its better one where labels compete to be decided.
+# Weight of the worse bound of a label relative to the better bound in the choice of a branch.
 WORSE = 0.1
 # Nodes of a search that has met its limit, for each flip of the tabu search that follows.
 NODES_TO_FLIP = 4
 
 
 class UndirectedProblem(NamedTuple):
-    """Arrays are float64; an axis ``batch | 1`` has one entry where all examples share it.
+    """The problem of a search; arrays are float64, an axis ``batch | 1`` has length 1 if shared.
 
     Args:
         fields: (batch, labels).
         couplings: (batch | 1, labels, labels), J, symmetric with a zero diagonal.
-        known: (batch | 1, labels), given spins; 0 where a label is free.
-        round_off: losses tie that differ by less than this share of the largest that one label can have.
-        node_limit: partial labellings whose bound is computed, after which a search ends.
+        known: (batch | 1, labels), given spins; 0 for a free label.
+        round_off: losses that differ by less than a share ``round_off`` of a label's largest loss are tied.
+        node_limit: number of computed bounds after which a search ends.
     """
 
     fields: np.ndarray
@@ -51,7 +52,7 @@ class UndirectedProblem(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The labellings of least loss, of those that tie the first where 0 comes before 1, label by label.
+    """The labellings of least loss; among ties the first in the order of 0 before 1, label by label.
 
     Args:
         spins: (batch, labels).
@@ -68,14 +69,16 @@ class Best(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """One example's search.
+    """The search of an example.
 
     Args:
-        fields: (labels,), where nothing is decided, like ``room``, the r_i.
-        up: (labels, labels), row j: what label j adds to the fields if it is 1; ``down``: if it is 0.
-        echo: how much of that goes to labels decided before.
+        fields: (labels,), without decisions.
+        room: (labels,), the r_i without decisions.
+        up: (labels, labels), row j: effect of label j = 1 on the fields.
+        down: (labels, labels), row j: effect of label j = 0 on the fields.
+        echo: share of the effect on labels decided before.
         known: (labels,), given spins.
-        slack: by how much a labelling must be better to count.
+        slack: least improvement that counts.
         node_limit: see :class:`UndirectedProblem`.
     """
 
@@ -90,7 +93,7 @@ class Tree(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A partial labelling; ``spins`` are 0 where it is open."""
+    """A partial labelling; ``spins`` are 0 for open labels."""
 
     fields: np.ndarray
     room: np.ndarray
@@ -98,7 +101,7 @@ class _Node(NamedTuple):
 
 
 def start(problem: UndirectedProblem) -> Best:
-    """The record that the searches of all examples write into."""
+    """Return an empty result record for all examples."""
     batch = len(problem.fields)
     return Best(
         spins=np.zeros(problem.fields.shape),
@@ -109,7 +112,7 @@ def start(problem: UndirectedProblem) -> Best:
 
 
 def least_hinges(problem: UndirectedProblem, margin: float) -> Best:
-    """The labellings of least hinge loss at a margin γ."""
+    """Return the labellings of least hinge loss at a margin γ."""
     best = start(problem)
     for example, (fields, couplings, known) in enumerate(_examples(problem)):
         weights = np.abs(couplings).sum(1)
@@ -120,7 +123,7 @@ def least_hinges(problem: UndirectedProblem, margin: float) -> Best:
 
 
 def best_scores(problem: UndirectedProblem) -> Best:
-    """The labellings of largest score."""
+    """Return the labellings of largest score."""
     best = start(problem)
     for example, (fields, couplings, known) in enumerate(_examples(problem)):
         weights = np.abs(couplings).sum(1)
@@ -138,12 +141,12 @@ def best_scores(problem: UndirectedProblem) -> Best:
 
 
 def raised_scores(problem: UndirectedProblem) -> np.ndarray:
-    """The labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
+    """Return the labellings (batch, labels), as spins, from which :func:`best_scores` begins."""
     return np.stack([flips.raised(*example) for example in _examples(problem)])
 
 
 def _examples(problem: UndirectedProblem):
-    """Fields, couplings and known spins of each example."""
+    """Yield fields, couplings and known spins of each example."""
     for example, fields in enumerate(problem.fields):
         yield (
             fields,
@@ -153,7 +156,7 @@ def _examples(problem: UndirectedProblem):
 
 
 def _solve(tree: Tree, first: np.ndarray, best: Best, example: int) -> None:
-    """Search from a labelling, and settle ties; writes into ``best``, losses as bounds."""
+    """Search from a labelling, and settle ties; write the result to ``best``, with losses as bounds."""
     spins, loss = first, _bound(_root(tree, first))
     found, open_bound, nodes = _search(tree, first, loss - tree.slack, 0, anyone=False)
     if found is not None:
@@ -165,7 +168,7 @@ def _solve(tree: Tree, first: np.ndarray, best: Best, example: int) -> None:
 
 
 def _first_of_ties(tree: Tree, spins: np.ndarray, ceiling: float, nodes: int) -> tuple[np.ndarray, int]:
-    """Of the labellings below ``ceiling`` that with 0 in place of 1 at the first label that allows it."""
+    """Return the labelling below ``ceiling`` with 0 in place of 1 at the first possible label."""
     known = tree.known.copy()
     for label in range(len(known)):
         if known[label] == 0 and spins[label] > 0:
@@ -179,7 +182,7 @@ def _first_of_ties(tree: Tree, spins: np.ndarray, ceiling: float, nodes: int) ->
 def _search(
     tree: Tree, incumbent: np.ndarray, threshold: float, nodes: int, *, anyone: bool
 ) -> tuple[np.ndarray | None, float, int]:
-    """The best labelling below ``threshold``, or any one; a bound on those not looked at; the nodes."""
+    """Return the best labelling below ``threshold``, or any; a bound on the rest; the nodes."""
     found, path, node = None, [], _root(tree, tree.known)
     while True:
         if nodes >= tree.node_limit:
@@ -204,9 +207,9 @@ def _search(
 
 
 def _expanded(tree: Tree, node: _Node, threshold: float, incumbent: np.ndarray):
-    """The node with what must be so decided, or None if nothing can be; what to branch on; the bounds made.
+    """Return the node with forced labels decided, or None at a dead end; a branch; the number of bounds.
 
-    A branch is a label, its better spin and the bound of the other one; None where all labels are decided.
+    A branch is a label, the better spin and the bound of the opposite spin; None if all labels are decided.
     """
     computed = 0
     while _bound(node) < threshold:
@@ -226,7 +229,7 @@ def _expanded(tree: Tree, node: _Node, threshold: float, incumbent: np.ndarray):
 
 
 def _branch(tree: Tree, free: np.ndarray, up: np.ndarray, down: np.ndarray, incumbent: np.ndarray):
-    """Which free label to branch on, by its two bounds; where they tie, the way of the best labelling."""
+    """Choose the free label to branch on by the two bounds; ties follow the best labelling."""
     strength, chosen, best, most = np.abs(tree.up).sum(1)[free], -1, -np.inf, np.maximum(up, down)
     for place, key in enumerate(np.minimum(up, down) + WORSE * most):
         ties = key >= best - tree.slack and strength[place] > strength[chosen]
@@ -238,7 +241,7 @@ def _branch(tree: Tree, free: np.ndarray, up: np.ndarray, down: np.ndarray, incu
 
 
 def _tried(tree: Tree, node: _Node, added: np.ndarray, spin: float) -> np.ndarray:
-    """The bound where each label is given this spin, (labels,); for free labels alone it means something."""
+    """Return the bound for each label set to a spin, (labels,); meaningful for free labels only."""
     change = np.where(node.spins == 0, 1.0, tree.echo) * added
     agreement = _agreement(node.fields + change, node.spins)
     own = np.maximum(node.room - spin * node.fields, 0) - np.maximum(node.room - np.abs(node.fields), 0)
@@ -246,7 +249,7 @@ def _tried(tree: Tree, node: _Node, added: np.ndarray, spin: float) -> np.ndarra
 
 
 def _agreement(fields: np.ndarray, spins: np.ndarray) -> np.ndarray:
-    """s_i z_i, or the most that it can be."""
+    """Return s_i z_i, or the largest possible value."""
     return np.where(spins == 0, np.abs(fields), spins * fields)
 
 
@@ -255,7 +258,7 @@ def _bound(node: _Node) -> float:
 
 
 def _root(tree: Tree, known: np.ndarray) -> _Node:
-    """The node where these labels are decided, one after another."""
+    """Return the node with the known labels decided, one after another."""
     node = _Node(tree.fields, tree.room, np.zeros(len(known)))
     for label in np.flatnonzero(known).tolist():
         node = _decided(tree, node, label, float(known[label]))
@@ -263,7 +266,7 @@ def _root(tree: Tree, known: np.ndarray) -> _Node:
 
 
 def _decided(tree: Tree, node: _Node, label: int, spin: float) -> _Node:
-    """The node with one more label decided."""
+    """Return the node with one more label decided."""
     change = np.where(node.spins == 0, 1.0, tree.echo) * (tree.up if spin > 0 else tree.down)[label]
     spins = node.spins.copy()
     spins[label] = spin
