@@ -39,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     from lmbm_torch.cli.showing import print_measured
     from lmbm_torch.data.mapped.arrays import features_at
-    from lmbm_torch.prediction import pages, reading
+    from lmbm_torch.prediction import reading
     from lmbm_torch.prediction.findings import findings
+    from lmbm_torch.reports import pages
 
     write = {".html": pages.write_html, ".md": pages.write_markdown}[options.output.suffix]
     try:

@@ -1,4 +1,4 @@
-"""What to do next, as far as a report's numbers say it."""
+"""Recommendations by the numbers of a report."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ LOSSES = ("hamming_loss",)
 
 
 def advice(saved: Predictor, found: Findings, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Sentences, the most important first; none where there is nothing to say.
+    """Return recommendations as sentences, the most important sentence first.
 
     Args:
-        intervals: of the headline metrics.
+        saved: the predictor.
+        found: the findings of a report.
+        intervals: the 95 % intervals of the headline metrics.
+
+    Returns:
+        An empty list if nothing needs to be said.
     """
     return [
         *_no_better_than_nothing(found, intervals),
@@ -102,7 +107,7 @@ def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
 
 
 def _by_chance(calibration: Calibration, num_labels: int) -> float:
-    """About the error of probabilities that are right, were all labels of a row one draw."""
+    """Return the expected calibration error of correct probabilities, with one draw for each row."""
     variance = np.maximum(calibration.said * (1 - calibration.said), 1e-3)
     noise = np.sqrt(2 / np.pi * variance * num_labels / calibration.count)
     return float(noise @ calibration.count / calibration.count.sum())
