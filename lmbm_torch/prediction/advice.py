@@ -82,9 +82,11 @@ def _edge_of_search(saved: Predictor) -> Iterable[str]:
     if isinstance(trained, TrainedModel):
         return
     if trained.C_edge_ is not None:
+        # A multiple of "scale" is a text.
+        C = trained.C if isinstance(trained.C, str) else f"{trained.C:g}"
         further = "smaller" if trained.C_edge_ == "smallest" else "larger"
         yield (
-            f"C = {trained.C:g} is the {trained.C_edge_} value that was searched: search {further} ones, too "
+            f"C = {C} is the {trained.C_edge_} value that was searched: search {further} ones, too "
             f"(Cs, from the shell estimator.Cs=[…])."
         )
 

@@ -146,6 +146,12 @@ def test_of_a_single_C_there_is_no_edge():
     assert chosen.C_edge_ is None
 
 
+def test_a_multiple_of_scale_at_the_edge_is_named():
+    saved = fitted(C="100.0*scale")
+    saved.estimator.C_edge_ = "largest"
+    assert any(each.startswith("C = 100.0*scale is the largest") for each in said(saved, good()))
+
+
 def test_answers_without_proof_are_counted_with_what_proves_them():
     exact = torch.arange(ROWS) >= 3
     (words,) = said(fitted(), replace(good(), exact=exact))
