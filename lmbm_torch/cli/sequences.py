@@ -13,8 +13,9 @@ from lmbm_torch.data import SequenceData
 from lmbm_torch.data.sequences.conll import TEST, TRAIN, Tokens, read_columns, write_columns
 from lmbm_torch.files import CONFIG, write_metrics
 from lmbm_torch.persistence.trusted import SavedConfiguration
-from lmbm_torch.prediction import answers, chain_reports, tables
+from lmbm_torch.prediction import answers, tables
 from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.reports import sequences as reports
 
 SHOWN = 20
 SHOWN_LINES = 5
@@ -94,8 +95,8 @@ def report(options: Namespace, saved: Predictor, write: Callable[..., None]) -> 
     """
     _check_options(options)
     data, chosen, said = _labelled(options, saved)
-    found = chain_reports.findings(saved, data, chosen)
-    page = chain_reports.report(_title(options, data, chosen), saved, found, said)
+    found = reports.findings(saved, data, chosen)
+    page = reports.report(_title(options, data, chosen), saved, found, said)
     write(page, options.output, "w" if options.force else "x")
     for sentence in said:
         print_line(sentence)

@@ -1,4 +1,4 @@
-"""Files of models, estimators and predictors, and directories of runs, which execute nothing when read."""
+"""Files of models, estimators and predictors, and run directories; reading executes nothing."""
 
 from lmbm_torch.persistence.files import load, save
 

@@ -1,9 +1,8 @@
-"""One format for models, estimators and predictors: a safetensors file with a header of JSON.
+"""The file format of models, estimators and predictors: a safetensors file with a header of JSON.
 
-Tensors are those of the safetensors file. The metadata of the file name the format, its version, the record,
-which holds everything but tensors as JSON, and the SHA-256 of all of these and of the tensors. Reading a file
-executes nothing that the file says: plain values, tensors and instances of imported stored classes are all
-that a file can become.
+Arrays are tensors of the safetensors file. The metadata hold the format, the version, the record with
+everything else as JSON, and the SHA-256 of metadata and tensors. Reading executes nothing: a file becomes
+plain values, tensors and instances of imported stored classes.
 """
 
 from __future__ import annotations
@@ -115,13 +114,12 @@ def pack(content: Any, name: str = "content") -> dict[str, Any]:
 
 
 def unpack(state: Mapping[str, Any], given: Given | None = None) -> Any:
-    """Return the content that :func:`pack` packed; for ``given`` see :func:`read`.
+    """Return the content of :func:`pack`; for ``given`` see :func:`read`.
 
     Raises:
-        KeyError: a tensor, or a part of the record, is missing.
-        TypeError: a class is given other parts than its instances are built of.
-        ValueError: another version, a class that is not imported, a record that is nested too deeply, or
-            parts that do not fit.
+        KeyError: a missing tensor, or a missing part of the record.
+        TypeError: other parts than the class needs.
+        ValueError: another version, a class that is not imported, deep nesting, or inconsistent parts.
     """
     _check_version(state["version"])
     return _Reader(state["tensors"], given or Given()).value(json.loads(state["record"]))
@@ -188,7 +186,7 @@ def _check_version(version: str) -> None:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
-    """Return a value in JSON; what JSON lacks becomes a dictionary whose first key starts with a colon."""
+    """Return a value in JSON; for other values a dictionary with a first key that starts with a colon."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:

@@ -1,7 +1,7 @@
-"""The parts of Lightning's checkpoints that predictions need, read without Lightning and without unpickling.
+"""Predictors in Lightning's checkpoints, read without Lightning and without unpickling of objects.
 
-A checkpoint is Lightning's; under :data:`RECORD` the training adds what predicting takes, packed as in the
-files of :mod:`lmbm_torch.persistence.archives`, without the weights, which are those of Lightning's state.
+The training adds the predictor under :data:`RECORD`, packed as in the files of
+:mod:`lmbm_torch.persistence.archives`, without the weights, which Lightning's state holds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, Overflo
 
 
 def record(saved: Any) -> dict[str, Any]:
-    """Return the record of a trained model for a checkpoint, without the model's weights.
+    """Return the record of a predictor for a checkpoint, without the model's weights.
 
     Raises:
         TypeError: a model with an argument that files do not hold; the message names the argument.
@@ -40,16 +40,17 @@ def record(saved: Any) -> dict[str, Any]:
 
 
 def read_checkpoint(path: str | PathLike, given: Given | None = None) -> Any:
-    """Return the trained model of a checkpoint, on the CPU.
+    """Return the predictor of a checkpoint, on the CPU.
 
     Args:
+        path: the checkpoint.
         given: the arguments that the checkpoint leaves to the reader.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file that is truncated or corrupted, that is no checkpoint of this library, or that asks
-            for more than tensors and plain values; a model class that is not imported; an encoder that is
-            missing or does not fit. The message names the file.
+        ValueError: a truncated or corrupted file, another file than a checkpoint of this library, or objects
+            beyond tensors and plain values; a model class that is not imported; a missing encoder or another
+            encoder. The message names the file.
     """
     with reading(path, *_DAMAGED_FILE) as file:
         # Checksums first, so that no damaged header is ever interpreted.

@@ -1,4 +1,4 @@
-"""One writer and one reader for models, estimators, predictors, checkpoints and run directories."""
+"""Writer and reader of models, estimators, predictors, checkpoints and run directories."""
 
 from __future__ import annotations
 
@@ -57,27 +57,26 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
 def load(path: str | PathLike, *, encoder: Any = None, device: str = "cpu", trust: Sequence[str] = ()) -> Any:
     """Return the model, estimator or predictor of a file, a checkpoint or a run directory.
 
-    Nothing that a file or a directory names is imported or called but parts of this library and of torch; see
+    Only parts of this library and of torch are imported or called by the names in a file or a directory; see
     :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first: the configuration of a run is
-    asked for an encoder or a decoder only if the file says that the model has one that the file does not
-    hold.
+    used only for an encoder or a decoder that the file does not hold.
 
     Args:
         path: a file of :func:`save`, a checkpoint of a training, or a run directory.
-        encoder: a module of the architecture of the training, exactly if the model was saved with an encoder;
-            the module is given the weights of the file. A function is called for the module.
-        device: the device on which an estimator computes, its parameter ``device``; models are on the CPU.
-        trust: import paths of the caller's own classes and functions that the model, its encoder or its
-            decoder are made of, such as ``"mine.Encoder"``; they are imported.
+        encoder: a module of the training's architecture, exactly if the model was saved with an encoder; the
+            module is given the weights of the file. A function is called for the module.
+        device: the device of an estimator, the parameter ``device``; models are on the CPU.
+        trust: import paths of the caller's own classes and functions behind model, encoder or decoder, such
+            as ``"mine.Encoder"``; the paths are imported.
 
     Returns:
-        What :func:`save` was given, in evaluation mode; of a checkpoint or a run directory the predictor.
+        The content of :func:`save`, in evaluation mode; for a checkpoint or a run directory the predictor.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a file that is truncated, corrupted, of another kind or of another version; a class that
-            is not imported or a name that is not trusted; an encoder that is missing or does not fit. The
-            message names the file.
+        ValueError: a truncated or corrupted file, a file of another kind or another version; a class that is
+            not imported or a name that is not trusted; a missing encoder or another encoder. The message
+            names the file.
 
     Examples:
         >>> import tempfile

@@ -1,7 +1,7 @@
-"""Classes whose instances files can hold, and the arguments that a file leaves to the reader.
+"""Base class of everything in files, and the arguments that a file leaves to the reader.
 
-A class names itself in files by its name in this library, or else by its import path. A reader rebuilds
-instances of imported classes alone: reading a file never imports a module outside this library.
+A class is named in files by the name in this library, or else by the import path. Only instances of imported
+classes are rebuilt: reading a file never imports a module outside this library.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Given:
     """Arguments that a file leaves to the reader.
 
     Args:
-        encoder: a module of the architecture of the training for a model that was saved with an encoder, or a
-            function that makes the module; the function is called for such models alone.
-        decoder: a function that makes the decoder of a model whose file holds the import path alone.
-        device: the device on which estimators compute.
+        encoder: a module of the training's architecture for a model saved with an encoder, or a function for
+            such a module; the function is called for such models alone.
+        decoder: a function for the decoder of a model whose file holds an import path alone.
+        device: the device of estimators.
     """
 
     encoder: Any = None
@@ -35,7 +35,7 @@ class Given:
 
 
 class Stored:
-    """A class whose instances files can hold; by default a dataclass of the fields that a file holds."""
+    """A class with instances in files; by default a dataclass, of all fields."""
 
     @classmethod
     def stored_name(cls) -> str:
@@ -51,7 +51,7 @@ class Stored:
             yield from each.stored_classes()
 
     def check_stored(self) -> None:
-        """Raise an exception if the instance cannot be written to a file of its own."""
+        """Raise an exception if no file can hold the instance."""
 
     def stored_parts(self) -> dict[str, Any]:
         """Return the arguments of :meth:`from_parts` by name, in values that files hold."""

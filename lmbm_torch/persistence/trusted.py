@@ -1,9 +1,8 @@
-"""Saved configurations, of which nothing is called or imported but parts of this library and what is trusted.
+"""Saved configurations, limited to parts of this library and to trusted names.
 
-A run directory may come from a stranger, and its ``config.yaml`` names functions and classes (``_target_``)
-with arguments. Whatever makes objects from it goes through :class:`SavedConfiguration`, which looks at every
-name before the first call. Command lines and ``--config-dir`` are the caller's own words, and are not held to
-this.
+A run directory may come from a stranger, and ``config.yaml`` names functions and classes (``_target_``) with
+arguments. All objects of a saved configuration are made by :class:`SavedConfiguration`, after a check of
+every name. Command lines and ``--config-dir`` are the caller's own words and are not checked.
 """
 
 from __future__ import annotations
@@ -70,11 +69,11 @@ _WRITES = re.compile(r".*\.(write|save)\w*")
 
 @dataclass(frozen=True)
 class SavedConfiguration:
-    """The configuration of a run directory, in plain values.
+    """Configuration of a run directory, in plain values.
 
     Args:
         values: nested dictionaries and lists, without interpolations.
-        trust: names beyond those of this library that may be imported and called.
+        trust: names outside this library that may be imported and called.
     """
 
     values: dict[str, Any]
@@ -82,17 +81,18 @@ class SavedConfiguration:
 
     @classmethod
     def read(cls, folder: str | PathLike, trust: Sequence[str] = ()) -> SavedConfiguration:
-        """Read ``config.yaml`` of a run directory; nothing that the file names is imported or called.
+        """Read ``config.yaml`` of a run directory, without any import or call by its names.
 
         References to other keys (``${C}``) are resolved.
 
         Args:
+            folder: the run directory.
             trust: see :class:`SavedConfiguration`.
 
         Raises:
             FileNotFoundError: there is no such file.
-            ValueError: a file that is no configuration, one with aliases of YAML, which grow without limit,
-                or with a resolver, such as ``${oc.env:HOME}``. The message names the file.
+            ValueError: no configuration; aliases of YAML, which grow without limit; or a resolver, such as
+                ``${oc.env:HOME}``. The message names the file.
         """
         with naming_extras():
             import yaml
@@ -116,14 +116,14 @@ class SavedConfiguration:
         return cls({str(key): value for key, value in values.items()}, frozenset(trust))
 
     def get(self, *keys: str) -> Any:
-        """Return the value of a key, of a key within it, and so on; None where there is none."""
+        """Return the value of a key, of a key within the value, and so on; None for a missing key."""
         found: Any = self.values
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
         return found
 
     def check(self) -> None:
-        """Refuse a configuration of which some part may not be made; nothing but this library is imported.
+        """Raise ValueError if some part may not be made; nothing outside this library is imported.
 
         Raises:
             ValueError: see :meth:`make`.
@@ -132,12 +132,12 @@ class SavedConfiguration:
             self._check_node(key, node)
 
     def make(self, *keys: str) -> Any:
-        """Return what the node of a key describes; None where there is none.
+        """Return the object that the node of a key describes; None for a missing key.
 
         Raises:
-            ValueError: the node, or one within it, names something that is neither a part of this library
-                that makes parts of runs, nor one of :data:`OTHERS`, nor trusted; or what is called refuses
-                its arguments. The message names the key and says how to trust it.
+            ValueError: the node, or an inner node, names neither a part of this library for runs, nor a name
+                of :data:`OTHERS`, nor a trusted name; or the arguments are refused. The message names the key
+                and the way to trust the name.
         """
         from hydra.errors import InstantiationException
         from hydra.utils import instantiate
@@ -172,7 +172,7 @@ class SavedConfiguration:
 
 
 def import_trusted(trust: Sequence[str]) -> None:
-    """Import the classes that a caller trusts, so that files which hold them can be read.
+    """Import trusted classes, so that instances of the classes can be read from files.
 
     Raises:
         ValueError: a name that cannot be imported.
@@ -197,7 +197,7 @@ def _way_out(name: Any) -> str:
 
 
 def worded(error: Exception) -> str:
-    """Return why something was not made, without Hydra's advice to override what it never calls."""
+    """Return the reason of an exception, without Hydra's advice to use overrides."""
     if error.__cause__ is not None:
         return str(error.__cause__)
     if "HYDRA_INSTANTIATE" in str(error):
@@ -206,7 +206,7 @@ def worded(error: Exception) -> str:
 
 
 def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
-    """Refuse texts with interpolations other than those of a pattern; None for any."""
+    """Raise ValueError for interpolations outside a pattern; None allows no interpolation."""
     if isinstance(node, dict):
         for key, value in node.items():
             _check_interpolations(key, None)
@@ -221,7 +221,7 @@ def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
 
 
 def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All nodes with a target, wherever they stand, by their keys."""
+    """Yield every node with a target and the key of the node, at any depth."""
     if isinstance(value, dict):
         if TARGET in value:
             yield key, value
@@ -233,10 +233,9 @@ def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a name leads to a class or function of this library that makes a part of a run.
+    """Return whether a name leads to a class or function of this library for parts of a run.
 
-    What decides is where the function or class itself says that it is defined: a module's attributes lead
-    to everything that the module imports.
+    The module of the definition decides: the attributes of a module lead to all imports of the module.
     """
     library, _, rest = name.partition(".")
     if library != LIBRARY or rest.partition(".")[0] not in _ROOMS:
@@ -263,10 +262,10 @@ def _is_part(name: str) -> bool:
 
 
 def _located(name: str) -> Any:
-    """What a dotted name leads to; of this library only its own modules are walked through.
+    """Return the object of a dotted name; within this library only modules of the library are followed.
 
     Raises:
-        AttributeError, ImportError: there is no such thing.
+        AttributeError, ImportError: no such object.
         ValueError: no dotted name.
     """
     parts = name.split(".")

@@ -1,4 +1,4 @@
-"""What to do next, as far as a report's numbers say it."""
+"""Recommendations by the numbers of a report."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ LOSSES = ("hamming_loss",)
 
 
 def advice(saved: Predictor, found: Findings, intervals: Mapping[str, tuple[float, float]]) -> list[str]:
-    """Sentences, the most important first; none where there is nothing to say.
+    """Return recommendations as sentences, the most important sentence first.
 
     Args:
-        intervals: of the headline metrics.
+        saved: the predictor.
+        found: the findings of a report.
+        intervals: the 95 % intervals of the headline metrics.
+
+    Returns:
+        An empty list if nothing needs to be said.
     """
     return [
         *_no_better_than_nothing(found, intervals),
@@ -77,9 +82,11 @@ def _edge_of_search(saved: Predictor) -> Iterable[str]:
     if isinstance(trained, TrainedModel):
         return
     if trained.C_edge_ is not None:
+        # A multiple of "scale" is a text.
+        C = trained.C if isinstance(trained.C, str) else f"{trained.C:g}"
         further = "smaller" if trained.C_edge_ == "smallest" else "larger"
         yield (
-            f"C = {trained.C:g} is the {trained.C_edge_} value that was searched: search {further} ones, too "
+            f"C = {C} is the {trained.C_edge_} value that was searched: search {further} ones, too "
             f"(Cs, from the shell estimator.Cs=[…])."
         )
 
@@ -102,7 +109,7 @@ def _uncalibrated(saved: Predictor, found: Findings) -> Iterable[str]:
 
 
 def _by_chance(calibration: Calibration, num_labels: int) -> float:
-    """About the error of probabilities that are right, were all labels of a row one draw."""
+    """Return the expected calibration error of correct probabilities, with one draw for each row."""
     variance = np.maximum(calibration.said * (1 - calibration.said), 1e-3)
     noise = np.sqrt(2 / np.pi * variance * num_labels / calibration.count)
     return float(noise @ calibration.count / calibration.count.sum())

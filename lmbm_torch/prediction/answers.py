@@ -60,7 +60,7 @@ class Prediction:
     lengths: Int[Tensor, " batch"] | None = None
 
     def labellings(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Labels ``(batch, labels)``, objectives and log-probabilities ``(batch,)``, best first."""
+        """Yield labels ``(batch, labels)``, objectives and log-probabilities ``(batch,)``, best first."""
         found = self.decoding
         if found.objective.ndim == 1:
             yield found.labels, found.objective, self.log_prob
@@ -74,16 +74,17 @@ class Prediction:
 def answers(
     saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
 ) -> Iterator[tuple[list[Any], Decoding]]:
-    """Yield energies of raw rows (several of an ensemble) and their decodings, a batch at a time.
+    """Yield the energies and the decoding of each batch of raw rows; an ensemble has several energies.
 
     Args:
-        features: dense, or sparse of any format; of sequences a list of arrays (length, features).
-        decoder: energy → decoding; by default the model's own, which is that of its training, or what an
-            estimator predicts. A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` that
-            differs from the training's warns.
+        saved: the predictor.
+        features: dense, or sparse of any format; for sequences a list of arrays (length, features).
+        decoder: energy → decoding; by default the predictor's own decoder. Warns if a
+            :class:`~lmbm_torch.inference.messages.matching.MatchedInference` differs from that of the
+            training.
 
     Raises:
-        ValueError: another number of features than the model was trained with; a decoder for an ensemble.
+        ValueError: another number of features than in training; a decoder for an ensemble.
     """
     if isinstance(features, Sequence):
         count, size = len(features), NUM_SEQUENCES
@@ -110,17 +111,20 @@ def answers(
 def decode(
     saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
 ) -> Iterator[Decoding]:
-    """Decodings of raw rows, a batch at a time; for arguments and errors see :func:`answers`."""
+    """Yield the decoding of each batch of raw rows; for arguments and errors see :func:`answers`."""
     return (found for _, found in answers(saved, features, decoder))
 
 
 def binding(
     saved: Predictor, features: Features, rules: Constraints, decoder: Decoder | None = None
 ) -> Iterator[list[str]]:
-    """The rules, as text, that the answer to each row would break without them.
+    """Yield for each row the rules, as text, that the answer without rules breaks.
 
     Args:
-        decoder: see :func:`answers`; without the rules.
+        saved: a predictor without rules.
+        features: see :func:`answers`.
+        rules: the rules to compare with.
+        decoder: a decoder without rules; see :func:`answers`.
     """
     for found in decode(saved, features, decoder):
         yield from rules.broken(found.labels.cpu().numpy())
@@ -130,11 +134,13 @@ def binding(
 def predict(
     saved: Predictor, features: Features | Sequence[Features], decoder: Decoder | None = None
 ) -> Iterator[Prediction]:
-    """Yield decodings of raw rows or sequences and their probabilities, a batch at a time.
+    """Yield decodings and probabilities of each batch of raw rows or sequences.
 
-    Under the model's rules probabilities are those of what is allowed, NaN where no way to them is exact.
+    Under rules probabilities are conditional on the rules, and NaN if no exact computation is known.
 
     Args:
+        saved: the predictor.
+        features: see :func:`answers`.
         decoder: see :func:`answers`; ``saved.deciding(top_k=3)`` gives several labellings.
 
     Raises:
@@ -168,15 +174,16 @@ def evaluate(
     rows: np.ndarray,
     decoder: Decoder | None = None,
 ) -> dict[str, float]:
-    """Return every metric, the share of answers proven optimal and, of a search, its mean number of nodes.
+    """Return every metric, the share of answers proven optimal, and the mean number of search nodes.
 
     Args:
-        data: of sequences with the model's tags first among the label names.
-        rows: the rows to measure, by number; of sequences numbers or a mask.
+        saved: the predictor.
+        data: label vectors with the predictor's labels, or sequences with the predictor's tags first.
+        rows: the rows to measure, by number; for sequences numbers or a mask.
         decoder: see :func:`answers`.
 
     Raises:
-        ValueError: other labels than the model's, or missing ones.
+        ValueError: other labels than the predictor's, or missing labels.
     """
     if isinstance(data, SequenceData):
         return _evaluate_sequences(saved, data, rows)
@@ -198,7 +205,7 @@ def evaluate(
 
 
 def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> dict[str, float]:
-    """Return shares of tokens and of whole sequences that are right, and F1 of chunks if tags are of such."""
+    """Return the shares of correct tokens and sequences, and F1 of chunks if tags name chunks."""
     sequences = data.select(chosen)
     right, tokens, proven = 0, 0, 0
     of_sequences = SequenceAccuracy()
@@ -221,7 +228,7 @@ def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray
 
 
 def _are_chunks(names: Sequence[str]) -> bool:
-    """Return whether tags are those of chunks, ``O``, ``B-type`` and ``I-type``."""
+    """Return whether all tags are ``O``, ``B-type`` or ``I-type``."""
     return all(name == "O" or name[:2] in ("B-", "I-") for name in names) and {*names} != {"O"}
 
 

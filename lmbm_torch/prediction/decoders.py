@@ -1,4 +1,4 @@
-"""Decoders as plain descriptions, by which the file of a trained model says how it predicts."""
+"""Decoders as plain descriptions in the files of trained models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ROOM = "lmbm_torch.inference"
 
 @dataclass(frozen=True)
 class OwnDecoder:
-    """A decoder outside this library, of which a file holds the import path alone.
+    """A decoder outside this library, represented by an import path.
 
-    No file makes the library import it. A run directory is loaded with the decoder that its configuration
-    names; elsewhere the caller gives it again.
+    Reading a file never imports the decoder. A run directory is loaded with the decoder of the configuration;
+    otherwise the caller gives the decoder again.
     """
 
     path: str
@@ -41,12 +41,11 @@ class OwnDecoder:
 
 
 def description(decoder: Decoder) -> dict[str, Any]:
-    """The routine of a decoder by its import path, and its settings by name, in plain values.
+    """Return the import path and the settings of a decoder in plain values.
 
-    A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` has its own record. ``settings`` is
-    None for a decoder that no file can hold: a function outside :mod:`lmbm_torch.inference`, or settings that
-        are no
-    plain values.
+    A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` describes itself. ``settings`` is None
+    for a decoder that no file can hold: a function outside :mod:`lmbm_torch.inference`, or settings of other
+    types than numbers and texts.
     """
     if ismethod(decoder) and isinstance(decoder.__self__, MatchedInference):
         return decoder.__self__.stored_parts()
@@ -59,10 +58,10 @@ def description(decoder: Decoder) -> dict[str, Any]:
 
 
 def decoder_of(described: dict[str, Any]) -> Decoder:
-    """The decoder of a :func:`description`.
+    """Return the decoder of a :func:`description`.
 
     Raises:
-        KeyError, TypeError: it is none, or has settings that the routine does not know.
+        KeyError, TypeError: no description, or settings unknown to the routine.
         ValueError: a routine that is no decoder of :mod:`lmbm_torch.inference`.
     """
     if "num_iters" in described:
@@ -78,10 +77,10 @@ def decoder_of(described: dict[str, Any]) -> Decoder:
 
 
 def with_settings(decoder: Decoder, **settings: Any) -> Decoder:
-    """The same decoder with other settings, such as ``top_k`` or ``node_limit``.
+    """Return a decoder with changed settings, such as ``top_k`` or ``node_limit``.
 
     Raises:
-        ValueError: one that the decoder does not have.
+        ValueError: a setting unknown to the decoder.
     """
     for name in settings:
         if name not in signature(decoder).parameters:
@@ -90,7 +89,7 @@ def with_settings(decoder: Decoder, **settings: Any) -> Decoder:
 
 
 def path_of(decoder: Decoder) -> str:
-    """The import path of the function of a decoder, or of the class of an object that decodes."""
+    """Return the import path of a decoder's function or class."""
     if isinstance(decoder, OwnDecoder):
         return decoder.path
     routine = decoder.func if isinstance(decoder, partial) else decoder
@@ -99,7 +98,7 @@ def path_of(decoder: Decoder) -> str:
 
 
 def _routine(path: str) -> Decoder | None:
-    """The public function of :mod:`lmbm_torch.inference` of this path, if that returns a decoding."""
+    """Return the public decoder of :mod:`lmbm_torch.inference` with an import path; None for other paths."""
     module, _, name = path.rpartition(".")
     if not module.startswith(f"{ROOM}.") or name.startswith("_"):
         return None

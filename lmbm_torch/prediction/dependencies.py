@@ -1,4 +1,4 @@
-"""The strength of the dependencies between a trained model's labels, as one square matrix."""
+"""Strengths of the dependencies between labels, as a square matrix."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_INSTANCES = 64
 
 @dataclass(frozen=True)
 class Dependencies:
-    """The influence of every label on every other one.
+    """Influences of every label on every other label.
 
     Args:
-        weights: row i holds the influences on label i, in units of local fields, which are half log-odds;
-            positive ones pull together. Symmetric unless there is an ``ordering``.
-        ordering: of a directed model, whose labels depend only on those before them.
-        kind: what the weights are, for readers.
+        weights: row i holds the influences on label i, in units of local fields (half log-odds); a positive
+            influence raises the probability of equal values. Symmetric without ``ordering``.
+        ordering: the order of the labels in a directed model; each label depends on earlier labels alone.
+        kind: the meaning of the weights, for readers.
     """
 
     weights: Float[Tensor, "labels labels"]
@@ -33,9 +33,9 @@ class Dependencies:
     kind: str
 
     def strongest(self, count: int) -> list[tuple[int, int, float]]:
-        """Pairs (giver, taker, weight) of largest size; each pair once where symmetric.
+        """Return the pairs (giver, taker, weight) of largest size; symmetric pairs once.
 
-        Weights below a hundredth of the largest are left out: they say nothing.
+        Weights below a hundredth of the largest weight are left out as negligible.
         """
         shown = self.weights if self.ordering is not None else self.weights.triu(1)
         sizes, places = shown.abs().flatten().topk(min(count, shown.numel()))
@@ -46,16 +46,16 @@ class Dependencies:
 
 @torch.no_grad()
 def dependencies(energy: Any, labels: Int[Tensor, "batch labels"]) -> Dependencies | None:
-    """The parents' weights of a directed model, the couplings of others; None for too many labels.
+    """Return parents' weights of a directed model, or couplings; None for too many labels.
 
-    In a model with hidden units or with larger cliques, the influence of two labels on each other depends on
-    all others. It is measured at the decoded labels: a quarter of score(1, 1) − score(1, 0) − score(0, 1) +
-    score(0, 0) of the two, with all others as in ``labels``, averaged over up to 64 instances. In a model of
-    pairs this is their coupling.
+    In a model with hidden units or larger cliques, the influence of two labels on each other depends on all
+    other labels. The influence is measured at the decoded labels: a quarter of score(1, 1) − score(1, 0) −
+    score(0, 1) + score(0, 0) of the pair, with all other labels as in ``labels``, averaged over up to 64
+    instances. In a pairwise model the influence equals the coupling.
 
     Args:
-        energy: of a batch.
-        labels: decoded.
+        energy: the energy of a batch.
+        labels: the decoded labels of the batch.
     """
     if isinstance(energy, DirectedEnergy):
         parents = energy.parents if energy.parents.ndim == 2 else energy.parents.mean(0)

@@ -1,4 +1,4 @@
-"""The numbers of a report on a trained model and labelled rows."""
+"""Numbers of a report on a predictor and labelled rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NUM_BINS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """Probabilities in bins of equal width, beside the frequency with which they come true.
+    """Probabilities in bins of equal width, compared with observed frequencies.
 
     Args:
-        said: mean probability of each bin that has an entry.
-        true: share of its entries that are true.
-        count: of its entries.
+        said: the mean probability of each bin with entries.
+        true: the share of true entries in each bin.
+        count: the number of entries in each bin.
     """
 
     said: Float[np.ndarray, " bins"]
@@ -43,7 +43,7 @@ class Calibration:
 
     @classmethod
     def of(cls, probability: Tensor, outcome: Tensor) -> Calibration:
-        """Bin probabilities by what came true, of any shape, both the same."""
+        """Bin probabilities by their outcomes in {0, 1}; both tensors have the same shape."""
         said, true = (values.double().flatten().numpy() for values in (probability, outcome))
         bins = np.minimum((said * NUM_BINS).astype(int), NUM_BINS - 1)
         count = np.bincount(bins, minlength=NUM_BINS)
@@ -55,31 +55,31 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The mean distance between probability and frequency (expected calibration error)."""
+        """Return the expected calibration error: the mean distance of probability and frequency."""
         return float(np.abs(self.said - self.true) @ self.count / self.count.sum())
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Rows decoded and compared with their labels, twice: jointly, and each label by its own probability.
+    """Rows decoded jointly and label by label, compared with the true labels.
 
     Args:
-        label_names: one per label.
-        rows: their numbers in the data set, from 0.
-        truth: the labels of the rows.
-        joint: decoded together.
-        alone: each label 1 whose own probability is at least one half, whatever the others are.
-        probability: of each label.
-        joint_probability: of the labels decoded together; NaN where there is only an approximation.
-        exact: the joint labels are proven to be the best.
-        nodes: of the search, where there was one.
-        dependencies: between the labels; None for too many labels, and for an ensemble.
-        method: how probabilities were computed.
-        explained: a row where the two answers differ, or the first one, and why it has its joint labels; None
-            of a model that cannot be taken apart.
-        pulls: of features; None of a model of which this cannot be told.
-        share_in_training: of the training rows where each label is known, those where it is true; NaN of a
-            label that is known in none. None where the training rows are not known.
+        label_names: one name for each label.
+        rows: the numbers of the rows in the data set, from 0.
+        truth: the true labels.
+        joint: the labels decoded jointly.
+        alone: each label by its own marginal: 1 if the probability is at least one half.
+        probability: the marginal probability of each label.
+        joint_probability: the probability of the joint labels; NaN if only an approximation is known.
+        exact: whether the joint labels are proven optimal.
+        nodes: the nodes of the search; None without a search.
+        dependencies: the dependencies between labels; None for too many labels and for an ensemble.
+        method: the routine behind the probabilities.
+        explained: the first row with different joint and marginal labels, or else the first row, and the
+            ``Explanation`` of its joint labels; None if the predictor explains nothing.
+        pulls: the strongest features; None unless fields are linear.
+        share_in_training: the share of training rows with each label true, among rows with the label known;
+            NaN for a label that is never known. None if the training rows are not known.
     """
 
     label_names: tuple[str, ...]
@@ -98,16 +98,16 @@ class Findings:
     share_in_training: Float[np.ndarray, " labels"] | None = None
 
     def metrics(self) -> dict[str, tuple[float, float]]:
-        """Every metric of the library: decided jointly, and alone."""
+        """Return every metric of the joint labels and of the marginal labels."""
         metrics = multilabel_metrics(len(self.label_names))
         # Each call gives the values of these labels alone.
         joint, alone = (metrics(labels, self.truth) for labels in (self.joint, self.alone))
         return {name: (float(joint[name]), float(alone[name])) for name in joint}
 
     def baseline(self) -> dict[str, float]:
-        """Every metric of the answer that needs no features: of each label what it is in most rows.
+        """Return every metric of an answer without features: the majority value of each label.
 
-        These are the training rows where they are known, else the rows themselves.
+        The majority counts the training rows, or without known training rows the rows of the report.
         """
         share = (
             self.truth.double().mean(0).numpy() if self.share_in_training is None else self.share_in_training
@@ -118,41 +118,42 @@ class Findings:
 
     @property
     def right(self) -> tuple[Bool[Tensor, " rows"], Bool[Tensor, " rows"]]:
-        """Rows that are entirely right jointly, and those that are by each label alone."""
+        """Return the rows with exact matches of the joint labels, and of the marginal labels."""
         return (self.joint == self.truth).all(1), (self.alone == self.truth).all(1)
 
     @property
     def mended(self) -> Bool[Tensor, "rows labels"]:
-        """Decisions that are right jointly and would be wrong alone."""
+        """Return the decisions with correct joint labels and wrong marginal labels."""
         return (self.joint == self.truth) & (self.alone != self.truth)
 
     @property
     def broken(self) -> Bool[Tensor, "rows labels"]:
-        """Decisions that are wrong jointly and would be right alone."""
+        """Return the decisions with wrong joint labels and correct marginal labels."""
         return (self.joint != self.truth) & (self.alone == self.truth)
 
     @property
     def changed_rows(self) -> Int[Tensor, " changed"]:
-        """Rows where the two answers differ."""
+        """Return the rows with different joint and marginal labels."""
         return (self.joint != self.alone).any(1).nonzero()[:, 0]
 
     def rows_gained_and_lost(self) -> tuple[int, int]:
-        """Rows that are entirely right only jointly, and only by each label alone."""
+        """Return the numbers of exact matches of joint labels alone and of marginal labels alone."""
         joint, alone = self.right
         return int((joint & ~alone).sum()), int((alone & ~joint).sum())
 
     def sign_test(self) -> float:
-        """The p-value of the difference between gained and lost rows, were it chance.
+        """Return the p-value of the difference between gained and lost rows under chance.
 
-        Exact and two-sided (McNemar's test); 1 where no row changed between right and wrong.
+        The test is exact and two-sided (McNemar's test); the value is 1 without gained and lost rows.
         """
         gained, lost = self.rows_gained_and_lost()
         return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
     def by_label(self) -> dict[str, np.ndarray]:
-        """For each label: how often it is true and predicted, precision, recall, F1 and error, jointly.
+        """Return counts, precision, recall, F1 and error of the joint labels for each label.
 
-        Ratios of nothing are 0. ``calibration`` is the expected calibration error of its probability.
+        Ratios with a denominator of 0 are 0. ``calibration`` is the expected calibration error of the
+        marginals.
         """
         truth, found = self.truth.bool().numpy(), self.joint.bool().numpy()
         both, given, wanted = (truth & found).sum(0), found.sum(0), truth.sum(0)
@@ -172,17 +173,17 @@ class Findings:
         }
 
     def calibration(self) -> Calibration:
-        """Of all labels' probabilities together."""
+        """Return the calibration of all marginal probabilities together."""
         return Calibration.of(self.probability, self.truth)
 
     def joint_calibration(self) -> Calibration | None:
-        """Of whole labellings' probabilities; None where they are not known."""
+        """Return the calibration of the joint labels' probabilities; None if unknown."""
         if bool(self.joint_probability.isnan().any()):
             return None
         return Calibration.of(self.joint_probability, self.right[0])
 
     def brier_score(self) -> float:
-        """The mean squared distance between a label's probability and whether it is true."""
+        """Return the mean squared distance between marginal probabilities and true labels."""
         return float((self.probability.double() - self.truth).square().mean())
 
 
@@ -193,16 +194,19 @@ def findings(
     decoder: answers.Decoder | None = None,
     trained_on: Float[np.ndarray, "instances labels"] | None = None,
 ) -> Findings:
-    """Decode rows of a data set and set them beside their labels, on the host whatever the model's device.
+    """Return the findings on rows of a data set, on the CPU for a model on any device.
 
     Args:
+        saved: the predictor.
+        data: the data set.
+        rows: the rows to decode, by number.
         decoder: see :func:`~lmbm_torch.prediction.answers.answers`.
-        trained_on: the labels that the model was trained on, NaN where unknown, for the answer that needs no
-            features; None where they are not known.
+        trained_on: the labels of the training, NaN if unknown, for :meth:`Findings.baseline`; None if the
+            training rows are not known.
 
     Raises:
-        ValueError: other labels than the model's, or missing ones; another number of features; a model that
-            is no distribution.
+        ValueError: other labels than the predictor's, or missing labels; another number of features; a
+            predictor without probabilities.
     """
     if not saved.has_probabilities:
         raise ValueError(
@@ -239,7 +243,7 @@ def findings(
 
 
 def _shares(labels: Float[np.ndarray, "instances labels"]) -> Float[np.ndarray, " labels"]:
-    """Of each label where it is known; NaN where it never is."""
+    """Return the share of true values among known values of each label; NaN without known values."""
     known = ~np.isnan(labels)
     return np.where(known.any(0), np.where(known, labels, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
 
@@ -247,19 +251,19 @@ def _shares(labels: Float[np.ndarray, "instances labels"]) -> Float[np.ndarray, 
 def _explained(
     saved: Predictor, features: Features, rows: Int[np.ndarray, " rows"], place: int
 ) -> tuple[int, Any] | None:
-    """Why the row at a place has its labels, where that can be told."""
+    """Return the number of the row at a place and the explanation; None without an explanation."""
     row = features[[place]]
     reason = saved.explanation(row)
     return None if reason is None else (int(rows[place]), reason)
 
 
 def _on_host(parts: Iterable[Tensor]) -> Tensor:
-    """Joined, for reports and figures."""
+    """Return the concatenation of parts on the CPU."""
     return torch.cat([part.cpu() for part in parts])
 
 
 def _dependencies(energy: Any, labels: Tensor) -> Dependencies | None:
-    """On the host."""
+    """Return the dependencies on the CPU."""
     found = dependencies(energy, labels)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""One predictor for raw rows: a trained model or a fitted estimator with its columns and its scaling."""
+"""Predictor for raw rows: a trained model or a fitted estimator with columns and scaling."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class Predictor(Stored):
     """
 
     estimator: Any
-    schema: Schema | ColumnSchema | None = None
+    # A Schema, a ColumnSchema or None, as the estimator needs.
+    schema: Any = None
     scaling: Scaling | None = None
 
     @classmethod
@@ -215,12 +216,12 @@ class Predictor(Stored):
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the energies are those of a distribution that was learned."""
+        """Return whether the energies are those of a learned distribution."""
         return self.capabilities.has_probabilities
 
     @property
     def margin(self) -> float:
-        """Return γ of the hinge that the classifier decodes by."""
+        """Return γ of the hinge of the decoder."""
         return self.capabilities.margin
 
     @property
@@ -237,7 +238,7 @@ class Predictor(Stored):
         return self.estimator.energies(self.inputs(rows))
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """Return the energies whose probabilities are reported, from those of :meth:`energies`."""
+        """Return the energies of the reported probabilities, from those of :meth:`energies`."""
         return self.estimator.calibrated(energies)
 
     def answer(self, rows: Features) -> tuple[list[Any], Decoding]:
@@ -249,13 +250,14 @@ class Predictor(Stored):
         return energies, self.estimator.predict_decoding(X)
 
     def deciding(self, **settings: Any) -> Decoder:
-        """Return energy → the best labellings by the classifier's objective, under its rules.
+        """Return energy → best labellings by the classifier's objective, under all rules.
 
         Args:
-            settings: of the decoder, such as ``top_k``.
+            settings: settings of the decoder, such as ``top_k``.
 
         Raises:
-            ValueError: a decoder without such a setting, or an objective without such a decoder.
+            ValueError: a setting unknown to the decoder, or an objective without a decoder for several
+                labellings.
         """
         if self.rules is not None:
             settings["constraints"] = self.rules
@@ -274,15 +276,15 @@ class Predictor(Stored):
         """Return the predictor with another limit of search nodes.
 
         Raises:
-            ValueError: a classifier without such a limit.
+            ValueError: a classifier without a limit of nodes.
         """
         return replace(self, estimator=self.estimator.with_node_limit(node_limit))
 
     def obeying(self, rules: Constraints | None) -> Predictor:
-        """Return the predictor with answers that obey these rules alone; None for no rules.
+        """Return the predictor with answers under given rules; None for answers without rules.
 
         Raises:
-            ValueError: a classifier that takes none.
+            ValueError: a classifier without rules as a setting.
         """
         return replace(self, estimator=self.estimator.with_rules(rules))
 

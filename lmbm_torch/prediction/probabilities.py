@@ -1,4 +1,4 @@
-"""Probabilities of labels and of labellings, under one energy or an equal mixture of several."""
+"""Probabilities of labels and of labellings, under one energy or an equal mixture of several energies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lmbm_torch.shapes import Float, Int
 
 @dataclass(frozen=True)
 class Probabilities:
-    """Marginal probabilities of labels, whichever labelling is decoded.
+    """Marginal probabilities of labels.
 
     Args:
-        labels: P(y_i = 1).
-        log_partition: log Σ_y exp(score(y)); NaN where only an approximation is known.
-        method: how, for readers.
+        labels: P(y_i = 1); for sequences P(tag) at each position.
+        log_partition: log Σ_y exp(score(y)); NaN if only an approximation is known.
+        method: the name of the routine, for readers.
     """
 
     labels: Float[Tensor, "batch labels"]
@@ -36,11 +36,14 @@ class Probabilities:
 
 @torch.no_grad()
 def probabilities(energy: Any, inference: MatchedInference | None = None, seed: int = 0) -> Probabilities:
-    """Marginal probabilities by :func:`lmbm_torch.inference.marginals`, and the log partition where exact.
+    """Return marginal probabilities and, if exact, the log partition.
+
+    The routine is that of :func:`lmbm_torch.inference.marginals`.
 
     Args:
-        inference: the inference that a model with hidden units was trained with.
-        seed: of the samples that stand for many labels of a directed model.
+        energy: the energy of a batch.
+        inference: the inference of the training of a model with hidden units.
+        seed: the seed of samples, for many labels of a directed model.
 
     Raises:
         TypeError: an energy of another kind.
@@ -55,22 +58,23 @@ def probabilities(energy: Any, inference: MatchedInference | None = None, seed: 
 
 
 def is_dense_network(energy: Any) -> bool:
-    """Whether it is a directed model whose labellings are summed over by enumeration alone."""
+    """Return whether an energy is a directed model that only enumeration sums exactly."""
     return isinstance(energy, DirectedEnergy) and not is_narrow(energy)
 
 
 def is_machine(energy: Any) -> bool:
-    """Whether it is an undirected model, whose several best labellings are listed by enumeration alone."""
+    """Return whether an energy is a pairwise undirected model."""
     return isinstance(energy, PairwiseEnergy)
 
 
 def mixture_probabilities(
     energies: Sequence[Any], inference: MatchedInference | None = None
 ) -> Probabilities:
-    """Marginal probabilities under an equal mixture of normalised models, or under one model of any kind.
+    """Return marginal probabilities under an equal mixture of normalised models, or under one model.
 
     Args:
-        inference: same as in :func:`probabilities`.
+        energies: the energies of the members.
+        inference: as in :func:`probabilities`.
     """
     members = [probabilities(energy, inference) for energy in energies]
     labels = torch.stack([member.labels for member in members]).mean(0)
@@ -80,7 +84,7 @@ def mixture_probabilities(
 
 @torch.no_grad()
 def allowed_probabilities(energies: Sequence[Any], rules: Constraints) -> Probabilities:
-    """The same of the labellings that rules allow; NaN where no way to sum over these is exact."""
+    """Return marginal probabilities given all rules; NaN if no exact sum is known."""
     # Of answers without rules nothing of it is needed.
     from lmbm_torch.estimators.decoders.distributions import AllowedDistribution
 
@@ -98,6 +102,6 @@ def mixture_log_prob(
     labels: Int[Tensor, "*samples batch labels"],
     log_partition: Float[Tensor, " batch"],
 ) -> Float[Tensor, "*samples batch"]:
-    """log P(y) of whole labellings under an equal mixture, given its log partition; NaN where that is NaN."""
+    """Return log P(y) of labellings under an equal mixture; NaN if the log partition is NaN."""
     members = torch.stack([energy.score(labels) - log_partition for energy in energies])
     return members.logsumexp(0) - math.log(len(energies))

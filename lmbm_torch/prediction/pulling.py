@@ -1,4 +1,4 @@
-"""Which features pull which label, in models whose fields are weighted sums of features."""
+"""Strongest features of each label, in models with linear fields."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MAX_ROWS = 20_000
 class FeaturePulls:
     """The features with the largest weights of each label, largest first.
 
-    A weight counts times the standard deviation of its feature: by how much the label's field, half its
-    log-odds given the labels it depends on, rises where the feature alone is one deviation higher.
+    A weight counts times the standard deviation of the feature: the rise of the label's field (half the
+    log-odds given the other labels) for a rise of the feature by one standard deviation.
 
     Args:
-        labels: whose features these are, those that are true most often.
-        towards, against: of each such label the names of features and their pulls, above and below zero.
+        labels: the described labels, most frequent first.
+        towards, against: the names of features and the pulls of each label, above and below zero.
     """
 
     labels: tuple[int, ...]
@@ -47,16 +47,16 @@ class FeaturePulls:
 def feature_pulls(
     saved: Predictor, features: Features, names: Sequence[str], true: Int[np.ndarray, " labels"]
 ) -> FeaturePulls | None:
-    """What the features of rows pull a model's labels to.
+    """Return the strongest features of the most frequent labels.
 
     Args:
+        saved: the predictor.
         features: raw rows.
-        names: of the features.
-        true: how often each label is true, by which labels are chosen where there are many.
+        names: the names of the features.
+        true: the number of rows with each label true.
 
     Returns:
-        None of a model of which this cannot be told: with an encoder, with a kernel, with hidden units, of
-        trees, or of several members.
+        None unless fields are linear in features: encoders, kernels, hidden units, trees, ensembles.
     """
     coef = saved.estimator.field_weights()
     if coef is None:
@@ -74,13 +74,13 @@ def feature_pulls(
 
 
 def _some(features: Features) -> Features:
-    """At most so many rows, as they are."""
+    """Return at most :data:`MAX_ROWS` evenly spaced rows."""
     count = features.shape[0]
     return features[np.linspace(0, count - 1, min(count, MAX_ROWS)).astype(np.int64)]
 
 
 def _deviations(features: Any) -> Float[np.ndarray, " features"]:
-    """The standard deviation of each column, dense or CSR."""
+    """Return the standard deviation of each column, dense or CSR."""
     if not issparse(features):
         # Rounding may leave a constant column some.
         varies = features.max(0) > features.min(0)
@@ -94,7 +94,7 @@ def _deviations(features: Any) -> Float[np.ndarray, " features"]:
 def _largest(
     names: Sequence[str], pulls: Float[np.ndarray, " features"], sign: int
 ) -> tuple[tuple[str, float], ...]:
-    """Those of one sign, the largest first."""
+    """Return the largest pulls of one sign, largest first."""
     count = min(NUM_SHOWN, len(pulls))
     places = np.argpartition(-sign * pulls, count - 1)[:count]
     least = LEAST * np.abs(pulls).max(initial=0)

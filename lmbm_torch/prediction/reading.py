@@ -1,4 +1,4 @@
-"""Rows of a file or a folder, as a trained model takes them."""
+"""Rows of files and folders, in the form of a predictor's training data."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ PARTS = ("train", "test", "all")
 def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
     """Read the rows of a file by its ending, or of a folder of data on the disk.
 
-    .csv, .tsv (also .gz) and dense .arff files have the columns of the table that the model was trained on,
-    by name and in any order; columns of labels may be left out, as may ``y`` in .npz files. svmlight files
-    end in .svm, .svmlight, .libsvm or .txt, also with .gz or .bz2. Labels that are not known may be missing:
-    NaN in an npz file, ``?`` in an ARFF file. Without a table's schema, an ARFF file's labels are the
-    attributes named like the model's labels; for an svmlight file those names must be numbers.
+    .csv, .tsv (also .gz) and dense .arff files have the columns of the training table, by name and in any
+    order; columns of labels may be left out, as may ``y`` in .npz files. svmlight files end in .svm,
+    .svmlight, .libsvm or .txt, also with .gz or .bz2. Unknown labels are NaN in an npz file and ``?`` in an
+    ARFF file. Without a table's schema, an ARFF file's labels are the attributes named like the predictor's
+    labels; for an svmlight file those names must be numbers.
 
     Args:
-        delimiter: between the values of CSV files.
+        path: the file or the folder.
+        saved: the predictor.
+        delimiter: the delimiter of CSV files.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: another ending; a file that cannot be read, or that lacks the model's features.
+        ValueError: another ending; an unreadable file, or a file without the predictor's features.
     """
     if Path(path).is_dir():
         return open_mapped(path)
@@ -61,10 +63,10 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
 
 
 def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> MultilabelData:
-    """As :func:`read`, whatever the file says about labels: all are NaN in rows of a table or of svmlight.
+    """Read rows as :func:`read` does; labels of tables and svmlight files are NaN.
 
     Raises:
-        FileNotFoundError, ValueError: as :func:`read`, but for labels.
+        FileNotFoundError, ValueError: as :func:`read`, apart from labels.
     """
     if saved.schema is not None and is_table(path):
         return new_rows(path, saved.schema, delimiter, labelled=False)
@@ -76,13 +78,13 @@ def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | Non
 
 
 def is_parquet(path: str | PathLike) -> bool:
-    """Whether this is a Parquet file by its ending, or a folder of such."""
+    """Return whether a path is a Parquet file by its ending, or a folder of Parquet files."""
     folder = Path(path)
     return folder.suffix.lower() == PARQUET or any(folder.glob(f"*{PARQUET}"))
 
 
 def ids(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -> dict[str, list[str]]:
-    """The columns of a CSV file that name its rows, if the model's table had such; as they are written."""
+    """Return the columns of a CSV file with names of rows, as written; empty without such columns."""
     if saved.schema is None or not saved.schema.id_columns or not is_table(path):
         return {}
     found = open_table(path, delimiter, saved.schema.delimiter).delimiter
@@ -90,10 +92,10 @@ def ids(path: str | PathLike, saved: Predictor, delimiter: str | None = None) ->
 
 
 def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " rows"]:
-    """The rows of one of :data:`PARTS`; by default the test part, or all where there is none.
+    """Return the rows of a part in :data:`PARTS`; by default the test part, or else all rows.
 
     Raises:
-        ValueError: another part, or an empty one.
+        ValueError: another part, or an empty part.
     """
     if part is None:
         part = "test" if len(data.test) else "all"
@@ -108,10 +110,10 @@ def rows_of(data: MultilabelData, part: str | None = None) -> Int[np.ndarray, " 
 def known_labels(
     saved: Predictor, data: MultilabelData, rows: Int[np.ndarray, " rows"]
 ) -> Float[Tensor, "rows labels"]:
-    """The labels of rows, for the measures of a model.
+    """Return the labels of rows for metrics.
 
     Raises:
-        ValueError: other labels than the model's, or missing ones.
+        ValueError: other labels than the predictor's, or missing labels.
     """
     if data.label_names != saved.label_names:
         raise ValueError(
@@ -124,7 +126,7 @@ def known_labels(
 
 
 def _ending(path: Path) -> str:
-    """The ending of a file, before that of a compression."""
+    """Return the ending of a file, without that of a compression."""
     return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 

@@ -24,14 +24,16 @@ BOUND, BOUND_OF_UNLISTED = "bound", "bound_of_unlisted"
 
 
 def columns(saved: Predictor, top_k: int = 1, ids: Sequence[str] = ()) -> list[str]:
-    """The names of the columns of :func:`table_rows`.
+    """Return the names of the columns of :func:`table_rows`.
 
     Args:
-        top_k: labellings of each instance; of several, the bound is that of the others.
-        ids: columns that name the rows.
+        saved: the predictor.
+        top_k: the number of labellings of each instance; the bound of several labellings is that of all
+            others.
+        ids: the names of columns that name rows.
 
     Raises:
-        ValueError: a label or an id named like another column.
+        ValueError: a label or an id with the name of another column.
     """
     labels, names = saved.label_names, ["row", *ids, *FIRST_COLUMNS[1:], *saved.label_names]
     if saved.has_probabilities:
@@ -45,15 +47,14 @@ def columns(saved: Predictor, top_k: int = 1, ids: Sequence[str] = ()) -> list[s
 def table_rows(
     saved: Predictor, predictions: Iterable[Prediction], ids: Mapping[str, Sequence[str]] | None = None
 ) -> Iterator[list[object]]:
-    """One row for each labelling; ``None`` for a probability that is not known.
+    """Yield one row for each labelling; None for an unknown probability.
 
-    ``row`` counts instances from 0, ``rank`` the labellings of an instance from 1; ``labels`` are the names
-    of the labels that are 1. ``probability`` is that of the whole labelling, ``P(name)`` that of one label; a
-    model that is no distribution has neither. ``objective`` is the decoder's: for hinge decoding the hinge
-    loss, at least ``bound`` for every labelling; for the most probable labelling the score, at most ``bound``
-    for every labelling. ``exact`` is 1 for labellings proven to be the best. Of several labellings
-    ``bound_of_unlisted`` is the bound of those that are not listed, and ``exact`` is 1 for a labelling that
-    is proven to be the best but for those above it.
+    ``row`` counts instances from 0, ``rank`` the labellings of an instance from 1; ``labels`` holds the names
+    of the labels with value 1. ``probability`` is that of the whole labelling, ``P(name)`` that of one label;
+    a predictor without probabilities has neither. ``objective`` is the decoder's: the hinge loss, at least
+    ``bound`` for every labelling, or the score, at most ``bound`` for every labelling. ``exact`` is 1 for
+    labellings proven optimal. For several labellings ``bound_of_unlisted`` bounds all unlisted labellings,
+    and ``exact`` is 1 for a labelling proven optimal apart from those above.
     """
     first = 0
     for prediction in predictions:
@@ -74,9 +75,9 @@ def table_rows(
 
 
 def _proven_ranks(found: Decoding) -> Bool[Tensor, "batch top_k"]:
-    """Which labellings are proven to be the best but for those above them.
+    """Return which labellings are proven optimal apart from those above in the list.
 
-    They are where the whole list is, and where the bound of those that are not listed is no better.
+    A labelling is proven if the whole list is, or if the bound of unlisted labellings is no better.
     """
     exact = found.status.exact[:, None]
     if found.objective.ndim == 1:
@@ -105,10 +106,9 @@ def token_columns(saved: Predictor, tokens: Tokens, top_k: int = 1) -> list[str]
 def token_rows(saved: Predictor, tokens: Tokens, predictions: Iterable[Prediction]) -> Iterator[list[object]]:
     """Yield one row for each token of each labelling; ``sequence`` and ``token`` count from 0.
 
-    A sequence has no more labellings than there are of its length. ``P(predicted_tag)`` is that of the tag at
-    its place given the whole sequence, ``probability`` that of all the sequence's tags together, a
-    distribution's alone. ``objective``, ``bound`` and ``exact`` are those of the sequence; see
-    :func:`table_rows`.
+    ``P(predicted_tag)`` is the probability of the tag given the whole sequence, ``probability`` that of all
+    tags of the sequence together; a predictor without probabilities has neither. ``objective``, ``bound`` and
+    ``exact`` belong to the sequence; see :func:`table_rows`. Short sequences may have fewer labellings.
     """
     names, sequence = saved.label_names, 0
     for batch in predictions:

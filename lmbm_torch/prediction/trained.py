@@ -75,7 +75,7 @@ class TrainedModel(Stored):
 
         Raises:
             TypeError: parts of other types than the fields.
-            ValueError: parts that do not fit; the message names the field.
+            ValueError: inconsistent parts; the message names the field.
         """
         model, names = parts["model"], parts["label_names_"]
         if not isinstance(model, Model):
@@ -95,7 +95,7 @@ class TrainedModel(Stored):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the properties of the trained model; every model's energy is that of a distribution."""
+        """Return the properties of the trained model; energies of all models have distributions."""
         return Capabilities(
             has_probabilities=True, margin=self.margin, inference=self.inference, decoder=self.decoder
         )
@@ -117,7 +117,7 @@ class TrainedModel(Stored):
         return [self.model(to_tensor(X).to(weights.device, weights.dtype))]
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """Return the energies whose probabilities are reported, from those of :meth:`energies`."""
+        """Return the energies of the reported probabilities, from those of :meth:`energies`."""
         if self.calibration is None:
             return list(energies)
         return [member for energy in energies for member in self.calibration.apply_all(energy)]
@@ -126,7 +126,7 @@ class TrainedModel(Stored):
         """Return the decoder with other settings and under :attr:`rules`.
 
         Raises:
-            ValueError: a decoder without such a setting.
+            ValueError: a setting unknown to the decoder.
         """
         if self.rules is not None:
             settings["constraints"] = self.rules
@@ -137,10 +137,10 @@ class TrainedModel(Stored):
         return self.decoding()(self.energies(X)[0])
 
     def with_rules(self, rules: Constraints | None) -> TrainedModel:
-        """Return the trained model with answers that obey these rules alone; None for no rules.
+        """Return the trained model with answers under given rules; None for answers without rules.
 
         Raises:
-            ValueError: a decoder that takes no rules.
+            ValueError: a decoder without rules as a setting.
         """
         found = replace(self, rules=rules)
         found.decoding()
@@ -150,7 +150,7 @@ class TrainedModel(Stored):
         """Return the trained model with another limit of search nodes; None for no limit.
 
         Raises:
-            ValueError: a decoder without such a limit.
+            ValueError: a decoder without a limit of nodes.
         """
         return replace(self, decoder=with_settings(self.decoder, node_limit=node_limit))
 

@@ -20,7 +20,18 @@ import torch
 from lmbm_torch.constraints import Constraints, read
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.files import CHECKPOINT, CONFIG, METRICS, MODEL, RULES, UNFINISHED, reading, replacing, write_metrics, write_text
+from lmbm_torch.files import (
+    CHECKPOINT,
+    CONFIG,
+    METRICS,
+    MODEL,
+    RULES,
+    UNFINISHED,
+    reading,
+    replacing,
+    write_metrics,
+    write_text,
+)
 from lmbm_torch.persistence import save
 from lmbm_torch.persistence.checkpoints import check_whole
 from lmbm_torch.prediction.decoders import with_settings

@@ -53,10 +53,11 @@ ARROWS = {
     "data": RESULTS | {"persistence.archives"},
     "persistence": {"data.formats.limits"},
     "prediction": BELOW_PREDICTION | {"estimators", "persistence"},
+    "reports": BELOW_PREDICTION | {"estimators", "prediction"},
     "training": BELOW_PREDICTION | {"persistence", "prediction"},
     "estimators": BELOW_PREDICTION | {"persistence"},
     "compare": ABOVE,
-    "cli": ABOVE | {"compare"},
+    "cli": ABOVE | {"compare", "reports"},
 }
 EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
 # Classes that files hold say so where they stand.
@@ -147,7 +148,7 @@ LEAVES = {
     "arff": {"data"},
     "safetensors": {"persistence.archives"},
     "rich": {"estimators.common.calls", "compare", "cli"},
-    "jinja2": {"prediction.pages"},
+    "jinja2": {"reports.pages"},
     "hydra": {"persistence.trusted", "training.configured", "cli"},
     "onnx": {"models.onnx"},
     "onnxscript": {"models.onnx"},

@@ -14,8 +14,8 @@ from lmbm_torch.inference.messages import mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
-from lmbm_torch.prediction.intervals import intervals
 from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.reports.intervals import intervals
 
 ROWS = 400
 GENERATOR = np.random.default_rng(0)
@@ -144,6 +144,12 @@ def test_a_C_at_the_edge_of_what_was_searched_is_said(values, edge, monkeypatch)
 def test_of_a_single_C_there_is_no_edge():
     chosen = LMSBNClassifierCV(LMSBNClassifier(random_state=0), Cs=[1.0], cv=2, random_state=0).fit(X, Y)
     assert chosen.C_edge_ is None
+
+
+def test_a_multiple_of_scale_at_the_edge_is_named():
+    saved = fitted(C="100.0*scale")
+    saved.estimator.C_edge_ = "largest"
+    assert any(each.startswith("C = 100.0*scale is the largest") for each in said(saved, good()))
 
 
 def test_answers_without_proof_are_counted_with_what_proves_them():

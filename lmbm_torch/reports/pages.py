@@ -1,4 +1,4 @@
-"""A report on a trained model as a page of HTML with its figures inside, or as markdown with them beside."""
+"""Reports as one page of HTML with figures, or as markdown with a folder of figures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, write_figure, write_text
 from lmbm_torch.prediction.advice import advice
 from lmbm_torch.prediction.findings import Findings
-from lmbm_torch.prediction.intervals import intervals
 from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.reports.intervals import intervals
 from lmbm_torch.viz import (
     bar_chart,
     change_chart,
@@ -44,13 +44,13 @@ METRICS = {
 
 
 class Measured(NamedTuple):
-    """A metric.
+    """A metric of joint labels, marginal labels and a baseline.
 
     Args:
-        name, words: of the metric.
-        joint: decided jointly, with the ends ``low`` and ``high`` of its 95 % interval.
-        alone: each label by its own probability.
-        without: of the answer that needs no features.
+        name, words: the name of the metric and a description.
+        joint: the value of the joint labels; ``low`` and ``high`` are the ends of the 95 % interval.
+        alone: the value of the marginal labels.
+        without: the value of the baseline without features.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Report:
     """The content of a page.
 
     Args:
-        content: the values that the templates ask for, by name.
-        figures: of matplotlib, by name; those that would be empty are left out.
-        template: the name of its templates.
+        content: the values of the templates, by name.
+        figures: the figures of matplotlib, by name, without empty figures.
+        template: the name of the templates.
     """
 
     content: dict[str, Any]
@@ -78,11 +78,13 @@ class Report:
 
 
 def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequence[str]] = ()) -> Report:
-    """The report on findings.
+    """Return the report on findings.
 
     Args:
-        title: such as the names of the model and the rows.
-        bound: of each row, the rules without which its answer would be another; empty without rules.
+        title: the title, such as the names of the model and the rows.
+        saved: the predictor.
+        found: the findings.
+        bound: for each row the rules that changed the answer; empty without rules.
     """
     metrics, without, ends = found.metrics(), found.baseline(), intervals(found.joint, found.truth)
     gained, lost = found.rows_gained_and_lost()
@@ -128,13 +130,14 @@ def report(title: str, saved: Predictor, found: Findings, bound: Sequence[Sequen
 
 
 def choice_report(title: str, model: Any) -> Report:
-    """The page of a fitted ``AutoLabelClassifier``, for ``write_html`` and ``write_markdown`` of the reports.
+    """Return the page of a fitted ``AutoLabelClassifier``, for :func:`write_html` and :func:`write_markdown`.
 
     Args:
-        title: such as the name of the table.
+        title: the title, such as the name of the table.
+        model: the fitted classifier.
 
     Raises:
-        ValueError: a model that has not chosen.
+        ValueError: another object, or a classifier that is not fitted.
     """
     # Of other pages the automatic choice is not needed.
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
@@ -162,14 +165,16 @@ def choice_report(title: str, model: Any) -> Report:
 
 
 def write_html(page: Report, path: Path, mode: Mode = "x") -> None:
-    """One file that needs no other.
+    """Write a page as one self-contained file of HTML.
 
     Args:
+        page: the page.
+        path: the file.
         mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     check_free(path, mode)
     figures = {
@@ -180,14 +185,16 @@ def write_html(page: Report, path: Path, mode: Mode = "x") -> None:
 
 
 def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
-    """A file, and its figures in a folder beside it, ``<name>_figures``.
+    """Write a page as markdown, with the figures in a folder ``<name>_figures``.
 
     Args:
-        mode: as in ``open``: by default neither is overwritten.
+        page: the page.
+        path: the file.
+        mode: as in ``open``: by default neither file nor folder is overwritten.
 
     Raises:
-        FileExistsError: one of them exists, in mode ``"x"``.
-        OSError: they cannot be written.
+        FileExistsError: file or folder exists, in mode ``"x"``.
+        OSError: file or folder cannot be written.
     """
     folder = path.with_name(f"{path.stem}_figures")
     check_free(path, mode)
@@ -201,17 +208,17 @@ def write_markdown(page: Report, path: Path, mode: Mode = "x") -> None:
 
 
 def card(page: Report, dataset: str) -> Report:
-    """The report as a model card, for :func:`write_markdown`: behind the metadata that model hubs read.
+    """Return a report as a model card, with the metadata of model hubs, for :func:`write_markdown`.
 
     Args:
-        page: of :func:`report`.
+        page: the page of :func:`report`.
         dataset: the name of the rows.
     """
     return replace(page, template="card", content=page.content | {"dataset": dataset})
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
-    """Each rule that bound, the most frequent first: how often, and the first rows."""
+    """Return for each rule that bound the number of rows and the first rows, most frequent first."""
     rows: dict[str, list[str]] = {}
     for row, texts in enumerate(bound):
         for text in texts:
@@ -229,7 +236,7 @@ def _write(path: Path, template: str, content: dict[str, Any], mode: Mode) -> No
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("lmbm_torch.prediction", "."),
+        loader=PackageLoader("lmbm_torch.reports", "."),
         autoescape=".html" in template,
         # Markdown is HTML, too, to those who show it.
         finalize=None if ".html" in template else _without_tags,
@@ -246,7 +253,7 @@ def _without_tags(value: Any) -> Any:
 
 
 def _markdown_cell(text: str) -> str:
-    """Text that may stand in a table."""
+    """Return text for a cell of a table."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
@@ -278,13 +285,13 @@ def _figures(found: Findings, by_label: dict[str, np.ndarray]) -> dict[str, Any]
 
 
 def _pulls(found: Findings) -> list[tuple[str, str, float]]:
-    """The strongest dependencies, (giver, taker, weight)."""
+    """Return the strongest dependencies as (giver, taker, weight)."""
     pulls = [] if found.dependencies is None else found.dependencies.strongest(NUM_PULLS)
     return [(found.label_names[giver], found.label_names[taker], weight) for giver, taker, weight in pulls]
 
 
 def _feature_pulls(found: Findings) -> list[tuple[str, str, str]] | None:
-    """Of each label shown its name, and the features for and against it; None where this cannot be told."""
+    """Return the name of each described label with the features for and against the label."""
     if found.pulls is None:
         return None
     sides = zip(found.pulls.labels, found.pulls.towards, found.pulls.against, strict=True)
@@ -296,7 +303,7 @@ def _told(pulls: Sequence[tuple[str, float]]) -> str:
 
 
 def _examples(found: Findings) -> list[dict[str, Any]]:
-    """Rows where the two answers differ, those where it made the difference between right and wrong first."""
+    """Return rows with different joint and marginal labels, gained and lost rows first."""
     joint, alone = (right.tolist() for right in found.right)
     rows = sorted(found.changed_rows.tolist(), key=lambda row: joint[row] == alone[row])
     verdicts = {(True, False): "mended", (False, True): "broken"}

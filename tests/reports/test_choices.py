@@ -6,7 +6,7 @@ import pytest
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import AutoLabelClassifier
-from lmbm_torch.prediction.pages import MAX_ROWS, choice_report, write_html, write_markdown
+from lmbm_torch.reports.pages import MAX_ROWS, choice_report, write_html, write_markdown
 
 X, Y = random_inputs(0, 60, 4, 3)
 

@@ -1,4 +1,4 @@
-"""Intervals of the metrics of a report: what they would be on other rows drawn alike."""
+"""Confidence intervals of the metrics of a report, by bootstrap samples of the rows."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SEED = 0
 def intervals(
     given: Int[Tensor, "rows labels"], truth: Int[Tensor, "rows labels"]
 ) -> dict[str, tuple[float, float]]:
-    """The 95 % interval of each headline metric: percentiles of 1,000 bootstrap samples of the rows.
+    """Return the 95 % interval of each headline metric: percentiles of 1,000 bootstrap samples of the rows.
 
-    The samples are the same in every call. Rows are taken for independent; the interval says nothing of what
-    another training would give, and has no width where all rows are alike, as where all are right.
+    The samples are equal in every call. Rows count as independent; the interval does not cover the variation
+    between trainings, and has no width if all rows are alike.
 
     Args:
         given, truth: labels in {0, 1}.
 
     Returns:
-        Of ``exact_match``, ``hamming_loss``, ``sample_f1``, ``macro_f1``, ``micro_f1`` and ``jaccard_index``
-        the two ends.
+        Both ends for ``exact_match``, ``hamming_loss``, ``sample_f1``, ``macro_f1``, ``micro_f1`` and
+        ``jaccard_index``.
     """
     random = np.random.default_rng(SEED)
     sums = _Sums.of(given, truth, random)
@@ -38,12 +38,12 @@ def intervals(
 
 
 class _Sums:
-    """What the metrics are made of, summed over each group of rows.
+    """Sums over each group of rows that the metrics are computed from.
 
     Args:
-        of_rows: (groups, 7), of the rows: their number, those right, wrong decisions' share, F1, Jaccard
+        of_rows: (groups, 7), for rows: their number, exact matches, share of wrong decisions, F1, Jaccard
             index, labels both true and given, and labels true plus labels given.
-        both, either: (groups, labels): of each label the same last two.
+        both, either: (groups, labels): for each label the last two.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class _Sums:
 
     @classmethod
     def of(cls, given: Tensor, truth: Tensor, random: np.random.Generator) -> _Sums:
-        """Of labels, in groups drawn at random where there are more rows than groups."""
+        """Return the sums of labels; with more rows than groups the groups are random."""
         found, wanted = (labels.bool().cpu().numpy() for labels in (given, truth))
         both, either = (found & wanted).astype(np.float64), found.astype(np.float64) + wanted
         in_both, in_either = both.sum(1), either.sum(1)
@@ -73,7 +73,7 @@ class _Sums:
         return cls(*(np.add.reduceat(each[order], starts) for each in (of_rows, both, either)))
 
     def drawn(self, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The sums over samples of as many groups, drawn with replacement: (samples, …) each."""
+        """Return the sums over bootstrap samples of the groups: (samples, …) each."""
         groups = len(self.of_rows)
         places = random.integers(groups, size=(NUM_RESAMPLES, groups))
         places += groups * np.arange(NUM_RESAMPLES)[:, None]
@@ -83,7 +83,7 @@ class _Sums:
 
 
 def metrics_of(sums: tuple[np.ndarray, np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """The metrics (samples,) by sums over samples; as :mod:`lmbm_torch.metrics` defines them."""
+    """Return the metrics (samples,) of sums over samples, as :mod:`lmbm_torch.metrics` defines them."""
     (rows, right, wrong, f1, jaccard, both, either), of_labels = sums[0].T, sums[1:]
     return {
         "exact_match": right / rows,

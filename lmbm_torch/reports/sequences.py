@@ -1,4 +1,4 @@
-"""A report on an estimator of sequences: what was learned, how good it is, what follows what."""
+"""Reports on predictors of sequences: training, quality, confusions and transitions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.findings import Calibration
-from lmbm_torch.prediction.pages import Report
 from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.reports.pages import Report
 from lmbm_torch.shapes import Int
 from lmbm_torch.viz.dependencies import transition_heatmap
 from lmbm_torch.viz.quality import label_chart, reliability_diagram
@@ -35,15 +35,14 @@ LEARNED = {
 
 @dataclass(frozen=True)
 class ChainFindings:
-    """Sequences decoded and compared with their tags.
+    """Decoded sequences compared with the true tags.
 
     Args:
-        label_names: the model's tags, then others that only these sequences have.
-        metrics: of :func:`~lmbm_torch.prediction.answers.evaluate`.
-        confusion: how often a true tag (row) was given a tag (column).
-        calibration: of the probabilities of the tags that were given; None for a model that is no
-            distribution.
-        num_sequences: that were measured.
+        label_names: the predictor's tags, then tags of these sequences alone.
+        metrics: see :func:`~lmbm_torch.prediction.answers.evaluate`.
+        confusion: the number of tokens with a true tag (row) and a given tag (column).
+        calibration: the calibration of the given tags' probabilities; None without probabilities.
+        num_sequences: the number of measured sequences.
     """
 
     label_names: tuple[str, ...]
@@ -54,7 +53,7 @@ class ChainFindings:
 
 
 def findings(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> ChainFindings:
-    """Decode sequences and set them beside their tags; for arguments see ``evaluate``."""
+    """Return the findings on sequences; for arguments see ``evaluate``."""
     sequences, count = data.select(chosen), len(data.label_names)
     truth = np.concatenate(sequences.labels)
     given, likely = [], []
@@ -76,10 +75,13 @@ def findings(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> ChainF
 
 
 def report(title: str, saved: Predictor, found: ChainFindings, said: list[str]) -> Report:
-    """The page of findings, for ``write_html`` and ``write_markdown`` of the pages.
+    """Return the page of findings, for ``write_html`` and ``write_markdown``.
 
     Args:
-        said: sentences on what was read.
+        title: the title of the page.
+        saved: the predictor.
+        found: the findings.
+        said: sentences on the data.
     """
     names, true, given = found.label_names, found.confusion.sum(1), found.confusion.sum(0)
     both = np.diag(found.confusion)
@@ -114,7 +116,7 @@ def report(title: str, saved: Predictor, found: ChainFindings, said: list[str]) 
 
 
 def _confusions(found: ChainFindings) -> list[tuple[str, str, int]]:
-    """The most frequent mistakes: the true tag, the one given, and how often."""
+    """Return the most frequent mistakes as (true tag, given tag, count)."""
     wrong = found.confusion * (1 - np.eye(len(found.label_names), dtype=np.int64))
     rows, columns = np.unravel_index(np.argsort(-wrong, axis=None, kind="stable")[:NUM_ROWS], wrong.shape)
     names = found.label_names
@@ -125,7 +127,7 @@ def _confusions(found: ChainFindings) -> list[tuple[str, str, int]]:
 
 
 def _strongest(transition: np.ndarray, names: tuple[str, ...]) -> list[tuple[str, str, float]]:
-    """Transitions of largest weight: from, to, and the weight."""
+    """Return the transitions of largest weight as (from, to, weight)."""
     places = np.argsort(-transition, axis=None, kind="stable")[:NUM_ROWS]
     rows, columns = np.unravel_index(places, transition.shape)
     pairs = zip(rows.tolist(), columns.tolist(), strict=True)

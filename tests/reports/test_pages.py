@@ -15,8 +15,8 @@ from problems.small import NAMES, machine, small_data
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.prediction import pulling
 from lmbm_torch.prediction.findings import findings
-from lmbm_torch.prediction.pages import METRICS, Report, card, report, write_html, write_markdown
 from lmbm_torch.prediction.predictor import Predictor
+from lmbm_torch.reports.pages import METRICS, Report, card, report, write_html, write_markdown
 
 HOSTILE = ("<script>", "a|b", "{{ 1 }}", "line\nbreak")
 
