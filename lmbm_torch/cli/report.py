@@ -38,12 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from rich.console import Console
 
     from lmbm_torch.cli.showing import print_measured
-<<<<<<< HEAD
-    from lmbm_torch.prediction import pages, reading
-=======
-    from lmbm_torch.data.mapped.arrays import features_at
     from lmbm_torch.prediction import reading
->>>>>>> o6
     from lmbm_torch.prediction.findings import findings
     from lmbm_torch.reports import pages
 
