@@ -128,7 +128,7 @@ def test_copies_are_restricted_too():
 def test_local_normalisation_refuses_states_that_nothing_may_follow():
     unary, transition = torch.zeros(1, 3, 2), torch.zeros(2, 2)
     transition[0] = -torch.inf
-    with pytest.raises(ValueError, match="energy: expected a state that is allowed to follow"):
+    with pytest.raises(ValueError, match="energy: expected an allowed successor of every state"):
         ChainEnergy(unary, transition).locally_normalised()
     transition[0, 1] = 0
     assert (
