@@ -41,9 +41,6 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.protocol import Capabilities
 
-# Logarithms of the smallest and the largest C, if only their number is given.
-LEAST, MOST = -3, 2
-
 
 def _of_estimator(name: str) -> Any:
     """Return a method that calls ``name`` of the latest estimator."""
@@ -67,7 +64,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     Args:
         base: the classifier, with all parameters but C; by default with default parameters.
-        Cs: number of multiples of ``"scale"``, spaced evenly in logarithm from 1e-3 to 100; or values, either
+        Cs: number of multiples of ``"scale"``, spaced evenly in logarithm from 0.1 to 30; or values, either
             all numbers, for raw features, or all multiples such as ``"0.3*scale"``.
         cv: number of folds.
         scoring: as in scikit-learn; by default the exact match.
@@ -231,7 +228,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     def _values_of_C(self) -> np.ndarray:
         if isinstance(self.Cs, Integral):
-            return np.logspace(LEAST, MOST, int(self.Cs))
+            return np.geomspace(min(recipe.SEARCHED_C), max(recipe.SEARCHED_C), int(self.Cs))
         values: Any = self.Cs
         if self._has_multiples:
             values = [recipe.multiple(value) for value in values]
