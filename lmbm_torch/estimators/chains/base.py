@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,13 +16,15 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
+from lmbm_torch.estimators.chains.token_features import TokenFeatures, are_tokens
+from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.protocol import Capabilities
+from lmbm_torch.solvers.chains import elastic_net
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 from lmbm_torch.solvers.chains.problems import padded_chains
 from lmbm_torch.solvers.networks.problems import Features, canonical
@@ -53,12 +56,19 @@ class Rows(NamedTuple):
 class SequenceClassifier(TrainedEstimator, ABC):
     """A joint classifier of the positions of sequences.
 
-    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, ``y`` a list of arrays
-    ``(length,)`` of classes. Subclasses compute the energy in :meth:`_energy`.
+    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, of data frames with the same
+    columns, or of lists of tokens: dictionaries, texts or lists of texts, as sklearn-crfsuite takes tokens
+    (:mod:`~lmbm_torch.estimators.chains.token_features`). ``y`` is a list of arrays ``(length,)`` of classes.
+    Subclasses compute the energy in :meth:`_energy`.
 
     Attributes:
         classes_: the classes; n_features_in_: of a position.
+        feature_names_in_: names of the columns of data frames, or of token features; absent for arrays.
     """
+
+    # Token features in fewer tokens are left out.
+    min_freq = 1
+    token_features_: TokenFeatures | None
 
     # Rules over the classes of positions are unknown.
     rules = None
@@ -126,7 +136,16 @@ class SequenceClassifier(TrainedEstimator, ABC):
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
         """Return the rows, and the indices of the positions' classes; set ``classes_``."""
         check_parameters(self)
-        rows = _stacked(X)
+        self.token_features_ = TokenFeatures.of(X, self.min_freq) if are_tokens(X) else None
+        names = _column_names(X)
+        if self.token_features_ is not None:
+            X, _ = self.token_features_.matrices(X)
+            names = np.array(self.token_features_.names, dtype=object)
+        if names is not None:
+            self.feature_names_in_ = names
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        rows = _stacked(X if self.token_features_ else self._in_order(X))
         labels = _label_rows(y, np.diff(rows.start).tolist())
         missing = sum(each is None or each != each for each in labels.tolist())
         if missing:
@@ -138,9 +157,33 @@ class SequenceClassifier(TrainedEstimator, ABC):
 
     def _validate_predict(self, X) -> Rows:
         check_is_fitted(self)
+        if are_tokens(X):
+            if self.token_features_ is None:
+                raise ValueError("X: expected arrays (length, features) as in fit, got lists of tokens")
+            X, unknown = self.token_features_.matrices(X)
+            if unknown:
+                left_out = f"X: {unknown} features of tokens were unknown in fit and are left out"
+                warnings.warn(left_out, stacklevel=level_of_caller())
+        elif self.token_features_ is not None:
+            raise ValueError("X: expected lists of tokens as in fit, got arrays")
+        else:
+            X = self._in_order(X)
         rows = _stacked(X)
         check_shape("X: each sequence", rows.features, None, self.n_features_in_)
         return rows
+
+    def _in_order(self, X: Sequence) -> Sequence:
+        """Return data frames with the columns of ``fit`` in the order of ``fit``.
+
+        Raises:
+            ValueError: other columns.
+        """
+        names, found = getattr(self, "feature_names_in_", None), _column_names(X)
+        if names is None or found is None:
+            return X
+        if sorted(found) != sorted(names):
+            raise ValueError(f"X: expected the columns {list(names)}, got {list(found)}")
+        return [each[list(names)] for each in X]
 
 
 class ProbabilisticSequenceClassifier(SequenceClassifier):
@@ -175,6 +218,26 @@ def _of_similar_length(lengths: np.ndarray, num_classes: int) -> Iterator[np.nda
         pair_bytes = 8 * num_classes**2 * int(lengths[group].max())
         most = max(part_bytes(_PAIR_BYTES) // pair_bytes, 1)
         yield from np.split(group, range(most, len(group), most))
+
+
+def _column_names(X: Any) -> np.ndarray | None:
+    """Return the names of the columns of data frames; None for other sequences.
+
+    Raises:
+        ValueError: data frames with unlike columns, or data frames beside arrays.
+    """
+    if isinstance(X, np.ndarray) or sparse.issparse(X) or not isinstance(X, Sequence):
+        return None
+    columns = [getattr(each, "columns", None) for each in X]
+    if not any(each is not None and all(isinstance(name, str) for name in each) for each in columns):
+        return None
+    names = [None if each is None else [*each] for each in columns]
+    for number, each in enumerate(names):
+        if each is None or sorted(each) != sorted(names[0] or []):
+            raise ValueError(
+                f"X: expected data frames with the columns {names[0]}, got {each} in sequence {number}"
+            )
+    return np.array(names[0], dtype=object)
 
 
 def _stacked(X: Sequence) -> Rows:
@@ -227,10 +290,11 @@ def train_likelihood(
     start: np.ndarray,
     C: float,
     weights: np.ndarray | None,
+    absolute: float = 0.0,
 ) -> StructuralWeights:
     """Return weights of features, with intercepts, and transitions; report the training of a classifier.
 
-    L-BFGS minimises ½‖w‖² − C Σ log p(y | x), with intercepts and transitions in ‖w‖².
+    L-BFGS minimises ½‖w‖² + absolute · ‖w‖₁ − C Σ log p(y | x), with intercepts and transitions in the norms.
 
     Args:
         X: (rows, features), all chains one after another.
@@ -239,7 +303,11 @@ def train_likelihood(
         weights: (chains,), multiplies C.
     """
     problem = LikelihoodProblem(X, codes, start, len(classifier.classes_), C=C, sample_weight=weights)
-    state = classifier._run(lbfgs, problem)
+    state: Any
+    if absolute > 0:
+        state = elastic_net.solve(problem, absolute, tol=classifier.tol, max_iter=classifier.max_iter)
+    else:
+        state = classifier._run(lbfgs, problem)
     classifier.objective_, classifier.n_iter_ = state.objective, state.num_iters
     classifier.duality_gap_, classifier.relative_gradient_ = state.relative_excess, state.relative_gradient
     classifier._warn_unless_reached(state.gap, "relative gradient or gain")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
 
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import (
@@ -14,8 +17,16 @@ from lmbm_torch.estimators.chains.base import (
 )
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
 from lmbm_torch.estimators.common.calls import fit_call
-from lmbm_torch.estimators.common.settings import KERNELS, RELATIVE_PENALTY, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.common.settings import (
+    KERNELS,
+    RELATIVE_PENALTY,
+    SHARED,
+    Constraints,
+    Number,
+    StrOptions,
+)
 from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.solvers.networks.problems import Features
 
 
 class ChainCRF(ProbabilisticSequenceClassifier):
@@ -27,6 +38,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
             :func:`~lmbm_torch.fitting.recipe.units`.
+        c1: weight of ‖w‖₁ relative to the losses, CRFsuite's c1; 0 for none. Above 0 many weights are 0.
+        c2: CRFsuite's c2, in place of ``C``: the weight of ‖w‖² relative to the losses, C = 1 / (2 c2).
+        min_freq: features of tokens that occur in fewer tokens are left out.
         tol: training ends at this norm of the gradient, relative to the norm at zero weights, and this
             relative gain of an iteration.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
@@ -51,10 +65,30 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         [array([0, 0]), array([1, 1])]
     """
 
-    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+    _accepted: ClassVar[Constraints] = {
+        **SHARED,
+        "C": RELATIVE_PENALTY,
+        "c1": [Number(Real, 0, None, closed="left")],
+        "c2": [Number(Real, 0, None, closed="neither"), None],
+        "min_freq": [Number(Integral, 1, None, closed="left")],
+    }
 
-    def __init__(self, C: float | str = 1.0, *, tol=1e-3, max_iter=500, device="cpu", verbose=0):
+    def __init__(
+        self,
+        C: float | str = 1.0,
+        *,
+        c1=0.0,
+        c2=None,
+        min_freq=1,
+        tol=1e-3,
+        max_iter=500,
+        device="cpu",
+        verbose=0,
+    ):
         self.C = C
+        self.c1 = c1
+        self.c2 = c2
+        self.min_freq = min_freq
         self.tol = tol
         self.max_iter = max_iter
         self.device = device
@@ -72,15 +106,45 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
-        inputs, back = merged(self._scaled(rows.features, by_position(weights, rows.start)))
-        features, transition = train_likelihood(self, inputs, codes, rows.start, self.C_, weights)
-        self.coef_, self.intercept_ = self._of_features(features[:, :-1] @ back, features[:, -1])
+        scaled = self._scaled(rows.features, by_position(weights, rows.start))
+        # Equal columns share one weight at the least ‖w‖², not at the least ‖w‖₁.
+        inputs, back = merged(scaled) if self.c1 == 0 else (scaled, None)
+        features, transition = train_likelihood(
+            self, inputs, codes, rows.start, self.C_, weights, absolute=self.c1 * self.C_
+        )
+        coef = features[:, :-1] if back is None else features[:, :-1] @ back
+        self.coef_, self.intercept_ = self._of_features(coef, features[:, -1])
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
         scores = rows.features @ self.coef_.T + self.intercept_
         return self._chains(scores, self.transition_, rows)
+
+    @property
+    def state_features_(self) -> dict[tuple[str, Any], float]:
+        """The weights that are not 0, by (feature name, class), as in sklearn-crfsuite."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is None:
+            names = [f"x{column}" for column in range(self.n_features_in_)]
+        return {
+            (names[column], self.classes_[label]): float(self.coef_[label, column])
+            for label, column in zip(*np.nonzero(self.coef_), strict=True)
+        }
+
+    @property
+    def transition_features_(self) -> dict[tuple[Any, Any], float]:
+        """The weights of transitions that are not 0, by (class, next class), as in sklearn-crfsuite."""
+        return {
+            (self.classes_[before], self.classes_[after]): float(self.transition_[before, after])
+            for before, after in zip(*np.nonzero(self.transition_), strict=True)
+        }
+
+    def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
+        if self.c2 is None:
+            return super()._scaled(X, sample_weight)
+        self.C_, self.feature_shift_, self.feature_scale_ = 1 / (2 * self.c2), 0.0, 1.0
+        return X
 
 
 class ChainSVM(SequenceClassifier):

@@ -1,0 +1,166 @@
+"""Sequences of tokens as dictionaries, elastic nets, and columns of data frames in sequence classifiers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from lmbm_torch import load
+from lmbm_torch.estimators import ChainCRF, ChainSVM, HiddenMarkovClassifier, MaximumEntropyMarkovClassifier
+from lmbm_torch.estimators.chains.token_features import TokenFeatures, attributes
+
+WORDS = [["the", "dog", "runs"], ["a", "cat", "sleeps", "well"], ["dogs", "run"], ["the", "cat"]]
+TAGS = [["D", "N", "V"], ["D", "N", "V", "A"], ["N", "V"], ["D", "N"]]
+
+
+def tokens(words):
+    return [
+        {
+            "word": word,
+            "length": len(word),
+            "last": {"two": word[-2:], "s": word.endswith("s")},
+            "parts": [*word],
+        }
+        for word in words
+    ]
+
+
+SENTENCES = [tokens(words) for words in WORDS]
+
+
+def test_attributes_are_named_as_by_python_crfsuite():
+    token = {"word": "Oslo", "upper": True, "n": 2.5, "next": {"word": "is"}, "bag": ["a", "b"]}
+    assert dict(attributes(token)) == {
+        "word:Oslo": 1, "upper": 1, "n": 2.5, "next:word:is": 1, "bag:a": 1, "bag:b": 1,
+    }  # fmt: skip
+    assert dict(attributes("Oslo")) == {"Oslo": 1}
+    assert dict(attributes(["b", "a"])) == {"b": 1, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ({"w": None}, "feature 'w', got NoneType"),
+        ({"w": np.nan}, "finite number for the feature 'w'"),
+        ({"w": [1]}, "list of features, got int"),
+    ],
+)
+def test_odd_attributes_are_refused_by_name(token, message):
+    with pytest.raises(ValueError, match=message):
+        ChainCRF().fit([[token]], [["a"]])
+
+
+@pytest.mark.parametrize("kind", [ChainCRF, ChainSVM, MaximumEntropyMarkovClassifier])
+def test_tokens_equal_the_matrices_of_their_features(kind):
+    settings = {"random_state": 0} if kind is ChainSVM else {}
+    model = kind(**settings).fit(SENTENCES, TAGS)
+    features = TokenFeatures.of(SENTENCES, 1)
+    matrices, unknown = features.matrices(SENTENCES)
+    assert unknown == 0
+    by_matrix = kind(**settings).fit(matrices, TAGS)
+    np.testing.assert_array_equal(model.coef_, by_matrix.coef_)
+    assert [*model.feature_names_in_] == [*features.names]
+    for own, other in zip(model.predict(SENTENCES), by_matrix.predict(matrices), strict=True):
+        assert own.tolist() == other.tolist()
+
+
+def test_lists_of_texts_and_texts_are_tokens():
+    by_lists = ChainCRF().fit([[[word] for word in words] for words in WORDS], TAGS)
+    by_words = ChainCRF().fit(WORDS, TAGS)
+    np.testing.assert_array_equal(by_lists.coef_, by_words.coef_)
+    assert ("dog", "N") in by_words.state_features_
+
+
+def test_rare_features_are_left_out():
+    model = ChainCRF(min_freq=2).fit(WORDS, TAGS)
+    assert {*model.feature_names_in_} == {"the", "cat"}
+    with pytest.raises(ValueError, match="min_freq"):
+        ChainCRF(min_freq=9).fit(WORDS, TAGS)
+
+
+def test_unknown_features_are_counted():
+    model = ChainCRF().fit(WORDS, TAGS)
+    with pytest.warns(UserWarning, match="2 features of tokens were unknown"):
+        (found,) = model.predict([["the", "elephant", "trumpets"]])
+    assert found.shape == (3,)
+
+
+def test_arrays_and_tokens_are_not_mixed():
+    with pytest.raises(ValueError, match="lists of tokens as in fit"):
+        ChainCRF().fit(WORDS, TAGS).predict([np.zeros((2, 3))])
+    with pytest.raises(ValueError, match=r"arrays .* as in fit"):
+        ChainCRF().fit([np.eye(2)], [["a", "b"]]).predict(WORDS)
+
+
+def test_a_vocabulary_is_saved(tmp_path):
+    model = ChainCRF().fit(SENTENCES, TAGS)
+    model.save(tmp_path / "tags.safetensors")
+    found = load(tmp_path / "tags.safetensors")
+    assert found.token_features_ == model.token_features_
+    assert [row.tolist() for row in found.predict(SENTENCES)] == [
+        row.tolist() for row in model.predict(SENTENCES)
+    ]
+
+
+def objective(model, X, y, c1, c2):
+    """CRFsuite's objective, by enumeration over all tag sequences."""
+    import itertools
+
+    matrices, _ = model.token_features_.matrices(X)
+    total, classes = 0.0, len(model.classes_)
+    for matrix, tags in zip(matrices, y, strict=True):
+        scores = matrix @ model.coef_.T + model.intercept_
+        truth = [int(np.flatnonzero(model.classes_ == tag)[0]) for tag in tags]
+        every = [
+            sum(scores[t, tag] for t, tag in enumerate(each))
+            + sum(model.transition_[a, b] for a, b in itertools.pairwise(each))
+            for each in itertools.product(range(classes), repeat=len(tags))
+        ]
+        own = sum(scores[t, tag] for t, tag in enumerate(truth)) + sum(
+            model.transition_[a, b] for a, b in itertools.pairwise(truth)
+        )
+        total += np.logaddexp.reduce(every) - own
+    weights = np.concatenate([model.coef_.ravel(), model.intercept_, model.transition_.ravel()])
+    return total + c1 * np.abs(weights).sum() + c2 * (weights**2).sum()
+
+
+@pytest.mark.parametrize(("c1", "c2"), [(0.0, 0.5), (0.1, 0.5), (0.3, 0.05)])
+def test_the_elastic_net_is_at_its_optimum(c1, c2):
+    model = ChainCRF(c1=c1, c2=c2, tol=1e-7, max_iter=5000).fit(WORDS, TAGS)
+    best = objective(model, WORDS, TAGS, c1, c2)
+    assert model.objective_ == pytest.approx(best / (2 * c2), rel=1e-6)
+    generator = np.random.default_rng(0)
+    for name in ("coef_", "intercept_", "transition_"):
+        kept = getattr(model, name)
+        for size in (1e-3, 1e-2):
+            setattr(model, name, kept + size * generator.normal(size=kept.shape))
+            assert objective(model, WORDS, TAGS, c1, c2) > best
+        setattr(model, name, kept)
+
+
+def test_absolute_values_make_weights_zero():
+    dense, sparse = ChainCRF(c2=0.1).fit(WORDS, TAGS), ChainCRF(c1=0.5, c2=0.1).fit(WORDS, TAGS)
+    assert np.count_nonzero(sparse.coef_) < 0.7 * np.count_nonzero(dense.coef_)
+    assert len(sparse.state_features_) == np.count_nonzero(sparse.coef_)
+    assert all(weight != 0 for weight in sparse.transition_features_.values())
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("kind", [ChainCRF, ChainSVM, MaximumEntropyMarkovClassifier, HiddenMarkovClassifier])
+def test_columns_of_data_frames_are_put_in_order(kind, frame):
+    generator = np.random.default_rng(0)
+    X = [frame({"b": generator.normal(size=5), "a": 9.0 + np.arange(5)}) for _ in range(4)]
+    y = [(np.asarray(each["b"]) > 0).astype(int) for each in X]
+    model = kind().fit(X, y)
+    assert [*model.feature_names_in_] == ["b", "a"]
+    turned = model.predict([each[["a", "b"]] for each in X])
+    assert [row.tolist() for row in turned] == [row.tolist() for row in model.predict(X)]
+    with pytest.raises(ValueError, match=r"columns \['b', 'a'\], got \['b', 'c'\]"):
+        model.predict(
+            [
+                each.rename({"a": "c"}) if frame is pl.DataFrame else each.rename(columns={"a": "c"})
+                for each in X
+            ]
+        )
