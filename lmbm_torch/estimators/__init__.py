@@ -21,6 +21,8 @@ with naming_extras(), uncollected():
     from lmbm_torch.estimators.common.saving import load as load
     from lmbm_torch.estimators.common.saving import save as save
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
+    from lmbm_torch.estimators.joint.classifier import JointClassifier
+    from lmbm_torch.estimators.joint.head import JointHead
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
     from lmbm_torch.estimators.machines.conditional_rbm import ConditionalRBMClassifier
@@ -47,6 +49,8 @@ __all__ = [
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",
+    "JointClassifier",
+    "JointHead",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMBMClassifierCV",

