@@ -30,7 +30,7 @@ COUNT_PATH = (1e8, 100.0, 10.0, 1.0)
 # Penalties of the slopes of all log-odds and of the weights of the labels before, the strongest first.
 NETWORK_PATH = ((1e3, 30.0), (1e3, 3.0), (300.0, 1.0), (100.0, 1.0), (30.0, 1.0), (10.0, 0.3), (3.0, 0.3))
 # Rows to hold out at least, few rows by several divisions into folds, and the most divisions.
-HELD_OUT, DIVISIONS = 1000, 4
+HELD_OUT, DIVISIONS = 1000, 2
 # Labellings to enumerate for an expected measure, and samples in place of improbable labellings.
 ANSWER_LIMITS = {"max_labellings": 1000, "num_samples": 1000}
 FOLD_LIMITS = {"max_labellings": 100, "num_samples": 200}

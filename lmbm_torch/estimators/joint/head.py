@@ -59,8 +59,8 @@ class JointHead(StructuredClassifier):
             labelling as the prediction and without rules.
         scores: ``"probabilities"`` or ``"logits"``.
         structure: ``"auto"``, or a single structure.
-        cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds up to
-            four times.
+        cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
+            twice.
         num_orders: networks in the mixture, each with a different order of the labels.
         clip: probabilities nearer to 0 and 1 count as ``clip`` and 1 − ``clip``; forests return 0 and 1.
         random_state: seed of the folds, the orders and the samples.
