@@ -15,7 +15,7 @@ from lmbm_torch.checks import check_count, check_labels, check_shape
 from lmbm_torch.data.rows import checked_weights
 from lmbm_torch.data.stratification import IterativeStratifiedKFold
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
-from lmbm_torch.estimators.common.calls import all_or_nothing
+from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
 from lmbm_torch.estimators.common.settings import (
     COUNT,
     SHARED,
@@ -116,30 +116,31 @@ class JointHead(StructuredClassifier):
         self.clip = clip
         self.random_state = random_state
 
+    @watched
     @all_or_nothing
     def fit(
         self,
-        scores: Any,
-        Y: Rows,
+        X: Any,
+        y: Rows,
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
         """Fit the head to scores of rows outside of the model's training set.
 
         Args:
-            scores: (rows, labels): a matrix, a data frame with the names of the labels, or a list of arrays
+            X: scores (rows, labels): a matrix, a data frame with the names of the labels, or a list of arrays
                 (rows, 2), one for each label.
-            Y: (rows, labels) of two values, such as 0 and 1.
+            y: labels (rows, labels) of two values, such as 0 and 1.
             sample_weight: (rows,), weights in the likelihood and the metric.
             groups: (rows,), rows of a group stay in a common fold.
 
         Raises:
             TypeError: scores or labels other than numbers.
             ValueError: scores of another kind than the parameter ``scores``, missing labels, other shapes, or
-                different names of columns in ``scores`` and ``Y``.
+                different names of columns in ``X`` and ``y``.
         """
         check_parameters(self)
-        log_odds, labels = self._log_odds(scores, is_training=True), self._labels(Y, names_of(scores))
+        log_odds, labels = self._log_odds(X, is_training=True), self._labels(y, names_of(X))
         check_shape("scores", log_odds, *labels.shape)
         weights = (
             np.ones(len(labels)) if sample_weight is None else checked_weights(sample_weight, len(labels))
@@ -162,12 +163,14 @@ class JointHead(StructuredClassifier):
         self.seed_ = seed
         return self
 
-    def predict(self, scores: Any) -> np.ndarray:
+    @watched
+    @of_label_columns
+    def predict(self, X: Any) -> np.ndarray:
         """Return the labels of largest expected ``metric``, (rows, labels), in the values of ``fit``.
 
         A warning tells of searches at their limit.
         """
-        log_odds = self._fitted_log_odds(scores)
+        log_odds = self._fitted_log_odds(X)
         if self.rule_ is not None:
             return self._values(rules.predicted(self.thresholds_, log_odds))
         labels, is_proven = choosing.predicted(
@@ -182,13 +185,15 @@ class JointHead(StructuredClassifier):
             )
         return self._values(labels)
 
-    def predict_proba(self, scores: Any) -> np.ndarray:
-        """Return P(label = 1 | scores) under the joint distribution, (rows, labels).
+    @watched
+    @of_label_columns
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return P(label = 1 | X) under the joint distribution, (rows, labels).
 
         Exact for ``"independent"`` and ``"cardinality"``; networks enumerate likely labellings up to a
         probability of 0.99, or 10,000 labellings.
         """
-        log_odds, parameters = self._fitted_log_odds(scores), self._parameters()
+        log_odds, parameters = self._fitted_log_odds(X), self._parameters()
         if not len(parameters.orderings):
             return parameters.counts(log_odds).moments()[0]
         found = [
@@ -197,22 +202,26 @@ class JointHead(StructuredClassifier):
         ]
         return np.concatenate(found)
 
-    def log_prob(self, scores: Any, Y: ArrayLike) -> np.ndarray:
-        """Return log P(Y | scores) of whole labellings, (rows,), exactly.
+    @watched
+    @of_label_columns
+    def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
+        """Return log P(Y | X) of whole labellings, (rows,), exactly.
 
         Args:
-            scores: see :meth:`fit`.
+            X: scores, see :meth:`fit`.
             Y: (rows, labels), in the values of ``fit``.
         """
-        log_odds = self._fitted_log_odds(scores)
+        log_odds = self._fitted_log_odds(X)
         labels = self._coded("Y", Y, log_odds.shape, allow_missing=False)
         return self._parameters().log_prob(log_odds, labels)
 
-    def decode(self, scores: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    @watched
+    @of_label_columns
+    def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """Return the most probable labellings with their log-probabilities and certificates.
 
         Args:
-            scores: see :meth:`fit`.
+            X: scores, see :meth:`fit`.
             known: (rows, labels), given labels in the values of ``fit``, NaN elsewhere.
             top_k: number of labellings, best first.
 
@@ -220,7 +229,7 @@ class JointHead(StructuredClassifier):
             Labels in {0, 1}; see :class:`~lmbm_torch.inference.results.Decoding`.
         """
         check_count("top_k", top_k)
-        log_odds = self._fitted_log_odds(scores)
+        log_odds = self._fitted_log_odds(X)
         given = None if known is None else self._coded("known", known, log_odds.shape, allow_missing=True)
         return joined([*choosing.decoded(self._parameters(), log_odds, given, top_k)])
 
@@ -229,41 +238,40 @@ class JointHead(StructuredClassifier):
         tags.input_tags.sparse = True
         return tags
 
-    def _log_odds(self, scores: Any, *, is_training: bool = False) -> np.ndarray:
-        return log_odds(score_matrix(scores), self.scores, self.clip, is_training=is_training)
+    def _log_odds(self, X: Any, *, is_training: bool = False) -> np.ndarray:
+        return log_odds(score_matrix(X), self.scores, self.clip, is_training=is_training)
 
-    def _fitted_log_odds(self, scores: Any) -> np.ndarray:
+    def _fitted_log_odds(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        check_columns(scores, self.label_names_)
-        found = self._log_odds(scores)
+        check_columns(X, self.label_names_)
+        found = self._log_odds(X)
         check_shape("scores", found, len(found), self.n_features_in_)
         return found
 
-    def _labels(self, Y: Any, names: list[str] | None) -> np.ndarray:
+    def _labels(self, y: Any, names: list[str] | None) -> np.ndarray:
         """Labels (rows, labels) in {0, 1}; values and names go to the attributes."""
-        if Y is None:
+        if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        labels = self._encode(Y)
+        labels = self._encode(y)
         if self.label_names_ is None and len(self.classes_) > 2:
             raise ValueError(
-                "Only binary classification is supported. Y: expected labels (rows, labels) or two classes, "
+                "Only binary classification is supported. y: expected labels (rows, labels) or two classes, "
                 f"got {len(self.classes_)} classes; one column for each class makes labels of them"
             )
         if len(labels) < 2:
-            raise ValueError(f"Y: expected 2 rows or more, got n_samples = {len(labels)}")
+            raise ValueError(f"y: expected 2 rows or more, got n_samples = {len(labels)}")
         missing = int(np.isnan(labels).any(1).sum())
         if missing:
-            raise ValueError(f"Y: expected labels that are all known, got {missing} rows with NaN")
-        check_labels("Y", labels)
+            raise ValueError(f"y: expected labels that are all known, got {missing} rows with NaN")
+        check_labels("y", labels)
         if names is not None and self.label_names_ is not None:
-            if hasattr(Y, "columns"):
-                check_columns(Y, names)
+            if hasattr(y, "columns"):
+                check_columns(y, names)
             self.label_names_ = tuple(names)
         return labels
 
     def _coded(self, name: str, labels: Any, shape: tuple[int, ...], *, allow_missing: bool) -> np.ndarray:
         """Labels in the values of ``fit`` as {0, 1, NaN}."""
-        check_columns(labels, self.label_names_)
         values = np.asarray(labels)
         zeros, ones = np.broadcast_to(self.classes_, (shape[1], 2)).T
         if values.dtype.kind == "O" or (np.asarray(self.classes_) != (0, 1)).any():

@@ -219,9 +219,9 @@ def test_a_file_keeps_all_answers(tmp_path, metric):
         (
             {},
             lambda s, y: (s, np.where(y == 1, np.nan, y)),
-            r"Y: expected labels that are all known, got \d+ rows",
+            r"y: expected labels that are all known, got \d+ rows",
         ),
-        ({}, lambda s, y: (s, y.sum(1)), "Y: expected labels"),
+        ({}, lambda s, y: (s, y.sum(1)), "y: expected labels"),
         ({}, lambda s, y: (s, None), "requires y to be passed"),
         ({}, lambda s, y: (s[:1], y[:1]), "2 rows or more"),
         ({"metric": "macro"}, lambda s, y: (s, y), "'metric' parameter of JointHead must be"),
