@@ -155,7 +155,8 @@ def measured(data: str, model: str, split: int) -> dict[str, Any]:
             else:
                 both, sizes = (predicted * truth).sum(1), predicted.sum(1) + truth.sum(1)
                 cell[f"sample_f1{whose}"] = np.where(sizes == 0, 1, 2 * both / np.maximum(sizes, 1)).mean()
-                cell[f"macro_f1{whose}"] = f1_score(truth, predicted, average="macro", zero_division=0)
+                options: Any = {"average": "macro", "zero_division": 0}
+                cell[f"macro_f1{whose}"] = f1_score(truth, predicted, **options)
         if metric == "exact_match":
             cell["answered_by"], cell["rule"] = head.rule_ or head.structure_, best_rule(head)
             cell["model_seconds"], cell["head_seconds"] = seconds, head_seconds
@@ -226,7 +227,7 @@ def means(cells: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for cell in cells:
         groups.setdefault((cell["data"], cell["model"]), []).append(cell)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"data": data, "model": model}
         | {name: _mean(own, name) for name in COLUMNS[3:11]}
         | {"answered_by": " / ".join(cell["answered_by"] for cell in own)}

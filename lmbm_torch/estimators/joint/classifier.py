@@ -196,7 +196,7 @@ class JointClassifier(StructuredClassifier):
         own = labels.astype(np.int64)
         if not self._is_by_label:
             try:
-                return clone(base).fit(X, own[:, 0] if own.shape[1] == 1 else own, **options)
+                return cast(Any, clone(base)).fit(X, own[:, 0] if own.shape[1] == 1 else own, **options)
             # Each library has errors of its own.
             except Exception as refusal:
                 self._is_by_label = True
@@ -218,7 +218,8 @@ class LabelByLabel(BaseEstimator):
         # MultiOutputClassifier takes no single label, and its parts no single value.
         base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
         self.models_ = [
-            clone(base).fit(X, own, **options) if 0 < own.sum() < len(own) else float(own[0]) for own in y.T
+            cast(Any, clone(base)).fit(X, own, **options) if 0 < own.sum() < len(own) else float(own[0])
+            for own in y.T
         ]
         fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
         for name in ("n_features_in_", "feature_names_in_"):

@@ -32,7 +32,8 @@ def score_matrix(scores: Any) -> np.ndarray:
         for label, each in enumerate(parts):
             check_shape(f"scores[{label}]", each, len(parts[0]), 2)
         scores = np.column_stack([each[:, 1] for each in parts])
-    found = scores.toarray() if sparse.issparse(scores) else np.asarray(scores)
+    given: Any = scores
+    found = given.toarray() if sparse.issparse(given) else np.asarray(given)
     if found.dtype.kind not in "biuf":
         try:
             found = found.astype(np.float64)

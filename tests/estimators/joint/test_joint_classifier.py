@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pandas as pd
@@ -76,7 +76,7 @@ def test_the_head_learns_from_scores_of_rows_held_out():
     scores = np.stack(
         [each[:, 1] for each in cross_val_predict(base, X, Y, cv=folds, method="predict_proba")], 1
     )
-    expected = clone(HEAD).set_params(random_state=model.head_.random_state).fit(scores, Y)
+    expected = cast(Any, clone(HEAD)).set_params(random_state=model.head_.random_state).fit(scores, Y)
     np.testing.assert_allclose(model.head_.slope_, expected.slope_)
     np.testing.assert_allclose(model.head_.count_weight_, expected.count_weight_)
     np.testing.assert_array_equal(model.predict(X), model.head_.predict(model.base_scores(X)))
@@ -125,6 +125,7 @@ def test_weights_and_groups_are_passed_on():
     weights, groups = np.linspace(0.1, 1, 120), np.arange(120) // 10
     classifier(InContext(), cv=GroupKFold(3)).fit(X, Y, sample_weight=weights, groups=groups)
     for given in InContext.weights[:-1]:
+        assert given is not None
         kept = np.isin(weights, given)
         assert kept.sum() == len(given)
         assert not set(groups[kept]) & set(groups[~kept])

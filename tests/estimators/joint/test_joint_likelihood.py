@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def network(orders: int = 2) -> Parameters:
 def test_the_gradient_is_that_of_finite_differences(largest):
     log_odds, labels, weights = data(20)
     packed = np.random.default_rng(2).normal(size=2 * LABELS + largest + 1)
-    numeric = approx_fprime(packed, lambda at: count_objective(at, log_odds, labels, weights, 0.7)[0])
+    numeric: Any = approx_fprime(packed, lambda at: count_objective(at, log_odds, labels, weights, 0.7)[0])
     _, gradient = count_objective(packed, log_odds, labels, weights, 0.7)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
 
