@@ -86,10 +86,10 @@ def path(structure: str, rows: Rows, start: Parameters, orderings: np.ndarray) -
     own = COUNT_PATH[1]
     for penalty in NETWORK_PATH if structure == "network" else COUNT_PATH:
         if isinstance(penalty, tuple):
-            yield fit_network(*_arrays(rows), start, orderings, (own, *penalty))
+            start = fit_network(*_arrays(rows), start, orderings, (own, *penalty))
         else:
             start = fit_counts(*_arrays(rows), penalty, start)
-            yield start
+        yield start
 
 
 def unfitted(structure: str, rows: Rows) -> Parameters:

@@ -76,7 +76,7 @@ class CountModel:
         """
         ordered = CountModel(self.fields[:, ordering], self.count_weight)
         logs = np.log(ordered._suffixes()[1:])
-        return ordered.fields.T[:, None] + _next(logs, axis=1) - logs
+        return ordered.fields.T[:, None] + np.concatenate([logs[:, 1:], logs[:, -1:]], 1) - logs
 
     def most_probable(self) -> np.ndarray:
         """Return the most probable labelling of each row, (rows, labels); of equals the smallest."""
@@ -124,18 +124,23 @@ class CountModel:
             after = tables[label + 1]
             # A sum of two products: a difference would lose small terms.
             np.multiply(after, off[label], out=tables[label])
-            tables[label] += on[label] * _next(after)
+            tables[label, :-1] += on[label] * after[1:]
+            tables[label, -1] += on[label] * after[-1]
         return tables
 
     def _moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         on, off = expit(self.fields.T), expit(-self.fields.T)
+        if len(self.count_weight) == 1:
+            return on.T, np.ones((on.shape[1], 1)), np.zeros(on.shape[1])
         tables = self._suffixes()
         total = tables[0, 0]
         before = np.zeros_like(tables[0])
         before[0] = 1
         marginals = np.empty_like(on)
         for label in range(len(on)):
-            marginals[label] = on[label] * (before * _next(tables[label + 1])).sum(0) / total
+            after = tables[label + 1]
+            mass = np.einsum("kr,kr->r", before[:-1], after[1:]) + before[-1] * after[-1]
+            marginals[label] = on[label] * mass / total
             before = _added(before, on[label], off[label])
         return marginals.T, (before * tables[-1] / total).T, np.log(total)
 
@@ -166,12 +171,6 @@ class CountModel:
             if size < labels:
                 own = _added(own, on[size], off[size], drop=True)
         return _first(order, worth.argmax(0)), worth.max(0)
-
-
-def _next(tables: np.ndarray, axis: int = 0) -> np.ndarray:
-    """Entries of one label more; the last index stays."""
-    last = np.take(tables, [-1], axis)
-    return np.concatenate([np.delete(tables, 0, axis), last], axis)
 
 
 def _added(counts: np.ndarray, on: np.ndarray, off: np.ndarray, *, drop: bool = False) -> np.ndarray:

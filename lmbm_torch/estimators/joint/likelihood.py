@@ -23,8 +23,8 @@ from lmbm_torch.estimators.joint.counts import CountModel
 
 # Penalty of count weights, which a few dozen rows determine.
 COUNT_PENALTY = 1.0
-# Relative decrease of the objective at which training ends.
-TOL = 1e-7
+# Relative decreases of the objective at the end of L-BFGS and of Newton's method.
+TOL, NEWTON_TOL = 1e-6, 1e-7
 MAX_ITER = 200
 # Newton steps, of which about five are taken, and halvings of a step.
 NEWTON_STEPS, HALVINGS = 50, 20
@@ -172,7 +172,8 @@ def fit_network(
     """Return networks of largest penalised likelihood, one for each order.
 
     Args:
-        start: slopes, offsets and count weights, which stay fixed.
+        start: slopes, offsets and count weights, which stay fixed; networks of the same orders, if there are
+            any, are the first point of the search.
         orderings: (orders, labels).
         penalties: of the slope and offset of the conditional log-odds under count weights, of the slopes of
             all log-odds, and of the weights of the labels before.
@@ -185,14 +186,20 @@ def fit_network(
         for position, features in enumerate(_features(model, ordering, log_odds, ordered)):
             penalty = np.concatenate([[own], np.full(num_labels, cross), np.full(position, before), [own]])
             prior = np.eye(1, len(penalty))[0]
-            found = logistic(features, ordered[:, position], weights, prior, penalty)
+            first = _cut(start.coef[order])[position] if len(start.orderings) else prior
+            found = logistic(features, ordered[:, position], weights, prior, penalty, first)
             coef[order, position, : num_labels + 1 + position] = found[:-1]
             coef[order, position, -1] = found[-1]
     return replace(start, orderings=orderings, coef=coef)
 
 
 def logistic(
-    features: np.ndarray, target: np.ndarray, weights: np.ndarray, prior: np.ndarray, penalty: np.ndarray
+    features: np.ndarray,
+    target: np.ndarray,
+    weights: np.ndarray,
+    prior: np.ndarray,
+    penalty: np.ndarray,
+    start: np.ndarray,
 ) -> np.ndarray:
     """Return coefficients of a logistic regression, shrunk to ``prior``, by Newton's method.
 
@@ -200,7 +207,8 @@ def logistic(
         features: (rows, features).
         target: (rows,) in {0, 1}.
         weights: (rows,).
-        prior, penalty: (features,), the start of each coefficient, and the weight of the squared distance.
+        prior, penalty: (features,), the aim of each coefficient, and the weight of the squared distance.
+        start: (features,), the first point of the search.
     """
 
     def value(coef: np.ndarray) -> float:
@@ -208,14 +216,14 @@ def logistic(
         loss = weights @ (np.logaddexp(0, fields) - target * fields)
         return float(loss + (penalty * (coef - prior) ** 2).sum() / 2)
 
-    coef, before = prior, value(prior)
+    coef, before = start, value(start)
     for _ in range(NEWTON_STEPS):
         chance = expit(features @ coef)
         gradient = features.T @ (weights * (chance - target)) + penalty * (coef - prior)
         curvature = (features * (weights * chance * (1 - chance))[:, None]).T @ features + np.diag(penalty)
         step = cho_solve(cho_factor(curvature), gradient)
         decrease = float(gradient @ step)
-        if decrease <= TOL * max(1.0, before):
+        if decrease <= NEWTON_TOL * max(1.0, before):
             break
         for halving in range(HALVINGS):
             after = value(coef - step / 2**halving)

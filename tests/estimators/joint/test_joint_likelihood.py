@@ -73,11 +73,13 @@ def test_a_strong_penalty_leaves_the_scores_as_they_are():
 def test_logistic_regression_is_shrunk_to_its_prior():
     log_odds, labels, weights = data()
     prior, penalty = np.array([1.0, 0, 0, 0]), np.array([2.0, 1, 1, 3])
-    coef = logistic(log_odds, labels[:, 1], weights, prior, penalty)
+    coef = logistic(log_odds, labels[:, 1], weights, prior, penalty, prior)
+    warm = logistic(log_odds, labels[:, 1], weights, prior, penalty, prior + 1)
+    np.testing.assert_allclose(warm, coef, atol=1e-3)
     gradient = log_odds.T @ (weights * (expit(log_odds @ coef) - labels[:, 1])) + penalty * (coef - prior)
     assert np.abs(gradient).max() < 0.01
     np.testing.assert_allclose(
-        logistic(log_odds, labels[:, 1], weights, prior, 1e9 * penalty), prior, atol=1e-6
+        logistic(log_odds, labels[:, 1], weights, prior, 1e9 * penalty, prior), prior, atol=1e-6
     )
 
 
