@@ -24,6 +24,8 @@ from lmbm_torch.inference.search import mixture
 from lmbm_torch.memory import part_bytes
 
 STRUCTURES = ("independent", "cardinality", "network")
+# Labels beyond which "auto" tries no networks: the time of training grows with the cube of the labels.
+NETWORK_LABELS = 100
 METRICS = ("exact_match", "f1", "jaccard", "hamming", "log_loss")
 # Penalties of slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
 COUNT_PATH = (1e8, 100.0, 10.0, 1.0)

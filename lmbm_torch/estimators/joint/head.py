@@ -58,7 +58,7 @@ class JointHead(StructuredClassifier):
             ``"jaccard"``, ``"hamming"``, or ``"log_loss"`` of whole labellings, with the most probable
             labelling as the prediction and without rules.
         scores: ``"probabilities"`` or ``"logits"``.
-        structure: ``"auto"``, or a single structure.
+        structure: ``"auto"`` for all structures, networks for up to 100 labels; or a single structure.
         cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
             twice.
         num_orders: networks in the mixture, each with a different order of the labels.
@@ -147,7 +147,9 @@ class JointHead(StructuredClassifier):
         )
         self.n_features_in_ = log_odds.shape[1]
         rows, seed = choosing.Rows(log_odds, labels, weights), self._seed()
-        structures = STRUCTURES if self.structure == "auto" else (self.structure,)
+        is_small = labels.shape[1] <= choosing.NETWORK_LABELS
+        automatic = STRUCTURES if is_small else STRUCTURES[:-1]
+        structures = automatic if self.structure == "auto" else (self.structure,)
         choice = choosing.choose(
             self.metric, rows, self._folds(labels, groups, seed), structures, seed, self.num_orders
         )

@@ -92,6 +92,12 @@ def test_on_the_folds_no_rule_is_better_than_the_choice(metric):
     assert chosen == max(head.cross_validated_.values())
 
 
+def test_many_labels_have_networks_on_demand_alone(monkeypatch):
+    monkeypatch.setattr(choosing, "NETWORK_LABELS", LABELS - 1)
+    assert set(unfitted().fit(*data(60)).log_loss_) == {"independent", "cardinality"}
+    assert unfitted(structure="network").fit(*data(60)).structure_ == "network"
+
+
 def test_a_rule_is_followed_where_the_folds_prefer_it(monkeypatch):
     scores, labels = data()
     monkeypatch.setattr(
