@@ -25,6 +25,8 @@ __all__ = [
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",
+    "JointClassifier",
+    "JointHead",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMBMClassifierCV",

@@ -56,6 +56,12 @@ from lmbm_torch.estimators import (
     IndependentLabelsClassifier as IndependentLabelsClassifier,
 )
 from lmbm_torch.estimators import (
+    JointClassifier as JointClassifier,
+)
+from lmbm_torch.estimators import (
+    JointHead as JointHead,
+)
+from lmbm_torch.estimators import (
     KernelLogisticRegression as KernelLogisticRegression,
 )
 from lmbm_torch.estimators import (

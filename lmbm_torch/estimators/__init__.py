@@ -17,6 +17,8 @@ with naming_extras(), uncollected():
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
+    from lmbm_torch.estimators.joint.classifier import JointClassifier
+    from lmbm_torch.estimators.joint.head import JointHead
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
     from lmbm_torch.estimators.machines.conditional_rbm import ConditionalRBMClassifier
@@ -43,6 +45,8 @@ __all__ = [
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",
+    "JointClassifier",
+    "JointHead",
     "KernelLogisticRegression",
     "LMBMClassifier",
     "LMBMClassifierCV",

@@ -85,6 +85,7 @@ ROOMS = {
     "estimators.decoders": {"estimators.common", "estimators.explain"},
     "estimators.explain": set(),
     "estimators.hierarchies": {"estimators.common", "estimators.explain", "estimators.label_chains"},
+    "estimators.joint": {"estimators.common", "estimators.decoders"},
     "estimators.label_chains": {"estimators.common", "estimators.explain"},
     "estimators.machines": {"estimators.common", "estimators.decoders"},
     "estimators.networks": {"estimators.common", "estimators.decoders"},

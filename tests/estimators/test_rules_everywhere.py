@@ -29,10 +29,10 @@ GIVEN = {
     "LMSBNClassifierCV": {"Cs": [0.1, 1.0], "cv": 2},
     "StructuralSVMClassifierCV": {"Cs": [0.1, 1.0], "cv": 2},
 }
-# Of positions, of classes, and of a hierarchy, which is their rule.
+# Of positions, of classes, of a hierarchy, which is their rule, and of the scores of others.
 OTHERS = {
     *("ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"),
-    *("HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM"),
+    *("HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM", "JointClassifier", "JointHead"),
 }
 
 

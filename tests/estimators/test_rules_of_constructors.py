@@ -58,10 +58,11 @@ TRAINED = [
     LMSBNClassifierCV(NETWORK, Cs=[0.1, 1.0], cv=2, random_state=0),
     ThresholdTunedClassifier(NETWORK, cv=2, max_cycles=1, num_steps=2),
 ]
-# Of positions, of classes, of a hierarchy, which is their rule, and what takes the place of such a parameter.
+# Of positions, of classes, of a hierarchy, which is their rule, of the scores of others, and what takes the
+# place of such a parameter.
 WITHOUT = {
     *("ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"),
-    *("HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM"),
+    *("HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM", "JointClassifier", "JointHead"),
 }
 
 

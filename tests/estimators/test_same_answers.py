@@ -35,6 +35,7 @@ WITHIN: dict[str, Any] = {
     "ConstrainedClassifier": LMBMClassifier(random_state=0),
     "HierarchicalClassifier": ExtraTreesClassifier(10, random_state=0),
     "IndependentLabelsClassifier": LogisticRegression(),
+    "JointClassifier": LogisticRegression(),
     "ProbabilisticClassifierChain": ExtraTreesClassifier(10),
 }
 
@@ -69,6 +70,8 @@ def table(name: str) -> tuple[Any, Any]:
     Y = (scores + 0.5 * scores[:, :1] > 0).astype(int)
     if name in CLASSES:
         return X, scores.argmax(1)
+    if name == "JointHead":
+        return 1 / (1 + np.exp(-scores)), Y
     if name in CHAINS:
         starts = range(0, ROWS, 6)
         return [X[start : start + 6] for start in starts], [

@@ -1,0 +1,245 @@
+"""The choice of the head: penalties by the log loss of whole labellings, structures and rules by the metric.
+
+All candidates learn from the same folds. Each structure has a path of penalties, from the strongest to the
+weakest, with warm starts; the path ends at the least log loss of the rows held out, since log losses vary
+less between folds than metrics. The metric then decides between the structures and the cheap rules. Thereby
+no rule is better on the folds than the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.estimators.common.measures import agreement
+from lmbm_torch.estimators.decoders.distributions import EXPECTED
+from lmbm_torch.estimators.joint import rules
+from lmbm_torch.estimators.joint.likelihood import Parameters, fit_counts, fit_network
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.search import mixture
+from lmbm_torch.memory import part_bytes
+
+STRUCTURES = ("independent", "cardinality", "network")
+# Labels beyond which "auto" tries no networks: the time of training grows with the cube of the labels.
+NETWORK_LABELS = 100
+METRICS = ("exact_match", "f1", "jaccard", "hamming", "log_loss")
+# Penalties of slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
+COUNT_PATH = (1e8, 100.0, 10.0, 1.0)
+# Penalties of the slopes of all log-odds and of the weights of the labels before, the strongest first.
+NETWORK_PATH = ((1e3, 30.0), (1e3, 3.0), (300.0, 1.0), (100.0, 1.0), (30.0, 1.0), (10.0, 0.3), (3.0, 0.3))
+# Rows to hold out at least, few rows by several divisions into folds, and the most divisions.
+HELD_OUT, DIVISIONS = 1000, 2
+# Labellings to enumerate for an expected measure, and samples in place of improbable labellings.
+ANSWER_LIMITS = {"max_labellings": 1000, "num_samples": 1000}
+FOLD_LIMITS = {"max_labellings": 100, "num_samples": 200}
+# Bytes of the conditional log-odds of some rows.
+CHUNK_BYTES = 2**27
+
+Folds = Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Log-odds and labels of some rows.
+
+    Args:
+        log_odds, labels: (rows, labels); weights: (rows,).
+    """
+
+    log_odds: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+
+    def some(self, rows: np.ndarray) -> Rows:
+        """Return some of the rows."""
+        return Rows(self.log_odds[rows], self.labels[rows], self.weights[rows])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A structure, places on the paths of penalties, a rule, and the measures of all candidates on folds.
+
+    Args:
+        structure: an entry of ``STRUCTURES``.
+        penalties: for each structure the place on the path.
+        rule: a cheap rule with a larger metric, None for the joint distribution.
+        values: metric of each structure and rule over the rows held out, by name; none for log loss.
+        log_losses: of each structure at the best penalty.
+    """
+
+    structure: str
+    penalties: dict[str, int]
+    rule: str | None
+    values: dict[str, float] = field(default_factory=dict)
+    log_losses: dict[str, float] = field(default_factory=dict)
+
+
+def path(structure: str, rows: Rows, start: Parameters, orderings: np.ndarray) -> Iterator[Parameters]:
+    """Yield the parameters of a structure at each penalty of its path, from the strongest to the weakest.
+
+    Args:
+        start: parameters of :func:`unfitted`; for networks the fitted ``"cardinality"``.
+        orderings: of the networks.
+    """
+    own = COUNT_PATH[1]
+    for penalty in NETWORK_PATH if structure == "network" else COUNT_PATH:
+        if isinstance(penalty, tuple):
+            start = fit_network(*_arrays(rows), start, orderings, (own, *penalty))
+        else:
+            start = fit_counts(*_arrays(rows), penalty, start)
+        yield start
+
+
+def unfitted(structure: str, rows: Rows) -> Parameters:
+    """Return parameters of unchanged scores, for ``"cardinality"`` with count weights of 0."""
+    num_labels = rows.labels.shape[1]
+    # One label more than in any row: the last weight is for all larger numbers.
+    largest = 0 if structure == "independent" else min(int(rows.labels.sum(1).max()) + 1, num_labels)
+    return Parameters.unchanged(num_labels, largest)
+
+
+def at_penalty(structure: str, rows: Rows, penalties: dict[str, int], orderings: np.ndarray) -> Parameters:
+    """Return the parameters of a structure at the place ``penalties[structure]`` of the path."""
+    by_number = "cardinality" if structure == "network" else structure
+    start = fit_counts(*_arrays(rows), COUNT_PATH[penalties[by_number]], unfitted(by_number, rows))
+    if structure != "network":
+        return start
+    return fit_network(*_arrays(rows), start, orderings, (COUNT_PATH[1], *NETWORK_PATH[penalties["network"]]))
+
+
+def orders(rows: Rows, seed: int, num_orders: int) -> np.ndarray:
+    """Return orders of the labels, (orders, labels): by frequency, and random orders.
+
+    Random orders are drawn among the ranks by frequency, and so do not depend on the order of the columns.
+    """
+    frequency = rows.weights @ rows.labels
+    first = np.argsort(-frequency, kind="stable")
+    random = np.random.default_rng(seed)
+    return np.stack([first, *(first[random.permutation(len(first))] for _ in range(num_orders - 1))])
+
+
+def choose(
+    metric: str, rows: Rows, folds: Folds, structures: Sequence[str], seed: int, num_orders: int
+) -> Choice:
+    """Return the best structure, penalties and rule over the rows held out."""
+    penalties: dict[str, int] = {}
+    held = [(rows.some(train), rows.some(test)) for train, test in folds]
+    total = sum(test.weights.sum() for _, test in held)
+    log_losses: dict[str, float] = {}
+    best: dict[str, list[Parameters]] = {}
+
+    def starts(structure: str) -> list[Parameters]:
+        if structure == "network":
+            return best["cardinality"]
+        return [unfitted(structure, train) for train, _ in held]
+
+    for structure in STRUCTURES[: 1 + max(map(STRUCTURES.index, structures))]:
+        # A single order is enough to choose penalties.
+        paths = [
+            path(structure, train, start, orders(train, seed, 1))
+            for (train, _), start in zip(held, starts(structure), strict=True)
+        ]
+        for place, models in enumerate(zip(*paths, strict=True)):
+            loss = float(_log_loss(models, held) / total)
+            if loss >= log_losses.get(structure, np.inf):
+                break
+            penalties[structure], log_losses[structure], best[structure] = place, loss, [*models]
+    if "network" in best and num_orders > 1:
+        by_number, penalty = best["cardinality"], NETWORK_PATH[penalties["network"]]
+        best["network"] = [
+            fit_network(*_arrays(train), start, orders(train, seed, num_orders), (COUNT_PATH[1], *penalty))
+            for (train, _), start in zip(held, by_number, strict=True)
+        ]
+        log_losses["network"] = float(_log_loss(best["network"], held) / total)
+    log_losses = {name: log_losses[name] for name in structures}
+    if metric == "log_loss":
+        structure = min(structures, key=log_losses.__getitem__)
+        return Choice(structure, penalties, None, {}, log_losses)
+    answers: dict[str, Callable[[int], np.ndarray]] = {
+        name: lambda fold, name=name: predicted(
+            best[name][fold], held[fold][1].log_odds, metric, seed, FOLD_LIMITS
+        )[0]
+        for name in structures
+    }
+    answers |= {name: lambda fold, name=name: _by_rule(name, metric, *held[fold]) for name in rules.RULES}
+    values = {
+        name: float(
+            sum(
+                test.weights @ agreement(metric, answer(fold), test.labels)
+                for fold, (_, test) in enumerate(held)
+            )
+            / total
+        )
+        for name, answer in answers.items()
+    }
+    # Among equals the first, and so the simplest.
+    structure = max(structures, key=values.__getitem__)
+    rule = max(rules.RULES, key=values.__getitem__)
+    return Choice(
+        structure, penalties, rule if values[rule] > values[structure] else None, values, log_losses
+    )
+
+
+def predicted(
+    parameters: Parameters, log_odds: np.ndarray, metric: str, seed: int, limits: dict[str, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of largest expected metric, (rows, labels), and whether searches ended, (rows,).
+
+    Exact for distributions by count weights. Networks are searched for the most probable labelling, also for
+    the metric ``"log_loss"``, and for other metrics by :mod:`lmbm_torch.inference.expected.bayes`.
+    """
+    measure = "exact_match" if metric == "log_loss" else metric
+    if not len(parameters.orderings):
+        model = parameters.counts(log_odds)
+        found = model.most_probable() if measure == "exact_match" else model.best(measure)[0]
+        return found, np.ones(len(found), np.bool_)
+    parts = []
+    for some in in_parts(log_odds, parameters):
+        energies = parameters.energies(some)
+        if measure == "exact_match":
+            parts.append(mixture.decode(energies))
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            options: Any = {**limits, "generator": generator}
+            parts.append(EXPECTED[measure](energies, **options))
+    labels = np.concatenate([each.labels.numpy() for each in parts])
+    return labels, np.concatenate([each.status.converged.numpy() for each in parts])
+
+
+def decoded(
+    parameters: Parameters, log_odds: np.ndarray, known: np.ndarray | None, top_k: int
+) -> Iterator[Decoding]:
+    """Yield the most probable labellings of parts of the rows, with certificates."""
+    first = 0
+    for some in in_parts(log_odds, parameters):
+        given = None if known is None else torch.from_numpy(known[first : first + len(some)])
+        first += len(some)
+        yield mixture.decode(parameters.energies(some), known=given, top_k=top_k)
+
+
+def in_parts(log_odds: np.ndarray, parameters: Parameters) -> Iterator[np.ndarray]:
+    """Yield the log-odds of parts of the rows, of a size for memory."""
+    size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * max(1, len(parameters.orderings))
+    step = max(1, part_bytes(CHUNK_BYTES) // size)
+    for first in range(0, len(log_odds), step):
+        yield log_odds[first : first + step]
+
+
+def _arrays(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return rows.log_odds, rows.labels, rows.weights
+
+
+def _log_loss(models: Sequence[Parameters], held: Sequence[tuple[Rows, Rows]]) -> float:
+    """Sum of the log losses of all rows held out."""
+    return -sum(
+        float(test.weights @ each.log_prob(test.log_odds, test.labels))
+        for each, (_, test) in zip(models, held, strict=True)
+    )
+
+
+def _by_rule(rule: str, metric: str, train: Rows, test: Rows) -> np.ndarray:
+    return rules.predicted(rules.learned(rule, metric, *_arrays(train)), test.log_odds)

@@ -1,0 +1,264 @@
+"""A classifier of label vectors from any model of single labels and a joint head over the scores."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+from sklearn.base import BaseEstimator, clone
+from sklearn.model_selection import check_cv
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.utils.validation import check_is_fitted
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.data.rows import checked_weights, num_instances, some_instances
+from lmbm_torch.data.stratification import IterativeStratifiedKFold
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.seeding import seeds_for
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, HasMethods, check_parameters
+from lmbm_torch.estimators.joint.head import JointHead
+from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
+from lmbm_torch.inference.results import Decoding
+
+# Logit of a label with a single value in training.
+LARGEST = 1e3
+
+
+class JointClassifier(StructuredClassifier):
+    """A model of single labels with a joint head over the scores of rows held out.
+
+    A copy of the base is fitted without each fold, to score the rows of the fold, and the base to all rows:
+    one fit more than folds. The head, a :class:`~lmbm_torch.estimators.joint.head.JointHead`, sees a score
+    for each row and label alone.
+
+    The base may be any classifier of label matrices in {0, 1} with ``fit`` and ``predict_proba``, or else
+    ``decision_function`` for logits: forests, neural networks, boosting of several labels. A base for single
+    labels is fitted label by label, like ``MultiOutputClassifier``, after a first call of ``fit`` has refused
+    label matrices; a label with a single value in the rest of a fold keeps the value there. Wrap the base in
+    ``MultiOutputClassifier`` for parallel fits.
+
+    Args:
+        base: the unfitted model.
+        head: the unfitted head; ``JointHead()`` by default. The parameter ``scores`` of the head follows the
+            base.
+        cv: number of folds, stratified by label, or a splitter of scikit-learn. The head learns from the rows
+            held out; several scores of a row are averaged.
+        random_state: seed of the folds, and of a base and head without seeds.
+
+    Attributes:
+        base_: the model, fitted to all rows.
+        head_: the fitted head; ``head_.save`` writes a file without the base.
+        classes_: (labels, 2), the two values of each label.
+
+    Examples:
+        >>> from sklearn.datasets import make_multilabel_classification
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from lmbm_torch import JointClassifier
+        >>> X, Y = make_multilabel_classification(200, n_classes=4, random_state=0)
+        >>> model = JointClassifier(LogisticRegression(), random_state=0).fit(X, Y)
+        >>> model.predict(X[:2]), model.head_.structure_
+        (array([[1, 0, 0, 0],
+               [0, 0, 0, 0]]), 'cardinality')
+    """
+
+    holds_others: ClassVar[bool] = True
+    _accepted: ClassVar[Constraints] = {
+        **SHARED,
+        "base": [HasMethods(["fit", "get_params"])],
+        "head": [JointHead, None],
+        "cv": ["cv_object"],
+    }
+
+    def __init__(self, base, head=None, *, cv=5, random_state=None):
+        self.base = base
+        self.head = head
+        self.cv = cv
+        self.random_state = random_state
+
+    @watched
+    @all_or_nothing
+    def fit(
+        self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
+        """Fit the base and the head.
+
+        Args:
+            X: instances in any form for the base: a matrix, dense or sparse, a data frame, a list.
+            y: labels (instances, labels) of two values, such as 0 and 1, or two classes (instances,).
+            sample_weight: (instances,), for the base and the head.
+            groups: (instances,), instances of a group stay in a common fold.
+
+        Raises:
+            ValueError: missing labels, scores of another shape from the base, or a refusal of the base.
+        """
+        check_parameters(self)
+        head = JointHead() if self.head is None else cast(JointHead, clone(self.head))
+        labels, X = head._labels(y, None), _instances(X)
+        check_shape("y", labels, num_instances(X), None)
+        weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
+        head.set_params(**seeds_for(head, self.random_state))
+        base = cast(Any, clone(self.base)).set_params(**seeds_for(self.base, self.random_state))
+        self._is_by_label = False
+        total, times = np.zeros(labels.shape), np.zeros(len(labels))
+        for train, test in self._folds(X, labels, groups):
+            own = None if weights is None else weights[train]
+            model = self._fitted(base, some_instances(X, np.asarray(train)), labels[train], own)
+            total[test] += _scores(model, some_instances(X, np.asarray(test)), labels.shape[1])
+            times[test] += 1
+        self.base_ = self._fitted(base, X, labels, weights)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.base_, name):
+                setattr(self, name, getattr(self.base_, name))
+        rows = np.flatnonzero(times)
+        head.set_params(scores="probabilities" if hasattr(self.base_, "predict_proba") else "logits")
+        self.head_ = head.fit(
+            total[rows] / times[rows, None],
+            y if len(rows) == len(labels) else some_instances(y, rows),
+            None if weights is None else weights[rows],
+            None if groups is None else np.asarray(groups)[rows],
+        )
+        self._note_head()
+        return self
+
+    def recalibrate(
+        self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
+    ) -> Self:
+        """Fit a new head to instances outside of the base's training set, with the base unchanged.
+
+        Args, Raises: see :meth:`fit`.
+        """
+        head = cast(JointHead, clone(self.head_))
+        self.head_ = head.fit(self.base_scores(X), y, sample_weight, groups)
+        self._note_head()
+        return self
+
+    def base_scores(self, X: Any) -> np.ndarray:
+        """Return the base's probabilities of the labels, else logits, (instances, labels)."""
+        check_is_fitted(self)
+        return _scores(self.base_, X, self.head_.n_features_in_)
+
+    @watched
+    @of_label_columns
+    def predict(self, X: Any) -> np.ndarray:
+        """Return labels (instances, labels), or classes; see :meth:`JointHead.predict`."""
+        return self._fitted_head().predict(self.base_scores(X))
+
+    @watched
+    @of_label_columns
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return P(label = 1), (instances, labels), or P(class), (instances, 2); see :class:`JointHead`."""
+        found = self._fitted_head().predict_proba(self.base_scores(X))
+        return found if self.binarizer_ is None else np.hstack([1 - found, found])
+
+    @watched
+    @of_label_columns
+    def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
+        """Return log P(Y | X) of whole labellings, (instances,); see :meth:`JointHead.log_prob`."""
+        return self._fitted_head().log_prob(self.base_scores(X), Y)
+
+    @watched
+    @of_label_columns
+    def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+        """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
+        return self._fitted_head().decode(self.base_scores(X), known, top_k)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.classifier_tags.multi_class = False
+        return tags
+
+    def _fitted_head(self) -> JointHead:
+        check_is_fitted(self)
+        return self.head_
+
+    def _note_head(self) -> None:
+        for name in ("classes_", "label_names_", "binarizer_"):
+            setattr(self, name, getattr(self.head_, name))
+
+    def _folds(self, X: Any, labels: np.ndarray, groups: ArrayLike | None) -> Any:
+        together = None if groups is None else np.asarray(groups)
+        count = 5 if self.cv is None else self.cv
+        if not isinstance(count, int | np.integer):
+            return cast(Any, check_cv(count)).split(X, labels, together)
+        splitter = IterativeStratifiedKFold(
+            max(2, min(int(count), len(labels))), random_state=self._seed() % 2**31
+        )
+        return splitter.split(X, labels, together)
+
+    def _fitted(self, base: Any, X: Any, labels: np.ndarray, weights: np.ndarray | None) -> Any:
+        """Fit a copy of the base, label by label after a refusal of label matrices."""
+        options = {} if weights is None else {"sample_weight": weights}
+        own = labels.astype(np.int64)
+        if not self._is_by_label:
+            try:
+                return cast(Any, clone(base)).fit(X, own[:, 0] if own.shape[1] == 1 else own, **options)
+            # Each library has errors of its own.
+            except Exception as refusal:
+                self._is_by_label = True
+                try:
+                    return LabelByLabel(base).fit(X, own, **options)
+                except Exception as error:
+                    raise error from refusal
+        return LabelByLabel(base).fit(X, own, **options)
+
+
+class LabelByLabel(BaseEstimator):
+    """Copies of a classifier, one for each label; a label with a single value in training keeps the value."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def fit(self, X: Any, y: np.ndarray, **options: Any) -> Self:
+        """Fit a copy for each label of labels (instances, labels) in {0, 1}."""
+        # MultiOutputClassifier takes no single label, and its parts no single value.
+        base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
+        self.models_ = [
+            cast(Any, clone(base)).fit(X, own, **options) if 0 < own.sum() < len(own) else float(own[0])
+            for own in y.T
+        ]
+        fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(fitted, name):
+                setattr(self, name, getattr(fitted, name))
+        of_logits = not hasattr(fitted, "predict_proba") and hasattr(fitted, "decision_function")
+        method = "decision_function" if of_logits else "predict_proba"
+        setattr(self, method, partial(self._columns, method))
+        return self
+
+    def _columns(self, method: str, X: Any) -> np.ndarray:
+        of_constants = {"predict_proba": (0.0, 1.0), "decision_function": (-LARGEST, LARGEST)}[method]
+        columns = [
+            np.full(num_instances(X), of_constants[int(each)])
+            if isinstance(each, float)
+            else _values(getattr(each, method)(X))
+            for each in self.models_
+        ]
+        return np.column_stack(columns)
+
+
+def _instances(X: Any) -> Any:
+    """Instances in a form with rows to select."""
+    if sparse.issparse(X):
+        return X.tocsr()
+    return X if hasattr(X, "shape") or hasattr(X, "__len__") else np.asarray(X)
+
+
+def _values(came: Any) -> np.ndarray:
+    """The scores of a single label, (instances,)."""
+    found = np.asarray(came)
+    return found if found.ndim == 1 else found[:, -1]
+
+
+def _scores(model: Any, X: Any, num_labels: int) -> np.ndarray:
+    """Probabilities of a fitted model, or else logits, (instances, labels)."""
+    if hasattr(model, "predict_proba"):
+        return positive_probabilities(model.predict_proba(X), getattr(model, "classes_", None), num_labels)
+    found = np.asarray(model.decision_function(X))
+    found = score_matrix(found[:, None] if found.ndim == 1 else found)
+    check_shape("base.decision_function", found, len(found), num_labels)
+    return found

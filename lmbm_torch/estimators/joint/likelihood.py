@@ -1,0 +1,277 @@
+"""Penalised maximum likelihood of the joint head: slopes, offsets, weights of the number of labels, parents.
+
+Each structure starts from the structure before. Slope 1 and offset 0 leave the scores unchanged; count
+weights start from 0; and the conditional log-odds of a network start from the exact conditional log-odds of
+the labels with count weights, by the chain rule. A penalty is half a weight times the squared distance from
+the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.linalg import cho_factor, cho_solve
+from scipy.optimize import minimize
+from scipy.special import expit
+from torch.nn.functional import logsigmoid
+
+from lmbm_torch.energies import SequentialEnergy
+from lmbm_torch.estimators.joint.counts import CountModel
+
+# Penalty of count weights, which a few dozen rows determine.
+COUNT_PENALTY = 1.0
+# Relative decreases of the objective at the end of L-BFGS and of Newton's method.
+TOL, NEWTON_TOL = 1e-6, 1e-7
+MAX_ITER = 200
+# Newton steps, of which about five are taken, and halvings of a step.
+NEWTON_STEPS, HALVINGS = 50, 20
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """A distribution of labellings given log-odds of single labels.
+
+    Args:
+        slope, offset: (labels,), of the log-odds.
+        count_weight: see :class:`~lmbm_torch.estimators.joint.counts.CountModel`; one entry for none.
+        orderings: (orders, labels), of the networks in an equal mixture; no orders for a distribution by
+            count weights alone.
+        coef: (orders, labels, 2 labels + 2), for the label at each position: the slope of the conditional
+            log-odds under count weights, slopes of the log-odds of all labels, weights of the labels at all
+            positions, 0 from the own position on, and the offset.
+    """
+
+    slope: np.ndarray
+    offset: np.ndarray
+    count_weight: np.ndarray
+    orderings: np.ndarray
+    coef: np.ndarray
+
+    @classmethod
+    def unchanged(cls, labels: int, largest: int = 0) -> Parameters:
+        """Return the parameters of unchanged log-odds.
+
+        Args:
+            largest: K, see :class:`~lmbm_torch.estimators.joint.counts.CountModel`.
+        """
+        return cls(
+            slope=np.ones(labels),
+            offset=np.zeros(labels),
+            count_weight=np.zeros(largest + 1),
+            orderings=np.zeros((0, labels), np.int64),
+            coef=np.zeros((0, labels, 2 * labels + 2)),
+        )
+
+    def counts(self, log_odds: np.ndarray) -> CountModel:
+        """Return the distribution of each row under count weights, without networks."""
+        return CountModel(log_odds * self.slope + self.offset, self.count_weight)
+
+    def log_prob(self, log_odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1}."""
+        model = self.counts(log_odds)
+        if not len(self.orderings):
+            return model.log_prob(labels)
+        members = []
+        for ordering, coef in zip(self.orderings, self.coef, strict=True):
+            ordered = labels[:, ordering].astype(float)
+            parts = _features(model, ordering, log_odds, ordered)
+            found = np.stack([each @ own for each, own in zip(parts, _cut(coef), strict=True)], 1)
+            members.append(-np.logaddexp(0, np.where(ordered == 1, -found, found)).sum(1))
+        return np.logaddexp.reduce(members) - np.log(len(members))
+
+    def energies(self, log_odds: np.ndarray) -> list[SequentialEnergy]:
+        """Return the members of the mixture as energies for searches; a single member without networks."""
+        model, (rows, labels) = self.counts(log_odds), log_odds.shape
+        orderings, coef = self.orderings, self.coef
+        if not len(orderings):
+            orderings, coef = np.arange(labels)[None], np.zeros((1, labels, 2 * labels + 2))
+            coef[:, :, 0] = 1
+        return [
+            _energy(model.conditional_log_odds(order), log_odds, order, own, rows)
+            for order, own in zip(orderings, coef, strict=True)
+        ]
+
+
+def count_objective(
+    packed: np.ndarray, log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray, penalty: float
+) -> tuple[float, np.ndarray]:
+    """Return the penalised negative log-likelihood under count weights, and the gradient.
+
+    Args:
+        packed: slopes, offsets and count weights in one vector.
+        labels: (rows, labels) in {0, 1}.
+        weights: (rows,).
+        penalty: of slopes and offsets.
+    """
+    num_labels = labels.shape[1]
+    slope, offset, count_weight = np.split(packed, [num_labels, 2 * num_labels])
+    model = CountModel(log_odds * slope + offset, count_weight)
+    marginals, numbers, log_partition = model.moments()
+    own = np.minimum(labels.sum(1).astype(int), len(count_weight) - 1)
+    value = weights @ (log_partition - (model.fields * labels).sum(1) - count_weight[own])
+    value += penalty * (((slope - 1) ** 2).sum() + (offset**2).sum()) / 2
+    value += COUNT_PENALTY * (count_weight**2).sum() / 2
+    residual = weights[:, None] * (marginals - labels)
+    seen = np.bincount(own, weights, len(count_weight))
+    gradient = [
+        (residual * log_odds).sum(0) + penalty * (slope - 1),
+        residual.sum(0) + penalty * offset,
+        weights @ numbers - seen + COUNT_PENALTY * count_weight,
+    ]
+    return value, np.concatenate(gradient)
+
+
+def fit_counts(
+    log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray, penalty: float, start: Parameters
+) -> Parameters:
+    """Return slopes, offsets and count weights of largest penalised likelihood.
+
+    Args:
+        start: the first point of the search; a single count weight has no effect.
+    """
+    chance = weights[:, None] * expit(log_odds) * expit(-log_odds)
+    centre = (chance * log_odds).sum(0) / chance.sum(0)
+    numbers = np.minimum(labels.sum(1).astype(int), len(start.count_weight) - 1)
+    curvature = [
+        (chance * (log_odds - centre) ** 2).sum(0) + penalty,
+        chance.sum(0) + penalty,
+        np.bincount(numbers, weights, len(start.count_weight)) / 4 + COUNT_PENALTY,
+    ]
+    unit = 1 / np.sqrt(np.concatenate(curvature))
+    size = len(centre)
+
+    # Slopes about the centre, and units of about equal curvature, save two of three steps of the search.
+    def unpacked(scaled: np.ndarray) -> np.ndarray:
+        packed = scaled * unit
+        packed[size : 2 * size] -= packed[:size] * centre
+        return packed
+
+    def objective(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = count_objective(unpacked(scaled), log_odds, labels, weights, penalty)
+        gradient[:size] -= gradient[size : 2 * size] * centre
+        return value, gradient * unit
+
+    first = np.concatenate([start.slope, start.offset + start.slope * centre, start.count_weight]) / unit
+    options = {"maxiter": MAX_ITER, "ftol": TOL}
+    found: Any = minimize(objective, first, jac=True, method="L-BFGS-B", options=options)
+    slope, offset, count_weight = np.split(unpacked(found.x), [size, 2 * size])
+    return replace(start, slope=slope, offset=offset, count_weight=count_weight)
+
+
+def fit_network(
+    log_odds: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    start: Parameters,
+    orderings: np.ndarray,
+    penalties: tuple[float, float, float],
+) -> Parameters:
+    """Return networks of largest penalised likelihood, one for each order.
+
+    Args:
+        start: slopes, offsets and count weights, which stay fixed; networks of the same orders, if there are
+            any, are the first point of the search.
+        orderings: (orders, labels).
+        penalties: of the slope and offset of the conditional log-odds under count weights, of the slopes of
+            all log-odds, and of the weights of the labels before.
+    """
+    own, cross, before = penalties
+    model, num_labels = start.counts(log_odds), labels.shape[1]
+    coef = np.zeros((len(orderings), num_labels, 2 * num_labels + 2))
+    for order, ordering in enumerate(orderings):
+        ordered = labels[:, ordering].astype(float)
+        for position, features in enumerate(_features(model, ordering, log_odds, ordered)):
+            penalty = np.concatenate([[own], np.full(num_labels, cross), np.full(position, before), [own]])
+            prior = np.eye(1, len(penalty))[0]
+            first = _cut(start.coef[order])[position] if len(start.orderings) else prior
+            found = logistic(features, ordered[:, position], weights, prior, penalty, first)
+            coef[order, position, : num_labels + 1 + position] = found[:-1]
+            coef[order, position, -1] = found[-1]
+    return replace(start, orderings=orderings, coef=coef)
+
+
+def logistic(
+    features: np.ndarray,
+    target: np.ndarray,
+    weights: np.ndarray,
+    prior: np.ndarray,
+    penalty: np.ndarray,
+    start: np.ndarray,
+) -> np.ndarray:
+    """Return coefficients of a logistic regression, shrunk to ``prior``, by Newton's method.
+
+    Args:
+        features: (rows, features).
+        target: (rows,) in {0, 1}.
+        weights: (rows,).
+        prior, penalty: (features,), the aim of each coefficient, and the weight of the squared distance.
+        start: (features,), the first point of the search.
+    """
+
+    def value(coef: np.ndarray) -> float:
+        fields = features @ coef
+        loss = weights @ (np.logaddexp(0, fields) - target * fields)
+        return float(loss + (penalty * (coef - prior) ** 2).sum() / 2)
+
+    coef, before = start, value(start)
+    for _ in range(NEWTON_STEPS):
+        chance = expit(features @ coef)
+        gradient = features.T @ (weights * (chance - target)) + penalty * (coef - prior)
+        curvature = (features * (weights * chance * (1 - chance))[:, None]).T @ features + np.diag(penalty)
+        step = cho_solve(cho_factor(curvature), gradient)
+        decrease = float(gradient @ step)
+        if decrease <= NEWTON_TOL * max(1.0, before):
+            break
+        for halving in range(HALVINGS):
+            after = value(coef - step / 2**halving)
+            # Armijo's condition, met by some step since the objective is convex.
+            if after <= before - decrease / 2**halving / 4:
+                coef, before = coef - step / 2**halving, after
+                break
+        else:
+            break
+    return coef
+
+
+def _features(
+    model: CountModel, ordering: np.ndarray, log_odds: np.ndarray, ordered: np.ndarray
+) -> list[np.ndarray]:
+    """Inputs of the label at each position, (rows, 2 + labels + position).
+
+    Args:
+        ordered: (rows, labels), the labels by position.
+    """
+    table = model.conditional_log_odds(ordering)
+    rows, last = np.arange(len(ordered)), table.shape[1] - 1
+    numbers = np.minimum(np.cumsum(ordered, 1) - ordered, last).astype(int)
+    ones = np.ones((len(ordered), 1))
+    return [
+        np.hstack([table[t, numbers[:, t], rows][:, None], log_odds, ordered[:, :t], ones])
+        for t in range(len(ordering))
+    ]
+
+
+def _cut(coef: np.ndarray) -> list[np.ndarray]:
+    """Coefficients (labels, 2 labels + 2) of each position, without the weights of later labels."""
+    labels = len(coef)
+    return [np.append(own[: labels + 1 + position], own[-1]) for position, own in enumerate(coef)]
+
+
+def _energy(
+    table: np.ndarray, log_odds: np.ndarray, ordering: np.ndarray, coef: np.ndarray, rows: int
+) -> SequentialEnergy:
+    labels, last = len(ordering), table.shape[1] - 1
+    tables, weights = torch.from_numpy(table), torch.from_numpy(coef)
+    fixed = torch.from_numpy(log_odds @ coef[:, 1 : labels + 1].T + coef[:, -1])
+
+    def conditional(position: int, rows: torch.Tensor, earlier: torch.Tensor) -> torch.Tensor:
+        number = earlier.sum(1).clamp(max=last)
+        by_number = weights[position, 0] * tables[position, number, rows]
+        by_labels = earlier.double() @ weights[position, labels + 1 : labels + 1 + position]
+        field = by_number + by_labels + fixed[rows, position]
+        return logsigmoid(torch.stack([-field, field], 1))
+
+    return SequentialEnergy(rows, (2,) * labels, tuple(ordering.tolist()), conditional)

@@ -1,0 +1,67 @@
+"""Cheap rules from scores of single labels to label sets: thresholds, and the most probable label."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmbm_torch.estimators.common.measures import agreement
+
+RULES = ("one threshold", "a threshold for each label", "the most probable label")
+# Common thresholds to try: quantiles of all scores.
+TRIED = 200
+
+
+def learned(
+    rule: str, metric: str, log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """Return the thresholds (labels,) of a rule in ``RULES``; NaN for the most probable label.
+
+    A common threshold is the best for the metric. A threshold of a single label is the best for the F1 of the
+    label where the metric is F1 or Jaccard, and for the accuracy elsewhere.
+
+    Args:
+        metric: of :func:`~lmbm_torch.estimators.common.measures.agreement`.
+        log_odds, labels: (rows, labels).
+        weights: (rows,).
+    """
+    num_labels = labels.shape[1]
+    if rule == "the most probable label":
+        return np.full(num_labels, np.nan)
+    if rule == "a threshold for each label":
+        by_f1 = metric in ("f1", "jaccard")
+        each = zip(log_odds.T, labels.T, strict=True)
+        return np.array([_threshold(scores, own, weights, by_f1=by_f1) for scores, own in each])
+    tried = np.unique(np.append(np.quantile(log_odds, np.linspace(0, 1, TRIED)), 0.0))
+    worth = [
+        np.average(agreement(metric, (log_odds > each).astype(int), labels), weights=weights)
+        for each in tried
+    ]
+    # Among equally good thresholds the nearest to even odds.
+    best = np.flatnonzero(np.isclose(worth, max(worth), rtol=0, atol=1e-12))
+    return np.full(num_labels, tried[best[np.abs(tried[best]).argmin()]])
+
+
+def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
+    """Return the labels (rows, labels) in {0, 1} of a rule by its thresholds, see :func:`learned`."""
+    if np.isnan(thresholds).all():
+        return np.eye(log_odds.shape[1], dtype=np.int64)[log_odds.argmax(1)]
+    return (log_odds > thresholds).astype(np.int64)
+
+
+def _threshold(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, by_f1: bool) -> float:
+    """The threshold of a label between two scores, of largest accuracy or F1; infinite outside of them."""
+    order = np.argsort(-scores, kind="stable")
+    ranked, true, weight = scores[order], labels[order], weights[order]
+    # Weight of the label's rows, and of all rows, among the first k by their scores, for k = 0 ….
+    hits = np.append(0.0, np.cumsum(weight * true))
+    size = np.append(0.0, np.cumsum(weight))
+    total = hits[-1]
+    if by_f1:
+        worth = np.where(size + total > 0, 2 * hits / np.maximum(size + total, np.finfo(float).tiny), 1.0)
+    else:
+        worth = 2 * hits - size
+    between = np.append(True, np.append(ranked[1:] < ranked[:-1], True))
+    best = int(np.where(between, worth, -np.inf).argmax())
+    if best == 0:
+        return np.inf
+    return -np.inf if best == len(ranked) else float((ranked[best - 1] + ranked[best]) / 2)
