@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from lmbm_torch.estimators.common.measures import agreement
-from lmbm_torch.estimators.decoders.distributions import EXPECTED
 from lmbm_torch.estimators.joint import rules
 from lmbm_torch.estimators.joint.likelihood import Parameters, fit_counts, fit_network
+from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.memory import part_bytes
@@ -190,7 +190,7 @@ def predicted(
     """Return the labels of largest expected metric, (rows, labels), and whether searches ended, (rows,).
 
     Exact for distributions by count weights. Networks are searched for the most probable labelling, also for
-    the metric ``"log_loss"``, and for other metrics by :mod:`lmbm_torch.inference.expected.bayes`.
+    the metric ``"log_loss"``, and for other metrics by :func:`lmbm_torch.inference.decode_expected`.
     """
     measure = "exact_match" if metric == "log_loss" else metric
     if not len(parameters.orderings):
@@ -205,7 +205,7 @@ def predicted(
         else:
             generator = torch.Generator().manual_seed(seed)
             options: Any = {**limits, "generator": generator}
-            parts.append(EXPECTED[measure](energies, **options))
+            parts.append(decode_expected(energies, measure, **options))
     labels = np.concatenate([each.labels.numpy() for each in parts])
     return labels, np.concatenate([each.status.converged.numpy() for each in parts])
 

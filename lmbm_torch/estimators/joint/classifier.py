@@ -15,11 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.rows import checked_weights, num_instances, some_instances
-from lmbm_torch.data.stratification import IterativeStratifiedKFold
+from lmbm_torch.data.splits import IterativeStratifiedKFold
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
-from lmbm_torch.estimators.common.seeding import seeds_for
-from lmbm_torch.estimators.common.settings import SHARED, Constraints, HasMethods, check_parameters
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, HasMethods, check_parameters, seeds_for
 from lmbm_torch.estimators.joint.head import JointHead
 from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
 from lmbm_torch.inference.results import Decoding
@@ -79,8 +78,7 @@ class JointClassifier(StructuredClassifier):
         self.cv = cv
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(
         self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
@@ -141,27 +139,23 @@ class JointClassifier(StructuredClassifier):
         check_is_fitted(self)
         return _scores(self.base_, X, self.head_.n_features_in_)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Any) -> np.ndarray:
         """Return labels (instances, labels), or classes; see :meth:`JointHead.predict`."""
         return self._fitted_head().predict(self.base_scores(X))
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return P(label = 1), (instances, labels), or P(class), (instances, 2); see :class:`JointHead`."""
         found = self._fitted_head().predict_proba(self.base_scores(X))
         return found if self.binarizer_ is None else np.hstack([1 - found, found])
 
-    @watched
-    @of_label_columns
+    @answer_call
     def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
         """Return log P(Y | X) of whole labellings, (instances,); see :meth:`JointHead.log_prob`."""
         return self._fitted_head().log_prob(self.base_scores(X), Y)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
         return self._fitted_head().decode(self.base_scores(X), known, top_k)

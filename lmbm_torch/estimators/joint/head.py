@@ -13,9 +13,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.checks import check_count, check_labels, check_shape
 from lmbm_torch.data.rows import checked_weights
-from lmbm_torch.data.stratification import IterativeStratifiedKFold
+from lmbm_torch.data.splits import IterativeStratifiedKFold
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
-from lmbm_torch.estimators.common.calls import all_or_nothing, of_label_columns, watched
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import (
     COUNT,
     SHARED,
@@ -116,8 +116,7 @@ class JointHead(StructuredClassifier):
         self.clip = clip
         self.random_state = random_state
 
-    @watched
-    @all_or_nothing
+    @fit_call
     def fit(
         self,
         X: Any,
@@ -165,8 +164,7 @@ class JointHead(StructuredClassifier):
         self.seed_ = seed
         return self
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict(self, X: Any) -> np.ndarray:
         """Return the labels of largest expected ``metric``, (rows, labels), in the values of ``fit``.
 
@@ -187,8 +185,7 @@ class JointHead(StructuredClassifier):
             )
         return self._values(labels)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return P(label = 1 | X) under the joint distribution, (rows, labels).
 
@@ -204,8 +201,7 @@ class JointHead(StructuredClassifier):
         ]
         return np.concatenate(found)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
         """Return log P(Y | X) of whole labellings, (rows,), exactly.
 
@@ -217,8 +213,7 @@ class JointHead(StructuredClassifier):
         labels = self._coded("Y", Y, log_odds.shape, allow_missing=False)
         return self._parameters().log_prob(log_odds, labels)
 
-    @watched
-    @of_label_columns
+    @answer_call
     def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
         """Return the most probable labellings with their log-probabilities and certificates.
 

@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from lmbm_torch.estimators import JointClassifier, JointHead, load
+from lmbm_torch import load
+from lmbm_torch.estimators import JointClassifier, JointHead
 
 HEAD = JointHead(cv=2, structure="cardinality")
 

@@ -14,7 +14,8 @@ from scipy.special import expit
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GroupKFold, KFold
 
-from lmbm_torch.estimators import JointHead, load
+from lmbm_torch import load
+from lmbm_torch.estimators import JointHead
 from lmbm_torch.estimators.joint import choosing, rules
 from lmbm_torch.estimators.joint.choosing import METRICS, STRUCTURES
 
