@@ -26,6 +26,8 @@ class Status:
         residual: the distance between the answer and a proof or a fixed point; 0 where exact.
 
     Examples:
+        >>> import torch
+        >>> from lmbm_torch.inference import Status
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> energy = PairwiseEnergy(torch.zeros(2, 3), torch.zeros(3, 3))
         >>> Status.certain(energy, 8).exact
@@ -54,6 +56,8 @@ class PairwiseMessages:
         to_labels: the neighbours' messages, each a term of the label's local field, half the log-odds.
 
     Examples:
+        >>> import torch
+        >>> from lmbm_torch.inference import PairwiseMessages
         >>> PairwiseMessages(torch.tensor([[1], [0]]), torch.zeros(1, 2, 1)).to_labels.shape
         torch.Size([1, 2, 1])
     """
@@ -75,6 +79,7 @@ class Marginals:
         method: the routine in words, where the table of routes chose the routine.
 
     Examples:
+        >>> import torch
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> from lmbm_torch.inference import marginals
         >>> marginals(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))).labels
@@ -102,6 +107,7 @@ class StateMarginals:
         method: the routine in words, where the table of routes chose the routine.
 
     Examples:
+        >>> import torch
         >>> from lmbm_torch.energies import ChainEnergy
         >>> from lmbm_torch.inference import marginals
         >>> marginals(ChainEnergy(torch.zeros(1, 3, 2), torch.zeros(2, 2))).states[0, 0]
@@ -125,6 +131,8 @@ class BipartiteMessages:
         to_visible: from each hidden unit to each visible unit.
 
     Examples:
+        >>> import torch
+        >>> from lmbm_torch.inference import BipartiteMessages
         >>> BipartiteMessages(torch.zeros(1, 3, 2), torch.zeros(1, 3, 2)).to_hidden.shape
         torch.Size([1, 3, 2])
     """
@@ -146,6 +154,7 @@ class BipartiteMarginals:
         method: the routine in words, where the table of routes chose the routine.
 
     Examples:
+        >>> import torch
         >>> from lmbm_torch.energies import BipartiteEnergy
         >>> from lmbm_torch.inference import marginals
         >>> marginals(BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 1), torch.zeros(2, 1))).hidden
@@ -195,6 +204,8 @@ class BipartiteSamples:
             steps, chains and examples; NaN for neighbours without a proposal.
 
     Examples:
+        >>> import torch
+        >>> from lmbm_torch.inference import BipartiteSamples
         >>> BipartiteSamples(torch.tensor([[1, 0]]), torch.tensor([[1]])).visible
         tensor([[1, 0]])
     """
@@ -214,6 +225,7 @@ class LogPartitionBounds:
         status: ``exact`` where both are the log partition, up to rounding; ``residual`` is upper − lower.
 
     Examples:
+        >>> import torch
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> from lmbm_torch.inference.messages import mini_buckets
         >>> mini_buckets.bounds(PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))).upper
@@ -239,6 +251,7 @@ class Estimate(Generic[Value]):
             worth; infinite where ``value`` is exact.
 
     Examples:
+        >>> from lmbm_torch.inference import Estimate
         >>> print(Estimate(-2.5, 0.1, 80.0))
         -2.50 ± 0.10 (80.0 samples effectively)
     """
@@ -267,6 +280,7 @@ class LogLikelihoodBounds:
         TypeError: ``upper`` or ``lower`` is no :class:`Estimate`.
 
     Examples:
+        >>> from lmbm_torch.inference import Estimate, LogLikelihoodBounds
         >>> upper, lower = Estimate(-2.0, 0.1, 80.0), Estimate(-2.5, 0.1, 80.0)
         >>> LogLikelihoodBounds(upper, lower, exact=False).gap
         0.5
@@ -313,6 +327,7 @@ class Decoding:
             the objective by at most this probability.
 
     Examples:
+        >>> import torch
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> from lmbm_torch.inference import decode
         >>> found = decode(PairwiseEnergy(torch.tensor([[0.5, -0.2]]), torch.zeros(2, 2)))
@@ -344,6 +359,7 @@ class LikelyLabellings:
         status: ``exact`` where nothing is left, ``converged`` where at most the requested mass is left.
 
     Examples:
+        >>> import torch
         >>> from lmbm_torch.energies import DirectedEnergy
         >>> from lmbm_torch.inference.search import most_probable
         >>> energy = DirectedEnergy(torch.tensor([[2.0, 3.0]]), torch.zeros(2, 2), torch.arange(2))

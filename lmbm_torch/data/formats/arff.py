@@ -47,7 +47,7 @@ def read_arff(
         >>> import tempfile, pathlib
         >>> from lmbm_torch.data import read_arff
         >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.arff")
-        >>> text = "@relation toy\\n@attribute a numeric\\n@attribute sun {0,1}\\n@data\\n0.5,1\\n2,0\\n"
+        >>> text = "@relation toy\n@attribute a numeric\n@attribute sun {0,1}\n@data\n0.5,1\n2,0\n"
         >>> count = path.write_text(text)
         >>> read_arff(path, ["sun"]).labels.tolist()
         [[1.0], [0.0]]

@@ -39,7 +39,7 @@ def read_svmlight(
         >>> import tempfile, pathlib
         >>> from lmbm_torch.data import read_svmlight
         >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.svm")
-        >>> count = path.write_text("2,5 1:0.3 7:1\\n5 2:1\\n")
+        >>> count = path.write_text("2,5 1:0.3 7:1\n5 2:1\n")
         >>> read_svmlight(path).labels.tolist()
         [[1.0, 1.0], [0.0, 1.0]]
     """

@@ -177,7 +177,7 @@ def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None
         >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.evid")
         >>> write_evidence(path, torch.tensor([[torch.nan, 1.0]]))
         >>> path.read_text()
-        '1 1 1\\n'
+        '1 1 1\n'
     """
     check_shape("known", known, 1, None)
     check_known(known, known.device, 1, known.shape[1])

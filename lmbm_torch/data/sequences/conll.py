@@ -220,7 +220,7 @@ def read_conll(
         >>> import tempfile, pathlib
         >>> from lmbm_torch.data import read_conll
         >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.conll")
-        >>> count = path.write_text("Ann NOUN\\nruns VERB\\n\\nBob NOUN\\n")
+        >>> count = path.write_text("Ann NOUN\nruns VERB\n\nBob NOUN\n")
         >>> read_conll(path).label_names
         ('NOUN', 'VERB')
     """

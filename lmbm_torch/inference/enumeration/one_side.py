@@ -222,8 +222,8 @@ def log_partition(
 @cache
 def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
     """Return all labellings of ``count`` units, read-only."""
-    numbers = torch.arange(2**count)[:, None]
-    return (numbers >> torch.arange(count - 1, -1, -1) & 1).double()
+    numbers = torch.arange(2**count, device="cpu")[:, None]
+    return (numbers >> torch.arange(count - 1, -1, -1, device="cpu") & 1).double()
 
 
 class _LogPartition(torch.autograd.Function):
@@ -253,7 +253,7 @@ class _LogPartition(torch.autograd.Function):
             return *(next(found) if is_needed else None for is_needed in needed), None
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
-        together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype)
+        together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype, device="cpu")
         # The part's memory is reused, and a second gradient recomputes the part.
         only, ctx.only_part = ctx.only_part, None
         for part in _parts(*tensors) if only is None else [only]:

@@ -41,7 +41,7 @@ class Settled(NamedTuple):
     @classmethod
     def nothing(cls, energy: Machine, known: Float[Tensor, "batch labels"]) -> Settled:
         """Return the model without settled labels."""
-        labels = torch.arange(energy.num_labels).expand_as(known)
+        labels = torch.arange(energy.num_labels, device="cpu").expand_as(known)
         return cls(energy, known, labels, torch.ones_like(known))
 
     @classmethod

@@ -62,6 +62,7 @@ def decode(
             labellings, or not supported; the node limit is no count.
 
     Examples:
+        >>> from lmbm_torch.inference import decode
         >>> import torch
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> pairwise = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
@@ -96,6 +97,7 @@ def decode_hinge(
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
 
     Examples:
+        >>> from lmbm_torch.inference import decode_hinge
         >>> import torch
         >>> from lmbm_torch.energies import DirectedEnergy
         >>> parents = torch.tensor([[0.0, 0.0], [1.5, 0.0]])
@@ -150,6 +152,7 @@ def decode_expected(
             another number of labels, or rules that contradict the known labels.
 
     Examples:
+        >>> from lmbm_torch.inference import decode_expected
         >>> import torch
         >>> from lmbm_torch.energies import DirectedEnergy
         >>> parents = torch.tensor([[0.0, 0.0], [1.5, 0.0]])
@@ -207,6 +210,7 @@ def marginals(
         ValueError: see :func:`decode`.
 
     Examples:
+        >>> from lmbm_torch.inference import marginals
         >>> import torch
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> pairwise = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
@@ -237,6 +241,7 @@ def log_partition(
             :func:`lmbm_torch.inference.messages.mini_buckets.bounds` returns lower and upper bounds.
 
     Examples:
+        >>> from lmbm_torch.inference import log_partition
         >>> import torch
         >>> from lmbm_torch.energies import PairwiseEnergy
         >>> pairwise = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
@@ -269,6 +274,7 @@ def sample(
             :mod:`lmbm_torch.inference.sampling.gibbs`.
 
     Examples:
+        >>> from lmbm_torch.inference import sample
         >>> import torch
         >>> from lmbm_torch.energies import DirectedEnergy
         >>> parents = torch.tensor([[0.0, 0.0], [1.5, 0.0]])

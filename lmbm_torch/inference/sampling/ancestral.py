@@ -220,8 +220,8 @@ def _label_by_label(
     energy: SequentialEnergy, num_samples: int, generator: torch.Generator | None
 ) -> Int[Tensor, "num_samples batch labels"]:
     """Return draws of a sequential model, one call a label for all samples."""
-    rows = torch.arange(energy.batch_size).repeat(num_samples)
-    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64)
+    rows = torch.arange(energy.batch_size, device="cpu").repeat(num_samples)
+    values = torch.zeros(len(rows), energy.num_labels, dtype=torch.int64, device="cpu")
     for position in range(energy.num_labels):
         probability = energy.log_conditional(position, rows, values[:, :position]).exp()
         values[:, position] = torch.multinomial(probability, 1, generator=generator)[:, 0]

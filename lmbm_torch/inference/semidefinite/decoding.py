@@ -181,7 +181,7 @@ def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> No
 
 
 def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int) -> Decoding:
-    spins = torch.tensor(np.stack([each.spins for each in found]))
+    spins = torch.tensor(np.stack([each.spins for each in found]), device="cpu")
     labels = torch.stack([settled.of_all((each + 1) / 2) for each in spins.unbind(1)], 1).long()
     losses = torch.stack([task.rule.loss(task.precise, each) for each in labels.unbind(1)], 1)
     losses, order = losses.sort(dim=1, stable=True)
