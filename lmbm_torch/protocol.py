@@ -1,7 +1,7 @@
 """The protocol between classifiers of dependent outputs and the tables, reports and commands around them.
 
-Three words name three things: an *energy* is what a model says of instances; a *calibrated* energy is the one
-whose distribution gives the probabilities; to *decode* is to find the best labels of an energy.
+An *energy* is a model's output for instances. A *calibrated* energy has the distribution of the predicted
+probabilities. To *decode* means to find the best labels of an energy.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ class Capabilities:
     Args:
         objective: the objective of ``predict``: ``"hinge"`` (least loss), ``"score"`` (the largest score of
             the energy), the expectation of ``"exact_match"``, ``"hamming"``, ``"f1"`` or ``"jaccard"``, or
-            ``"own"`` for a rule that no function of the energy alone gives.
+            ``"own"`` for a rule beyond the energy.
         minimises: whether the objective of ``decode`` is a loss.
-        predicts_by_decode: whether ``predict`` has the labels of ``decode``, and not those of another rule.
-        searches_under_rules: whether the search behind ``decode`` has rules inside; else the search is
-            repeated with labels held.
-        has_probabilities: whether the calibrated energies are those of a distribution that was learned.
-        restricts_probabilities: whether the distribution can be restricted to labellings that rules allow.
-        margin: γ of the hinge that ``decode`` minimises.
-        limits: the settings that end a search before its proof, by the names of their parameters.
-        inference: the ``MatchedInference`` that a model with hidden units was trained with.
+        predicts_by_decode: whether ``predict`` returns the labels of ``decode``.
+        searches_under_rules: whether the search of ``decode`` handles rules; otherwise the search is repeated
+            with fixed labels.
+        has_probabilities: whether the calibrated energies belong to a learned distribution.
+        restricts_probabilities: whether the distribution can be restricted to allowed labellings.
+        margin: γ of the hinge of ``decode``.
+        limits: the settings that end a search before the proof, by the names of the parameters.
+        inference: the ``MatchedInference`` of the training of a model with hidden units.
         decoder: energy → decoding with certificates, if one routine alone predicts; else None.
         of_sequences: whether the classifier tags the positions of sequences.
     """
@@ -72,15 +72,15 @@ class LabelClassifier(Protocol):
 
     @property
     def trained(self) -> Any:
-        """Return the classifier that was trained: the one within a wrapper, or the classifier itself."""
+        """Return the trained classifier: the classifier within a wrapper, or the classifier itself."""
         ...
 
     def energies(self, X: Any) -> list[Any]:
-        """Return the energies of the members for instances, one of a single model."""
+        """Return the energies of the members for instances, a list of length 1 for a single model."""
         ...
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
-        """Return the energies whose equal mixture gives the probabilities, from those of :meth:`energies`."""
+        """Convert :meth:`energies` to calibrated energies, whose equal mixture gives the probabilities."""
         ...
 
     def predict_decoding(self, X: Any) -> Any:
@@ -88,10 +88,10 @@ class LabelClassifier(Protocol):
         ...
 
     def with_rules(self, rules: Any) -> Any:
-        """Return the classifier with answers that obey these rules alone; None for no rules.
+        """Return the classifier with rules for all answers; None for no rules.
 
         Raises:
-            ValueError: rules for a classifier that takes none.
+            ValueError: rules for a classifier without a parameter for rules.
         """
         ...
 

@@ -29,10 +29,10 @@ Answer = Callable[[MultilabelData], tuple[Iterable[Prediction], Ids]]
 
 
 def parts(path: str | PathLike) -> list[Path]:
-    """The Parquet files of a folder, by name, or the one that ``path`` is.
+    """Return the Parquet files of a folder in the order of names, or the file ``path``.
 
     Raises:
-        FileNotFoundError: there is no such file, or none in the folder.
+        FileNotFoundError: no file at ``path``, or no Parquet file in the folder.
     """
     if not Path(path).is_dir():
         with reading(path) as file:
@@ -96,7 +96,7 @@ def write_predictions(
 def _unfinished(
     files: Sequence[Path], path: str | PathLike, output: str | PathLike, mode: Mode, job: str | None
 ) -> list[tuple[Path, Path, dict[bytes, bytes]]]:
-    """Each file that is left to do, with what is to be written and the note that goes into it."""
+    """Return the sources of unfinished files, with the targets and the notes for the metadata."""
     found = []
     for file in files:
         target = Path(output) / file.name if Path(path).is_dir() else Path(output)
@@ -110,7 +110,7 @@ def _unfinished(
 
 
 def _has_note(target: Path, note: bytes) -> bool:
-    """Whether a file is there, and was written by the same job for the same source."""
+    """Return whether the same job has written the target for the same source."""
     try:
         return (pyarrow.parquet.read_schema(target).metadata or {}).get(NOTE) == note
     except (FileNotFoundError, pyarrow.ArrowException):
@@ -158,7 +158,7 @@ class _Frame:
 
 
 def _types(names: Sequence[str], saved: Predictor, ids: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Each column with its type of Arrow: numbers, but for names of rows and of labels."""
+    """Yield each column and the Arrow type: texts for names of rows and labels, numbers otherwise."""
     counts = {"row": pyarrow.int64(), "rank": pyarrow.int32(), "exact": pyarrow.int8()}
     known = {
         **counts,
