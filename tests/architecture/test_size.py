@@ -12,14 +12,14 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 480
-MOST_LINES = 70_200
-MOST_CODE = 43_320
+MOST_FILES = 434
+MOST_LINES = 72_280
+MOST_CODE = 43_790
 # In packages, and in modules besides.
-MOST_NAMES = 193
-MOST_NAMES_OF_MODULES = 362
+MOST_NAMES = 178
+MOST_NAMES_OF_MODULES = 94
 # Folder → rooms and arrows between them.
-MOST_ARROWS = {"data": (17, 48), "estimators": (13, 41), "inference": (14, 51)}
+MOST_ARROWS = {"data": (17, 47), "estimators": (14, 42), "inference": (14, 51)}
 FOUND = measure_size.sources()
 TOY = {
     "lmbm_torch": "",
