@@ -1,4 +1,4 @@
-"""Compute a table of a paper, by the scripts of a clone: lmbm reproduce table=linear_networks"""
+"""Compute a table of a paper, by the scripts of a clone: ``lmbm reproduce table=linear_networks``."""
 
 from __future__ import annotations
 

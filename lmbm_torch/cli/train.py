@@ -1,4 +1,4 @@
-"""Train a model: lmbm train experiment=seven_segment_lmsbn
+"""Train a model: ``lmbm train experiment=seven_segment_lmsbn``.
 
 On a table of your own: lmbm train data=table data.train=mine.csv 'data.labels=[sunny,windy]'
 

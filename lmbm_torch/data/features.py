@@ -22,7 +22,7 @@ MAX_DENSE = 2**31
 
 
 def numbered(prefix: str, count: int) -> tuple[str, ...]:
-    """Return names for columns without names: prefix_0, prefix_1, …
+    """Return names for columns without names: ``prefix_0``, ``prefix_1`` and so on.
 
     Raises:
         ValueError: a count above ``MAX_NUMBERED``, as from a damaged index.

@@ -86,11 +86,11 @@ class SequenceClassifier(TrainedEstimator, ABC):
         return Capabilities(objective="score", minimises=False, decoder=chain_dp.decode, of_sequences=True)
 
     def energies(self, X) -> list[ChainEnergy]:
-        """The energy for sequences ``X``, alone in a list."""
+        """Return a list with the energy of sequences ``X``."""
         return [self.energy(X)]
 
     def calibrated(self, energies: Sequence[ChainEnergy]) -> list[ChainEnergy]:
-        """The energies whose distribution gives the probabilities: those of :meth:`energies`."""
+        """Return the energies unchanged: the distribution needs no calibration."""
         return list(energies)
 
     def energy(self, X) -> ChainEnergy:

@@ -243,7 +243,7 @@ def _instances(X: Any) -> Any:
 
 
 def _values(came: Any) -> np.ndarray:
-    """The scores of a single label, (instances,)."""
+    """Return the scores of a single label, (instances,)."""
     found = np.asarray(came)
     return found if found.ndim == 1 else found[:, -1]
 

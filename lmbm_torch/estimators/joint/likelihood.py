@@ -239,7 +239,7 @@ def logistic(
 def _features(
     model: CountModel, ordering: np.ndarray, log_odds: np.ndarray, ordered: np.ndarray
 ) -> list[np.ndarray]:
-    """Inputs of the label at each position, (rows, 2 + labels + position).
+    """Return the inputs of the label at each position, (rows, 2 + labels + position).
 
     Args:
         ordered: (rows, labels), the labels by position.

@@ -49,7 +49,7 @@ def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
 
 
 def _threshold(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, by_f1: bool) -> float:
-    """The threshold of a label between two scores, of largest accuracy or F1; infinite outside of them."""
+    """Return the threshold of a label with the largest accuracy or F1, between two scores or infinite."""
     order = np.argsort(-scores, kind="stable")
     ranked, true, weight = scores[order], labels[order], weights[order]
     # Weight of the label's rows, and of all rows, among the first k by their scores, for k = 0 ….
