@@ -31,6 +31,7 @@ PACKAGES = (
     "viz",
     "training",
     "prediction",
+    "reports",
     "persistence",
     "compare",
     "cli",

@@ -71,9 +71,10 @@ class StoredModule(Stored, nn.Module, ABC):
         if has_encoder and encoder is None:
             raise ValueError("encoder: expected that of the training, since a file holds its weights alone")
         if encoder is not None and not has_encoder:
-            raise ValueError("encoder: expected none, since the model was trained without one")
+            raise ValueError("encoder: expected None, since the model was trained without an encoder")
         cls._check_shapes(arguments, weights)
-        model = cls(**arguments, **({"encoder": encoder} if has_encoder else {}))
+        with torch.device("cpu"):
+            model = cls(**arguments, **({"encoder": encoder} if has_encoder else {}))
         # Weights keep the type that they were saved in.
         model.load_state_dict(weights, assign=True)
         for name in frozen:

@@ -260,7 +260,7 @@ class CRF(nn.Module):
         Args:
             emissions, mask, transitions: see :meth:`energy`.
         """
-        nodes = chain_dp.marginals(self.energy(emissions, mask, transitions)).nodes
+        nodes = chain_dp.marginals(self.energy(emissions, mask, transitions)).states
         _, kept = self._batch_first(emissions, mask)
         nodes = nodes.take_along_dim(self._order(kept).argsort(1)[..., None], 1)
         nodes = nodes.where(kept[..., None], 0)

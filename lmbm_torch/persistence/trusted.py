@@ -56,7 +56,7 @@ OTHERS = frozenset(
 # What of each room of this library makes parts of a run: classes, functions, or class methods as well.
 _ROOMS = {"data", "estimators", "inference", "losses", "models", "training"}
 _FUNCTIONS = ("data.", "inference.", "losses.", "estimators.networks.orderings.", "training.penalties.")
-_MORE_FUNCTIONS = {"training.latent.by_method", "training.tracking.mlflow_logger"}
+_MORE_FUNCTIONS = {"training.latent.by_method", "training.callbacks.overviews.mlflow_logger"}
 _CLASS_METHODS = ("models.",)
 # Of inference the functions that answer for an energy, and the record of a matched inference: other functions
 # and classes may do something beside what they return, such as starting a process.

@@ -154,7 +154,7 @@ def predict(
         if lengths is not None:
             known = chain_dp.marginals(energies[0])
             total = known.log_partition if found.objective.ndim == 1 else known.log_partition[:, None]
-            likely = Probabilities(known.nodes, known.log_partition, "dynamic programming")
+            likely = Probabilities(known.states, known.log_partition, "dynamic programming")
             yield Prediction(found, likely, found.objective - total, lengths)
             continue
         distributions = saved.calibrated(energies)

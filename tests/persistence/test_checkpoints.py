@@ -94,7 +94,7 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
         load(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"(?s)last\.ckpt.*encoder"):
         load(tmp_path / "last.ckpt", encoder=torch.nn.Tanh())
-    with pytest.raises(ValueError, match="encoder: expected none"):
+    with pytest.raises(ValueError, match="encoder: expected None"):
         load(trained[0] / "last.ckpt", encoder=encoder())
 
 

@@ -120,7 +120,7 @@ class TreeBelief:
     def of(cls, energy: TreeEnergy) -> TreeBelief:
         """Return the marginals of a single tree's energy."""
         found = tree_dp.marginals(energy)
-        return cls(energy.parents, found.nodes[0], found.edges[0])
+        return cls(energy.parents, found.states[0], found.edges[0])
 
     def entropy(self) -> float:
         """Return H(μ) by the tree's product form."""

@@ -124,7 +124,7 @@ def test_marginals_stay_those_of_one_distribution(step):
         torch.testing.assert_close(upward, each.nodes[each.parents[child]], atol=1e-12, rtol=0)
         energy = each.energy()
         again = tree_dp.marginals(energy)
-        torch.testing.assert_close(again.nodes[0], each.nodes)
+        torch.testing.assert_close(again.states[0], each.nodes)
         log_probabilities = energy.score(every_labelling(len(each.nodes))[:, None])[:, 0]
         entropy = -(log_probabilities.exp() @ log_probabilities)
         assert each.entropy() == pytest.approx(float(entropy), abs=1e-12)
