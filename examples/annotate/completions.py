@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.data.features import Features
+from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.enumeration.kernels import kernel_for
 from lmbm_torch.inference.limits import LIMITS
@@ -150,7 +151,7 @@ class Completer:
         matched = self.saved.inference
         free = int(known.isnan().sum())
         is_large = free > LIMITS.click and is_dense_network(energy)
-        is_large &= free > LIMITS.marginals or kernel_for(energy) is None
+        is_large &= free > LIMITS.marginals or not is_compiled(energy)
         if is_large and (is_mixture or (given is not None and self.saved.rules is None)):
             # With no mass to be left it is one pass of the full width, with the least that it can leave.
             limits = {"mass_left": 0, "max_labellings": LIKELY, "constraints": self.saved.rules}
@@ -171,3 +172,8 @@ class Completer:
         log_known = sums.logsumexp(0, keepdim=True) - math.log(len(found))
         log_prob = mixture_log_prob(distributions, labels[:, None], log_known)
         return probabilities, log_prob[:, 0].tolist(), found[0].method
+
+
+def is_compiled(energy: Any) -> bool:
+    """Return whether compiled code enumerates the marginals of an energy."""
+    return isinstance(energy, DirectedEnergy) and kernel_for(energy) is not None

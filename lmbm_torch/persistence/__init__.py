@@ -1,5 +1,16 @@
 """Files of models, estimators and predictors, and run directories; reading executes nothing."""
 
-from lmbm_torch.persistence.files import load, save
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lmbm_torch.persistence.files import load, save
 
 __all__ = ["load", "save"]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: the check of a saved configuration needs no torch.
+    if name in __all__:
+        return getattr(import_module("lmbm_torch.persistence.files"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

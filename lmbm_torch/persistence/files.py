@@ -48,7 +48,8 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
     if not isinstance(content, Stored):
         raise TypeError(
             "content: expected a model, an estimator or a predictor of lmbm_torch, got "
-            f"{type(content).__name__} of {type(content).__module__}"
+            f"{type(content).__name__} of {type(content).__module__}; no file holds classifiers of other "
+            "libraries"
         )
     content.check_stored()
     archives.write(path, content, mode)

@@ -71,12 +71,8 @@ def main() -> None:
             missed.append(" ".join(map(str, key)))
             continue
         row = told(measured(*key))
-        with cells.open("a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            if not file.tell():
-                writer.writeheader()
-            writer.writerow(row)
         found.append({name: str(value) for name, value in row.items()})
+        write_csv(cells, found)
     with table(arguments.output, arguments.name):
         rows = [*means(found)]
         write_csv(arguments.output / "table.csv", rows)

@@ -15,8 +15,9 @@ from lmbm_torch.data import MultilabelData, SevenSegment, load
 from lmbm_torch.data.batches import shuffled
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.scaling import Scaling, standardise, unit_norm, unscaled
+from lmbm_torch.data.scaling import standardise, unit_norm, unscaled
 from lmbm_torch.data.splits import random_split
+from lmbm_torch.persistence.archives import unpack
 
 
 def toy(sparse=False, num_test=7):
@@ -243,7 +244,7 @@ def test_checkpoint_carries_the_scaling_and_refuses_another(tmp_path):
     data, path = toy(), tmp_path / "last.ckpt"
     module = MultilabelDataModule(data, scaling=standardise)
     model = run(1, module, path)
-    saved = Scaling(**torch.load(path, weights_only=True)["MultilabelDataModule"]["scaling"])
+    saved = unpack(torch.load(path, weights_only=True)["MultilabelDataModule"])["scaling"]
     assert saved.agrees(module.scaling)
     other = data.with_split(data.test, data.train)
     with pytest.raises(ValueError, match="scaling: expected the checkpoint's, got another one from toy"):

@@ -119,8 +119,8 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
                 instead of label matrices; rules over other labels, or contradictions; inputs that the
                 estimator refuses.
         """
-        # Sequence classifiers decode, but have no capabilities.
-        if not (hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")):
+        decodes = hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")
+        if not decodes or self.estimator.capabilities.of_sequences:
             raise TypeError(
                 "estimator: expected a classifier of label matrices with decode and capabilities, got "
                 f"{type(self.estimator).__name__}"

@@ -111,7 +111,7 @@ def test_clique_energies_are_read_back(path):
 
 def test_an_existing_file_is_kept(path):
     path.write_text("mine")
-    with pytest.raises(FileExistsError, match=r"path: expected nothing"):
+    with pytest.raises(FileExistsError, match=r"path: expected a path without a file"):
         write_uai(path, random_pairwise_energy(0, 3, 1))
     assert path.read_text() == "mine"
 
