@@ -49,9 +49,12 @@ def lines_of_code(source: str) -> int:
         if token.type not in BLANK:
             lines |= {*range(token.start[0], token.end[0] + 1)}
     for node in ast.walk(ast.parse(source)):
-        is_statement = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         # A string that nothing takes describes what stands around or above it.
-        if is_statement and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     return len(lines)
 

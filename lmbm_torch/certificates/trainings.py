@@ -202,7 +202,9 @@ def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray
     found = []
     for x, (first, last) in enumerate(pairwise(problem.start.tolist())):
         chain = padded_chains(state.log_nodes[first:last], state.log_pairs[x], problem.lengths[x : x + 1])
-        found.append(chain_dp.marginals(chain).edges[0].numpy())
+        edges = chain_dp.marginals(chain).edges
+        assert edges is not None  # of chains
+        found.append(edges[0].numpy())
     return np.concatenate(found)
 
 

@@ -88,7 +88,7 @@ def _folders(file: Path) -> list[Path]:
     else:
         default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
         home = os.environ.get("XDG_CACHE_HOME", default)
-    chosen: str = numba.config.CACHE_DIR  # pyright: ignore[reportPrivateImportUsage]  # of NUMBA_CACHE_DIR
+    chosen: str = numba.config.CACHE_DIR  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]  # of NUMBA_CACHE_DIR
     return [
         *([Path(chosen) / within] if chosen else []),
         file.parent / "__pycache__",
@@ -264,9 +264,9 @@ def check() -> None:
     """
     if ".".join(numba.__version__.split(".")[:2]) in TRIED:
         return
-    chosen = numba.config.CACHE_DIR  # pyright: ignore[reportPrivateImportUsage]  # of NUMBA_CACHE_DIR
+    chosen = numba.config.CACHE_DIR  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]  # of NUMBA_CACHE_DIR
     with tempfile.TemporaryDirectory() as folder:
-        numba.config.CACHE_DIR = folder  # pyright: ignore[reportPrivateImportUsage]
+        numba.config.CACHE_DIR = folder  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
         try:
             half = part(_half, {})
 
@@ -279,7 +279,7 @@ def check() -> None:
                 if came != 7.0 or bool(hits) != is_kept:
                     raise RuntimeError(f"expected 7.0 by code found {int(is_kept)} times, got {came}, {hits}")
         finally:
-            numba.config.CACHE_DIR = chosen  # pyright: ignore[reportPrivateImportUsage]
+            numba.config.CACHE_DIR = chosen  # pyright: ignore[reportPrivateImportUsage, reportAttributeAccessIssue]
 
 
 def _half(number):

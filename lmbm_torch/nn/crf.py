@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -269,7 +269,7 @@ class CRF(nn.Module):
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the weights of starts, steps and ends, with −∞ for forbidden entries."""
         weights = self.start_transitions, self.transitions, self.end_transitions
-        masks = self._forbidden_start, self._forbidden_steps, self._forbidden_end
+        masks: Any = self._forbidden_start, self._forbidden_steps, self._forbidden_end
         pairs = zip(weights, masks, strict=True)
         start, steps, end = (w if m is None else w.masked_fill(m, -torch.inf) for w, m in pairs)
         return start, steps, end

@@ -11,6 +11,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from statistics import median
 from time import process_time
+from typing import Any
 
 import torch
 from measuring import described, seconds, show, table, told, write_csv
@@ -27,9 +28,9 @@ def step(layer: torch.nn.Module, emissions: torch.Tensor, tags: torch.Tensor, ma
 
 def row(batch: int, length: int, num_tags: int, repeats: int) -> dict[str, object]:
     torch.manual_seed(0)
-    layers: dict[str, torch.nn.Module] = {"ours": CRF(num_tags, True)}
+    layers: dict[str, Any] = {"ours": CRF(num_tags, True)}
     if find_spec("torchcrf"):
-        from torchcrf import CRF as Peer
+        from torchcrf import CRF as Peer  # pyright: ignore[reportMissingImports]  # not installed here
 
         layers["pytorch_crf"] = Peer(num_tags, batch_first=True)
         layers["pytorch_crf"].load_state_dict(layers["ours"].state_dict())

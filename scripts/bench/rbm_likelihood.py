@@ -213,6 +213,7 @@ def samples(energy: BipartiteEnergy, path: Path, shape: tuple[int, ...]) -> None
     """An image of P(v = 1 | h) of 64 chains, after 2,000 steps from nothing."""
     start = torch.zeros(64, *energy.visible.shape)
     hidden = gibbs.sample(energy, 2000, init=start, generator=torch.Generator().manual_seed(0)).hidden
+    assert hidden is not None
     shown = energy.visible_given_hidden(hidden)[:, 0].unflatten(1, shape)
     write_figure(path, image_grid(shown.detach()))
 

@@ -51,7 +51,8 @@ def main() -> None:
 def of_genes(folder: str, node_limit: int) -> list[dict[str, Any]]:
     """Searches of gene functions, more and more of which are ruled out."""
     data = read("eisen_funcat", folder)
-    filler, model = SimpleImputer(), LMSBNClassifier(random_state=0)
+    filler: Any = SimpleImputer()
+    model = LMSBNClassifier(random_state=0)
     model.fit(filler.fit_transform(data.train[0]), data.train[1])
     energy = model.energy(filler.transform(data.test[0][:ROWS]))
     generator = torch.Generator().manual_seed(0)

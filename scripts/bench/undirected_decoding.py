@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,7 @@ def trained_machine(name: str, labels: int, examples: int) -> PairwiseEnergy:
     half = len(data.train) // 2
     train, test = (data.train, data.test) if len(data.test) else (data.train[:half], data.train[half:])
     train, test = train[:MOST_INSTANCES], test[:examples]
-    scaling = Normalizer()
+    scaling: Any = Normalizer()
     # Cheaper couplings than the default's, for searches are easy without strong ones.
     machine = LMBMClassifier(coupling_penalty=10.0)
     machine.fit(scaling.fit_transform(data.features[train]), data.labels[train, :labels])

@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -141,7 +141,7 @@ def _decode(
     settled = Settled.nothing(task.precise, task.known)
     # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
     if top_k == 1 and constraints is None:
-        settled = rule.settle(task.precise, task.known)
+        settled = rule.settle(cast(Any, task.precise), task.known)
         if isinstance(rule, Score):
             settled = settle_persistent(settled)
     couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()

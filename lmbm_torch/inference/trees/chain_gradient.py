@@ -90,7 +90,9 @@ class _LogPartition(torch.autograd.Function):
             found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
             return *(next(found) if is_wanted else None for is_wanted in wanted), None, None, None
         # Scaled in place, since the tables of long chains take most of the memory; a second call sums anew.
-        _, nodes, edges = ctx.sums or _sums(ctx.energy, True)
+        sums = ctx.sums or _sums(ctx.energy, True)
+        assert sums is not None  # as at first
+        _, nodes, edges = sums
         ctx.sums = None
         by_unary = nodes.mul_(gradient[:, None, None]) if wanted[0] else None
         by_transition = None

@@ -120,6 +120,7 @@ class TreeBelief:
     def of(cls, energy: TreeEnergy) -> TreeBelief:
         """Return the marginals of a single tree's energy."""
         found = tree_dp.marginals(energy)
+        assert found.edges is not None  # of trees
         return cls(energy.parents, found.states[0], found.edges[0])
 
     def entropy(self) -> float:

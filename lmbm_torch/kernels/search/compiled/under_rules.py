@@ -12,7 +12,7 @@ Without numba :mod:`lmbm_torch.inference.under_rules.constrained` is used, the r
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -101,7 +101,8 @@ class _Path(NamedTuple):
 def search(problem: RuledProblem) -> Found:
     """Return the allowed labellings of least loss; losses are infinite for labellings not found."""
     (batch, labels), top_k = problem.fields.shape, problem.top_k
-    found = Found(
+    record: Any = Found  # of arrays here, later of tensors
+    found = record(
         labels=np.zeros((batch, top_k, labels), np.int64),
         losses=np.full((batch, top_k), np.inf),
         bound=np.full(batch, np.inf),
