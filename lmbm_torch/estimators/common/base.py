@@ -123,8 +123,7 @@ class TrainedEstimator(StoredEstimator):
 
     def _undo_scaling(self, model: Any) -> None:
         """Convert a model of :meth:`_scaled` features to a model of X."""
-        scale, shift = map(torch.as_tensor, (self.feature_scale_, self.feature_shift_))
-        model.undo_scaling(scale, shift)
+        model.undo_scaling(self.feature_scale_, self.feature_shift_)
 
     def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Convert weights (classes, features) and intercepts of :meth:`_scaled` features to weights of X."""

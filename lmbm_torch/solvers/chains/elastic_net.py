@@ -56,8 +56,7 @@ class ElasticNetState(FlatState):
 def solve(problem: LikelihoodProblem, penalty: float, *, tol: float, max_iter: int) -> ElasticNetState:
     """Minimise the problem's objective plus ``penalty`` ‖w‖₁.
 
-    With w = u − v, u ≥ 0 and v ≥ 0 the absolute values are linear, and the problem is smooth in a box (Andrew
-    and Gao, ICML 2007, solve the same problem by another projection).
+    With w = u − v, u ≥ 0 and v ≥ 0 the absolute values are linear, and the problem is smooth in a box.
 
     Args:
         problem: ½‖w‖² and the losses.
