@@ -26,7 +26,7 @@ $(COMPILED): $(READY) $(shell find lmbm_torch/kernels -name '*.py')
 demo: $(READY) ## train and decode on real images that need no download, and print the comparison
 	$(BIN)/python scripts/demo.py
 
-test: $(READY) $(COMPILED) ## run the tests (some 9 minutes on 2 cores)
+test: $(READY) $(COMPILED) ## run the tests (some 13 minutes on 2 cores)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## run the tests that take minutes each
