@@ -1,4 +1,4 @@
-"""Search trees that prove labellings optimal: the smallest trees that the bounds allow. Internal."""
+"""The smallest search trees by which bounds prove labellings optimal. Internal."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class BaseEnergy:
         check_floating(name, self._first)
 
     def _resolve_negative(self: Any) -> None:
-        """Copy tensors that torch only marks as negative, such as imaginary parts: NumPy cannot read them."""
+        """Copy tensors with torch's mark of a negative (imaginary parts), which NumPy cannot read."""
         # Compiled code reads no tensor by NumPy.
         if is_traced():
             return

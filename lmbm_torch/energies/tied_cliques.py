@@ -119,7 +119,7 @@ class TiedCliques(Stored):
     def from_markov_logic(cls, clauses: Sequence[Clause], num_atoms: int) -> TiedCliques:
         """Return the cliques of the clauses' parities, with one weight for each formula (Remark 2.2).
 
-        Scores equal those of :func:`~lmbm_torch.energies.from_markov_logic` up to its constant, which
+        Scores equal those of :func:`~lmbm_torch.energies.from_markov_logic` up to a constant, which
         cancels in the distribution.
 
         Raises:

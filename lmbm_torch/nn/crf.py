@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,27 @@ from lmbm_torch.verdicts import one_door
 __all__ = ["CRF"]
 
 Reduction = Literal["none", "sum", "mean", "token_mean"]
+
+
+class _Tokens(NamedTuple):
+    """The tokens of a batch.
+
+    Args:
+        emissions: log-potentials of the tags, batch first.
+        kept: the mask, batch first.
+        order: the places of the kept tokens in order, then the places of masked tokens.
+        is_full: whether no mask was given.
+    """
+
+    emissions: Float[Tensor, "batch length tags"]
+    kept: Bool[Tensor, "batch length"]
+    order: Int[Tensor, "batch length"]
+    is_full: bool
+
+    def packed(self, values: Tensor) -> Tensor:
+        """Return values of tokens, (batch, length, …), with those of the kept tokens first."""
+        order = self.order[(..., *(None,) * (values.ndim - 2))]
+        return values if self.is_full else values.take_along_dim(order, 1)
 
 
 class CRF(nn.Module):
@@ -110,26 +132,7 @@ class CRF(nn.Module):
         Raises:
             ValueError: tensors of other shapes.
         """
-        emissions, kept = self._batch_first(emissions, mask)
-        batch, length = kept.shape
-        shape = (batch, length, self.num_tags, self.num_tags)
-        if transitions is not None and transitions.shape != shape:
-            raise ValueError(f"transitions: expected shape {shape}, got {tuple(transitions.shape)}")
-        with torch.autocast(emissions.device.type, enabled=False):
-            dtype = torch.float64 if emissions.dtype == torch.float64 else torch.float32
-            start, steps, end = (weights.to(dtype) for weights in self._weights())
-            order = None if mask is None else self._order(kept)
-            unary = emissions.to(dtype)
-            unary = unary if order is None else unary.take_along_dim(order[..., None], 1)
-            lengths = kept.sum(1).clamp(min=1)
-            place = torch.arange(length, device=emissions.device)
-            unary = unary + torch.where(place[:, None] == 0, start, 0)
-            unary = torch.where((place == lengths[:, None] - 1)[..., None], unary + end, unary)
-            if transitions is None:
-                return ChainEnergy(unary, steps, lengths)
-            tables = transitions.to(dtype)
-            tables = tables if order is None else tables.take_along_dim(order[..., None, None], 1)
-            return ChainEnergy(unary, steps + tables[:, 1:], lengths)
+        return self._energy(self._tokens(emissions, mask), transitions)
 
     @one_door
     def forward(
@@ -152,12 +155,15 @@ class CRF(nn.Module):
         Raises:
             ValueError: see :meth:`energy`; another reduction; a tag that is no class index; NaN.
         """
-        energy = self.energy(emissions, mask, transitions)
-        _, kept = self._batch_first(emissions, mask)
-        labels = self._packed(tags, kept, "tags")
+        tokens = self._tokens(emissions, mask)
+        energy = self._energy(tokens, transitions)
+        if tags.shape != emissions.shape[:2]:
+            expected = tuple(emissions.shape[:2])
+            raise ValueError(f"tags: expected shape {expected}, got {tuple(tags.shape)}")
+        labels = tokens.packed(tags if self.batch_first else tags.mT)
         # A sequence without a token has one position, whose tag may be anything.
-        labels = labels.where(kept.any(1, keepdim=True), 0)
-        return _reduced(energy.score(labels) - chain_dp.log_partition(energy), kept, reduction)
+        labels = labels.where(tokens.kept.any(1, keepdim=True), 0)
+        return _reduced(energy.score(labels) - chain_dp.log_partition(energy), tokens.kept, reduction)
 
     @one_door
     def marginal_log_likelihood(
@@ -183,13 +189,13 @@ class CRF(nn.Module):
         if allowed_tags.shape != emissions.shape or allowed_tags.dtype != torch.bool:
             got = f"{tuple(allowed_tags.shape)}, {allowed_tags.dtype}"
             raise ValueError(f"allowed_tags: expected bool of shape {tuple(emissions.shape)}, got {got}")
-        energy = self.energy(emissions, mask, transitions)
-        _, kept = self._batch_first(emissions, mask)
-        allowed = allowed_tags if self.batch_first else allowed_tags.transpose(0, 1)
-        allowed = allowed.take_along_dim(self._order(kept)[..., None], 1)
-        allowed = allowed | ~energy.inside[..., None] | ~kept.any(1)[:, None, None]
-        some = ChainEnergy(energy.unary.masked_fill(~allowed, -torch.inf), energy.transition, energy.lengths)
-        return _reduced(chain_dp.log_partition(some) - chain_dp.log_partition(energy), kept, reduction)
+        tokens = self._tokens(emissions, mask)
+        energy = self._energy(tokens, transitions)
+        allowed = tokens.packed(allowed_tags if self.batch_first else allowed_tags.transpose(0, 1))
+        allowed = allowed | ~energy.inside[..., None] | ~tokens.kept.any(1)[:, None, None]
+        some = replace(energy, unary=energy.unary.masked_fill(~allowed, -torch.inf))
+        logs = chain_dp.log_partition(some) - chain_dp.log_partition(energy)
+        return _reduced(logs, tokens.kept, reduction)
 
     @one_door
     def log_partition(
@@ -204,8 +210,8 @@ class CRF(nn.Module):
         Args:
             emissions, mask, transitions: see :meth:`energy`.
         """
-        found = chain_dp.log_partition(self.energy(emissions, mask, transitions))
-        return found.where(self._batch_first(emissions, mask)[1].any(1), 0)
+        tokens = self._tokens(emissions, mask)
+        return chain_dp.log_partition(self._energy(tokens, transitions)).where(tokens.kept.any(1), 0)
 
     def decode(
         self,
@@ -219,9 +225,9 @@ class CRF(nn.Module):
         Args:
             emissions, mask, transitions: see :meth:`energy`.
         """
-        labels = chain_dp.decode(self.energy(emissions, mask, transitions)).labels.tolist()
-        sizes = self._batch_first(emissions, mask)[1].sum(1).tolist()
-        return [row[:size] for row, size in zip(labels, sizes, strict=True)]
+        tokens = self._tokens(emissions, mask)
+        labels = chain_dp.decode(self._energy(tokens, transitions)).labels.tolist()
+        return [row[:size] for row, size in zip(labels, tokens.kept.sum(1).tolist(), strict=True)]
 
     def top_k(
         self,
@@ -244,9 +250,12 @@ class CRF(nn.Module):
         Raises:
             ValueError: see :meth:`energy`; k out of range.
         """
-        found = chain_dp.decode(self.energy(emissions, mask, transitions), top_k=k)
-        _, kept = self._batch_first(emissions, mask)
-        return Decoding(self._spread(found.labels, kept), found.objective, found.bound, found.status)
+        tokens = self._tokens(emissions, mask)
+        found = chain_dp.decode(self._energy(tokens, transitions), top_k=k)
+        back, kept = tokens.order.argsort(1), tokens.kept
+        if k > 1:
+            back, kept = back[:, None].expand_as(found.labels), kept[:, None]
+        return replace(found, labels=found.labels.take_along_dim(back, -1).where(kept, PADDING))
 
     def marginals(
         self,
@@ -260,11 +269,11 @@ class CRF(nn.Module):
         Args:
             emissions, mask, transitions: see :meth:`energy`.
         """
-        nodes = chain_dp.marginals(self.energy(emissions, mask, transitions)).states
-        _, kept = self._batch_first(emissions, mask)
-        nodes = nodes.take_along_dim(self._order(kept).argsort(1)[..., None], 1)
-        nodes = nodes.where(kept[..., None], 0)
-        return nodes if self.batch_first else nodes.transpose(0, 1)
+        tokens = self._tokens(emissions, mask)
+        states = chain_dp.marginals(self._energy(tokens, transitions)).states
+        states = states.take_along_dim(tokens.order.argsort(1)[..., None], 1)
+        states = states.where(tokens.kept[..., None], 0)
+        return states if self.batch_first else states.transpose(0, 1)
 
     def _weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return the weights of starts, steps and ends, with −∞ for forbidden entries."""
@@ -274,10 +283,8 @@ class CRF(nn.Module):
         start, steps, end = (w if m is None else w.masked_fill(m, -torch.inf) for w, m in pairs)
         return start, steps, end
 
-    def _batch_first(
-        self, emissions: Tensor, mask: Tensor | None
-    ) -> tuple[Float[Tensor, "batch length tags"], Bool[Tensor, "batch length"]]:
-        """Return emissions and mask, batch first.
+    def _tokens(self, emissions: Tensor, mask: Tensor | None) -> _Tokens:
+        """Return emissions and mask, batch first, with the order of the kept tokens.
 
         Raises:
             ValueError: emissions without ``num_tags`` tags, or a mask of another shape than the emissions.
@@ -286,32 +293,34 @@ class CRF(nn.Module):
             axes = "(batch, length" if self.batch_first else "(length, batch"
             got = tuple(emissions.shape)
             raise ValueError(f"emissions: expected shape {axes}, {self.num_tags}), none of them 0, got {got}")
+        is_full = mask is None
         if mask is None:
             mask = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device)
         if mask.shape != emissions.shape[:2]:
             expected = tuple(emissions.shape[:2])
             raise ValueError(f"mask: expected shape {expected}, got {tuple(mask.shape)}")
-        mask = mask.bool()
-        return (emissions, mask) if self.batch_first else (emissions.transpose(0, 1), mask.mT)
+        kept = mask.bool()
+        if not self.batch_first:
+            emissions, kept = emissions.transpose(0, 1), kept.mT
+        return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_full)
 
-    def _order(self, kept: Bool[Tensor, "batch length"]) -> Int[Tensor, "batch length"]:
-        """Return the places of the kept tokens in order, then the places of masked tokens."""
-        return torch.argsort(kept, dim=1, descending=True, stable=True)
-
-    def _packed(self, tags: Tensor, kept: Tensor, name: str) -> Tensor:
-        """Return the kept tokens' values first, batch first."""
-        expected = kept.shape if self.batch_first else kept.mT.shape
-        if tags.shape != expected:
-            raise ValueError(f"{name}: expected shape {tuple(expected)}, got {tuple(tags.shape)}")
-        rows = tags if self.batch_first else tags.mT
-        return rows.take_along_dim(self._order(kept), 1)
-
-    def _spread(self, labels: Int[Tensor, "batch *k length"], kept: Tensor) -> Tensor:
-        """Return labels at the places of their tokens, and −1 elsewhere."""
-        back = self._order(kept).argsort(1)
-        if labels.ndim == 3:
-            back, kept = back[:, None].expand_as(labels), kept[:, None].expand_as(labels)
-        return labels.take_along_dim(back, -1).where(kept, PADDING)
+    def _energy(self, tokens: _Tokens, transitions: Tensor | None) -> ChainEnergy:
+        """Return the energy of tokens, see :meth:`energy`."""
+        emissions, kept = tokens.emissions, tokens.kept
+        shape = (*kept.shape, self.num_tags, self.num_tags)
+        if transitions is not None and transitions.shape != shape:
+            raise ValueError(f"transitions: expected shape {shape}, got {tuple(transitions.shape)}")
+        with torch.autocast(emissions.device.type, enabled=False):
+            dtype = torch.float64 if emissions.dtype == torch.float64 else torch.float32
+            start, steps, end = (weights.to(dtype) for weights in self._weights())
+            unary = tokens.packed(emissions.to(dtype))
+            lengths = kept.sum(1).clamp(min=1)
+            place = torch.arange(kept.shape[1], device=emissions.device)
+            unary = unary + torch.where(place[:, None] == 0, start, 0)
+            unary = torch.where((place == lengths[:, None] - 1)[..., None], unary + end, unary)
+            if transitions is not None:
+                steps = steps + tokens.packed(transitions.to(dtype))[:, 1:]
+            return ChainEnergy(unary, steps, lengths)
 
 
 def _reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"], reduction: str) -> Tensor:

@@ -186,7 +186,7 @@ def _check_version(version: str) -> None:
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
-    """Return a value in JSON; for other values a dictionary with a first key that starts with a colon."""
+    """Return a value as JSON: other values are dictionaries whose first key begins with a colon."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:

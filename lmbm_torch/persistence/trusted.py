@@ -81,7 +81,7 @@ class SavedConfiguration:
 
     @classmethod
     def read(cls, folder: str | PathLike, trust: Sequence[str] = ()) -> SavedConfiguration:
-        """Read ``config.yaml`` of a run directory, without any import or call by its names.
+        """Read ``config.yaml`` of a run directory; no name in the file is imported or called.
 
         References to other keys (``${C}``) are resolved.
 
@@ -90,9 +90,9 @@ class SavedConfiguration:
             trust: see :class:`SavedConfiguration`.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: no configuration; aliases of YAML, which grow without limit; or a resolver, such as
-                ``${oc.env:HOME}``. The message names the file.
+            FileNotFoundError: no configuration file.
+            ValueError: no configuration, an alias of YAML (aliases can grow without limit), or a resolver
+                like ``${oc.env:HOME}``. The message names the file.
         """
         with naming_extras():
             import yaml
@@ -172,10 +172,10 @@ class SavedConfiguration:
 
 
 def import_trusted(trust: Sequence[str]) -> None:
-    """Import trusted classes, so that instances of the classes can be read from files.
+    """Import trusted classes, whose instances files may then hold.
 
     Raises:
-        ValueError: a name that cannot be imported.
+        ValueError: a name without an importable object.
     """
     for name in trust:
         try:

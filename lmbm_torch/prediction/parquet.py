@@ -55,10 +55,10 @@ def write_predictions(
 ) -> None:
     """Write the predictions for a file, or for each file of a folder, as Parquet.
 
-    Rows and columns are those of :func:`~lmbm_torch.prediction.tables.table_rows`, rows counted in each file
-    anew; columns that name the rows keep their types. In memory are :data:`BATCH_SIZE` rows and what one row
-    group of the columns that are needed takes. Each file appears complete or not at all; after an error those
-    before it stay, and the same call goes on behind them where its ``job`` has a name.
+    :func:`~lmbm_torch.prediction.tables.table_rows` describes rows and columns; row numbers start anew in
+    each file, and columns with names of rows keep their types. The memory holds :data:`BATCH_SIZE` rows
+    and one row group of the needed columns. Each file appears complete or not at all. After an error the
+    finished files stay, and a call with the same ``job`` continues with the remaining files.
 
     Args:
         output: a file, or a folder, made if needed, that gets a file of the same name for each.

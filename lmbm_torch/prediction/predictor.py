@@ -92,13 +92,13 @@ class Predictor(Stored):
     def fit(
         cls, estimator: Any, data: MultilabelData, rows: Int[np.ndarray, " rows"], scaling: Scaling
     ) -> Predictor:
-        """Fit an estimator to rows of a data set, and keep how the columns are read and scaled.
+        """Fit an estimator to rows of a data set, and keep the schema and the scaling of the columns.
 
-        Of an estimator that chooses C along a path the classifier with that C is kept.
+        For an estimator with a path of C, the predictor keeps the classifier with the chosen C.
 
         Raises:
-            ValueError: an estimator of classes or of sequences, or one that no file holds; what the estimator
-                refuses.
+            ValueError: an estimator of classes or sequences, an estimator without files, or a refusal of the
+                estimator.
         """
         # Training and prediction never need them otherwise.
         from lmbm_torch.estimators.common.saving import StoredEstimator
@@ -126,8 +126,8 @@ class Predictor(Stored):
         """Fit an estimator to one fold of sequences from a file.
 
         Raises:
-            ValueError: an estimator of something else, or sequences that do not come from a file of columns;
-                what the estimator refuses.
+            ValueError: no estimator of sequences, sequences without a file of columns, or a refusal of the
+                estimator.
         """
         from lmbm_torch.estimators.chains.base import SequenceClassifier
 

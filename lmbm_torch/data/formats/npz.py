@@ -89,7 +89,7 @@ def _check_header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
 
 
 def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = None) -> MultilabelData:
-    """Return the arrays of one part; with ``num_unknown``, this number of labels, all NaN."""
+    """Return the arrays of a part, or ``num_unknown`` labels of NaN in place of stored labels."""
     features = _matrix(archive, "x" + suffix)
     if num_unknown is not None:
         labels = np.full((features.shape[0], num_unknown), np.nan)

@@ -78,10 +78,10 @@ class TokenFeatures(Stored):
 
     @classmethod
     def of(cls, X: Sequence[Sequence[Any]], min_freq: int) -> TokenFeatures:
-        """Return the features that occur in at least ``min_freq`` tokens of the sequences.
+        """Return the features of the sequences with at least ``min_freq`` occurrences.
 
         Raises:
-            ValueError: no such feature; a token that :func:`attributes` refuses.
+            ValueError: no feature is frequent enough; see :func:`attributes`.
         """
         counts = Counter(name for tokens in X for token in tokens for name, _ in attributes(token))
         names = sorted(name for name, count in counts.items() if count >= min_freq)
@@ -103,7 +103,7 @@ class TokenFeatures(Stored):
         """Return a CSR matrix (length, features) for each sequence, and how many features were unknown.
 
         Raises:
-            ValueError: a sequence without a token; a token that :func:`attributes` refuses.
+            ValueError: a sequence without a token; see :func:`attributes`.
         """
         found, unknown = [], 0
         for number, tokens in enumerate(X):

@@ -16,10 +16,10 @@ from lmbm_torch.persistence.stored import Given, Stored, adapt
 
 
 class StoredEstimator(Stored, BaseEstimator):
-    """An estimator that files hold: its class, its parameters and its fitted attributes.
+    """An estimator with files of class name, parameters and fitted attributes.
 
     Attributes:
-        holds_others: whether the estimator consists of classifiers of other libraries, which no file holds.
+        holds_others: whether the estimator consists of other libraries' classifiers, and so has no file.
     """
 
     holds_others: ClassVar[bool] = False

@@ -32,34 +32,18 @@ def log_partition(
     """
     if not chain_steps.is_on_host(energy.unary) or transform() is not None:
         return None
-    found = _sums(energy, energy.unary.requires_grad or energy.transition.requires_grad)
-    return (
-        None
-        if found is None
-        else _LogPartition.apply(energy.unary, energy.transition, energy, found, by_steps)
-    )
+    needs_gradient = energy.unary.requires_grad or energy.transition.requires_grad
+    found = _sums(energy, with_marginals=torch.is_grad_enabled() and needs_gradient)
+    if found is None:
+        return None
+    return _LogPartition.apply(energy.unary, energy.transition, energy, found, by_steps)
 
 
 @torch.no_grad()
-def _sums(energy: ChainEnergy, with_marginals: bool) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return log Z, P(y_t) and P(y_t, y_{t+1}), or None where no kernel may be used.
-
-    Of one table for all steps the pairs are summed over the steps, in double precision.
-    """
+def _sums(energy: ChainEnergy, *, with_marginals: bool) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return :func:`~.chain_steps.sums`, with the pairs of a shared table summed over the steps."""
     chains = Chains.of(energy)
-    kernel = chain_steps.sums_kernel(energy, chains)
-    if kernel is None:
-        return None
-    unary = torch.stack(chains.unary, 1)
-    batch, length, states = unary.shape
-    nodes = torch.zeros_like(unary) if with_marginals else unary.new_empty(0, 0, states)
-    steps = length - 1 if energy.transition.ndim == 4 else min(1, length - 1)
-    edges = unary.new_zeros(batch if with_marginals else 0, steps, states, states)
-    tables = chain_steps.steps_of(chains.tables)
-    total = kernel.marginals(unary.numpy(), energy.lengths.numpy(), *tables, nodes.numpy(), edges.numpy())
-    scale = chains.shift + torch.from_numpy(total).to(chains.shift)
-    chain_steps.check_possible(scale)
-    return scale, nodes, edges
+    return chain_steps.sums(energy, chains, with_marginals=with_marginals, each_step=not energy.is_shared)
 
 
 class _LogPartition(torch.autograd.Function):
@@ -76,7 +60,7 @@ class _LogPartition(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(unary, transition)
         ctx.energy, ctx.sums, ctx.by_steps = energy, sums, by_steps
-        return sums[0]
+        return sums[2]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -90,9 +74,9 @@ class _LogPartition(torch.autograd.Function):
             found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
             return *(next(found) if is_wanted else None for is_wanted in wanted), None, None, None
         # Scaled in place, since the tables of long chains take most of the memory; a second call sums anew.
-        sums = ctx.sums or _sums(ctx.energy, True)
+        sums = ctx.sums or _sums(ctx.energy, with_marginals=True)
         assert sums is not None  # as at first
-        _, nodes, edges = sums
+        nodes, edges, _ = sums
         ctx.sums = None
         by_unary = nodes.mul_(gradient[:, None, None]) if wanted[0] else None
         by_transition = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -190,7 +189,7 @@ def forward(chains: Chains) -> tuple[list[Tensor], Float[Tensor, " batch"]]:
         messages.append(message)
         lowered.append(largest.where(step.inside, 0))
     scale = chains.shift + torch.cat([torch.zeros_like(chains.shift)[:, None], *lowered], 1).sum(1)
-    check_possible(scale)
+    _check_possible(scale)
     return messages, scale
 
 
@@ -226,7 +225,7 @@ def _best_scores(chains: Chains) -> list[Tensor]:
         largest = after.amax(-1, keepdim=True)
         messages.append((after - largest).where(step.inside, messages[-1]))
         scale = scale + largest.where(step.inside, 0)[:, 0]
-    check_possible(scale)
+    _check_possible(scale)
     return messages
 
 
@@ -234,7 +233,7 @@ def _all_forward(chains: Chains, total: chain_scans.Semiring) -> tuple[list[Tens
     """Compute :func:`forward`, or by ``torch.amax`` :func:`_best_scores`, for all positions together."""
     messages, lowered = chain_scans.forward(chains.unary[0], chains.all_steps, total)
     scale = chains.shift + lowered
-    check_possible(scale)
+    _check_possible(scale)
     return list(messages.unbind(1)), scale
 
 
@@ -263,42 +262,41 @@ def best_labels(energy: ChainEnergy) -> Tensor:
         energy.unary.detach().contiguous().numpy().reshape(-1, states),
         length * np.arange(batch),
         energy.lengths.numpy(),
-        *steps_of(energy.transition.detach()),
+        *_steps_of(energy.transition.detach()),
         labels.view(-1).numpy(),
     )
     _refuse_impossible(torch.from_numpy(~are_possible))
     return labels
 
 
-def sums_kernel(energy: ChainEnergy, chains: Chains) -> ModuleType | None:
-    """Return the kernel of forward–backward on the CPU, or None where it is missing or not accurate.
-
-    The kernel multiplies probabilities. It is not accurate where a sum may lose a term that matters, or where
-    potentials are so large that float64 rounds their sums.
-    """
-    kernel = compiled("search.chains", "forward–backward") if is_on_host(energy.unary) else None
-    return None if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE else kernel
-
-
-def sums(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor] | None:
+def sums(
+    energy: ChainEnergy, chains: Chains, *, with_marginals: bool = True, each_step: bool = True
+) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU in double precision.
 
-    None where :func:`sums_kernel` has none.
+    None without numba, on another device, if a sum of probabilities may lose terms, and for potentials so
+    large that float64 rounds their sums.
+
+    Args:
+        with_marginals: False for the log partition alone, with empty marginals.
+        each_step: False for the sum of the pairs over all steps, (batch, 1, states, states).
     """
-    kernel = sums_kernel(energy, chains)
-    if kernel is None:
+    kernel = compiled("search.chains", "forward–backward") if is_on_host(energy.unary) else None
+    if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE:
         return None
     unary = torch.stack(chains.unary, 1)
     batch, length, states = unary.shape
-    nodes, edges = torch.zeros_like(unary), unary.new_zeros(batch, length - 1, states, states)
-    steps = steps_of(chains.tables)
+    rows = batch if with_marginals else 0
+    nodes = unary.new_zeros(rows, length, states)
+    edges = unary.new_zeros(rows, length - 1 if each_step else min(1, length - 1), states, states)
+    steps = _steps_of(chains.tables)
     total = kernel.marginals(unary.numpy(), energy.lengths.numpy(), *steps, nodes.numpy(), edges.numpy())
     scale = chains.shift + torch.from_numpy(total).to(chains.shift)
-    check_possible(scale)
+    _check_possible(scale)
     return nodes, edges, scale
 
 
-def steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
+def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
     """Return the tables of steps for kernels: flat, and the strides of chains and steps."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
     return transition.contiguous().numpy().reshape(-1, *transition.shape[-2:]), strides
@@ -354,7 +352,7 @@ def best_paths(chains: Chains, top_k: int) -> tuple[Tensor, list[tuple[Tensor, i
         same = torch.arange(states * ranks, device=best.device).view(states, ranks)
         pointers.append((origin.where(goes_on, pad(same, (0, more))), ranks))
         scale = scale + largest.where(step.inside[:, 0], 0)
-    check_possible(scale)
+    _check_possible(scale)
     return best, pointers
 
 
@@ -371,7 +369,7 @@ def draw(log_weights: Tensor, generator: torch.Generator | None) -> Tensor:
     return (log_weights - clocks.clamp_min_(torch.finfo(clocks.dtype).tiny).log_()).argmax(-1)
 
 
-def check_possible(scale: Tensor) -> None:
+def _check_possible(scale: Tensor) -> None:
     """Refuse chains whose every labelling is forbidden."""
     refuse_unless(
         _POSSIBLE,
