@@ -111,7 +111,7 @@ def test_the_ordering_of_a_fold_is_sought_once(monkeypatch):
         return choose(*arguments, **settings)
 
     monkeypatch.setattr(orderings, "chosen", counted)
-    LMSBNClassifierCV(Cs=4, cv=3).fit(X, Y)
+    LMSBNClassifierCV(Cs=4, cv=3, random_state=0).fit(X, Y)
     assert len(asked) == 3 + 1
 
 
@@ -129,7 +129,7 @@ def test_scoring_classes_texts_missing_labels_and_pipelines(tmp_path):
     assert {*texts.predict(X).ravel()} == {"yes", "no"}
     missing = Y.copy()
     missing[::5, 1] = np.nan
-    assert LMSBNClassifierCV(Cs=2, cv=2).fit(X, missing).predict(X).shape == Y.shape
+    assert LMSBNClassifierCV(Cs=2, cv=2, random_state=0).fit(X, missing).predict(X).shape == Y.shape
     piped = make_pipeline(StandardScaler(), LMSBNClassifierCV(Cs=2, cv=2, random_state=0)).fit(X, Y)
     assert piped.score(X, Y) > 0.3
     path = tmp_path / "model.safetensors"

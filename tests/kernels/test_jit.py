@@ -82,7 +82,8 @@ def test_what_the_caller_has_frozen_stays_frozen():
         count = gc.get_freeze_count()
         with uncollected():
             pass
-        assert gc.get_freeze_count() == count
+        # Few frozen objects may have died of themselves in between; a thaw leaves none.
+        assert count - 100 < gc.get_freeze_count() <= count
     finally:
         gc.unfreeze()
 
