@@ -54,12 +54,12 @@ class Sample(ABC):
     tolerances: Mapping[str, float] = field(default_factory=lambda: SHARE, kw_only=True)
 
     def kept(self, results: Path) -> dict[str, str]:
-        """The row as it is kept."""
+        """Return the row as it is kept."""
         with (results / f"{self.table}.csv").open(encoding="utf-8", newline="") as stream:
             return self._own(list(csv.DictReader(stream)))
 
     def recompute(self, kept: Mapping[str, str], folder: Path, console: Console) -> Result:
-        """The row by the kept one's protocol, with all cells that it is made from stored in ``folder``."""
+        """Compute the row by the protocol of the kept row, and store the cells in ``folder``."""
         return self._own(self._rows(kept, folder, console))
 
     def _own(self, rows: Sequence[Any]) -> Any:
@@ -67,7 +67,7 @@ class Sample(ABC):
 
     @abstractmethod
     def _rows(self, kept: Mapping[str, str], folder: Path, console: Console) -> list[Result]:
-        """Rows of the table, the sample's among them."""
+        """Return rows of the table, among them that of the sample."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Reproduced(Sample):
         return module.summary(found) if hasattr(module, "summary") else found
 
     def _needed(self, cells: Iterator[Cell]) -> list[Cell]:
-        """The cells of the method, its folds and seeds, and those that they need; all if rows share them."""
+        """Return the cells of the method, and cells needed by these; all cells if rows share them."""
         of_set = [cell for cell in cells if cell.data == self.data]
         names = {
             name for name in (cell.method for cell in of_set) if f"{name}:".startswith(f"{self.method}:")

@@ -54,7 +54,7 @@ STICKING_OUT = """() => {
 
 
 class Page(HTMLParser):
-    """What a page links to, and what can be linked to on it."""
+    """The links of a page, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def read(folder: Path) -> dict[Path, Page]:
 
 
 def broken(pages: dict[Path, Page]) -> list[str]:
-    """Each link that leads to no file, or to no place on its page."""
+    """Return each link that leads to no file, or to no place on its page."""
     found = []
     for path, page in pages.items():
         for link in page.links:
@@ -93,12 +93,12 @@ def broken(pages: dict[Path, Page]) -> list[str]:
 
 
 def external(pages: Iterable[Page]) -> list[str]:
-    """The addresses elsewhere, each once."""
+    """Return the addresses elsewhere, each once."""
     return sorted({link for page in pages for link in page.links if urlsplit(link).netloc})
 
 
 def too_wide(folder: Path, browser: str, pictures: Path | None) -> list[str]:
-    """Each page that has to be scrolled sideways, by the width of the window."""
+    """Return each page that has to be scrolled sideways, by the width of the window."""
     # Needed here alone, and by no test where there is no browser.
     from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 

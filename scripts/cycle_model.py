@@ -1,4 +1,4 @@
-"""How long belief propagation's CUDA kernels must take by their compiled instructions: a lower bound.
+"""Lower bounds on the time of belief propagation's CUDA kernels, by their compiled instructions.
 
     python scripts/cycle_model.py [--instances 64] [--visible 784] [--hidden 256] [--iterations 20]
 
@@ -62,7 +62,7 @@ class Floors:
 
 
 def streaming(device: Device, instances: int, visible: int, hidden: int, iterations: int) -> Floors:
-    """Of :mod:`lmbm_torch.kernels.matrix_bp.compiled.cuda` in odds and float32."""
+    """Return the floors of :mod:`lmbm_torch.kernels.matrix_bp.compiled.cuda` in odds and float32."""
     width = 1 << (visible - 1).bit_length()
     messages = instances * hidden * iterations
     issue, special = _cycles(messages * width, STREAMING)
@@ -71,7 +71,7 @@ def streaming(device: Device, instances: int, visible: int, hidden: int, iterati
 
 
 def resident(device: Device, instances: int, visible: int, hidden: int, iterations: int) -> Floors:
-    """Of :mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`; blocks of a cluster wait for each other."""
+    """Return the floors of :mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`, waits included."""
     blocks, columns = -(-hidden // _LANES), -(-visible // _WARPS_OF_A_BLOCK)
     rounds = -(-instances // max(1, device.multiprocessors // blocks))
     of_a_block = rounds * iterations * columns * _WARPS_OF_A_BLOCK * _LANES
@@ -82,7 +82,7 @@ def resident(device: Device, instances: int, visible: int, hidden: int, iteratio
 
 
 def _cycles(messages: int, counted: tuple[float, float]) -> tuple[float, float]:
-    """Cycles of a multiprocessor to issue, and for special functions."""
+    """Return cycles of a multiprocessor to issue, and for special functions."""
     instructions, special = counted
     return messages * instructions / (_LANES * _ISSUED), messages * special / _SPECIAL_LANES
 

@@ -30,7 +30,7 @@ PENALTIES = np.logspace(-3, 1, 9)
 
 
 def cross_validated(model: BaseEstimator, parameter: str, X: np.ndarray, Y: np.ndarray) -> GridSearchCV:
-    """The model refitted at the C of best cross-validated exact match."""
+    """Return the model refitted at the C of best cross-validated exact match."""
     folds = KFold(5, shuffle=True, random_state=0)
     return GridSearchCV(model, {parameter: PENALTIES}, cv=folds, scoring="accuracy").fit(X, Y)
 

@@ -64,7 +64,7 @@ SIZES = ((64, 784, 256, 20), (1024, 784, 256, 20), (256, 500, 200, 20), (1, 784,
 
 
 def tests(device: torch.device) -> Iterator[Row]:
-    """The tests that need a GPU, and those that use one."""
+    """Yield the tests that need a GPU, and those that use one."""
     # The plugin, where there is one, warns of the processes, and warnings are errors.
     pytest = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:benchmark"]
     # Most of their time is the compiler's, on the host.
@@ -75,13 +75,13 @@ def tests(device: torch.device) -> Iterator[Row]:
 
 
 def marked_cuda() -> list[str]:
-    """The files with such tests; a GPU's time is not spent on collecting the others."""
+    """Return the files with such tests; a GPU's time is not spent on collecting the others."""
     files = sorted(Path(ROOT, "tests").rglob("test_*.py"))
     return [str(path.relative_to(ROOT)) for path in files if MARK in path.read_text(encoding="utf-8")]
 
 
 def ran(what: str, command: Sequence[str], says: str = r".*\S.*") -> Row:
-    """A row of a command, passed if it ended with 0, and the last line of its output like ``says``.
+    """Return a row of a command, passed if it ended with 0, and the last line of its output like ``says``.
 
     All that a failed one said goes to the standard error.
     """
@@ -94,7 +94,7 @@ def ran(what: str, command: Sequence[str], says: str = r".*\S.*") -> Row:
 
 
 def csr(device: torch.device) -> Iterator[Row]:
-    """Scores of sparse features, forward and backward."""
+    """Yield scores of sparse features, forward and backward."""
     generator = torch.Generator().manual_seed(0)
     dense = torch.randn(64, 300, generator=generator) * (torch.rand(64, 300, generator=generator) < 0.1)
     labels = torch.randint(2, (64, 12), generator=generator)
@@ -117,14 +117,14 @@ def _score_and_gradients(device: torch.device, dense: Tensor, labels: Tensor) ->
 
 
 def within(what: str, difference: float, tolerance: float) -> Row:
-    """A row of a difference, which must not be above ``tolerance``; NaN never is below it."""
+    """Return a row of a difference, which must not be above ``tolerance``; NaN never is below it."""
     passed = difference <= tolerance
     note = f"differs by {difference:.1e}, at most {tolerance:g} wanted"
     return {"what": what, "result": "passed" if passed else "failed", "value": difference, "note": note}
 
 
 def bandwidth(device: torch.device) -> Iterator[Row]:
-    """Bytes read and written in a second by a copy of a GiB."""
+    """Yield bytes read and written in a second by a copy of a GiB."""
     yield {"what": "copy, bytes per second", "result": "measured", "value": measured_bandwidth(device, 2**28)}
 
 
@@ -135,7 +135,7 @@ def measured_bandwidth(device: torch.device, numbers: int) -> float:
 
 
 def median_seconds(work: Callable[[], object], device: torch.device, repeats: int = 20) -> float:
-    """The median over calls, each waited for, after three that compile and warm up."""
+    """Return the median over calls, each waited for, after three that compile and warm up."""
 
     def once() -> float:
         started = time.perf_counter()
@@ -148,7 +148,7 @@ def median_seconds(work: Callable[[], object], device: torch.device, repeats: in
 
 
 def kernels(device: torch.device) -> Iterator[Row]:
-    """Both kernels of belief propagation: their beliefs, and their times beside the model's."""
+    """Yield both kernels of belief propagation: their beliefs, and their times beside the model's."""
     copy = measured_bandwidth(device, 2**28)
     properties = torch.cuda.get_device_properties(device)
     described = replace(
@@ -170,7 +170,7 @@ def compared(
     hidden: int,
     iterations: int,
 ) -> Iterator[Row]:
-    """The rows of one size."""
+    """Yield the rows of one size."""
     energy = random_energy(instances, visible, hidden)
     few = slice(0, 8)
     double = BipartiteEnergy(
@@ -203,7 +203,7 @@ def compared(
 
 
 def random_energy(instances: int, visible: int, hidden: int) -> BipartiteEnergy:
-    """Weights N(0, 0.1²), biases N(0, 1), in float32."""
+    """Return weights N(0, 0.1²), biases N(0, 1), in float32."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -227,7 +227,7 @@ torch.cuda.synchronize()
 
 
 def sanitizer(device: torch.device) -> Iterator[Row]:
-    """Accesses out of bounds, races in shared memory, barriers that not all threads reach."""
+    """Yield accesses out of bounds, races in shared memory, barriers that not all threads reach."""
     program = shutil.which("compute-sanitizer")
     if program is None:
         yield {
@@ -242,7 +242,7 @@ def sanitizer(device: torch.device) -> Iterator[Row]:
 
 
 def benchmarks(device: torch.device) -> Iterator[Row]:
-    """Whatever in scripts/bench/ takes a device; their own tables are in runs/."""
+    """Yield whatever in scripts/bench/ takes a device; their own tables are in runs/."""
     sys.path.insert(0, str(BENCHMARKS))
     for row in import_module("matrix_bp").on_cuda(5):
         yield {
@@ -265,7 +265,7 @@ CHECKS: dict[str, Check] = {
 
 
 def rows_of(name: str, check: Check, device: torch.device) -> Iterator[Row]:
-    """The rows of a check; one that ends by an exception says so."""
+    """Yield the rows of a check; one that ends by an exception says so."""
     started = time.perf_counter()
     try:
         for row in check(device):
@@ -282,17 +282,17 @@ def rows_of(name: str, check: Check, device: torch.device) -> Iterator[Row]:
 
 
 def current_device() -> tuple[torch.device, str]:
-    """It, and its model."""
+    """Return the current device and the name of its model."""
     return torch.device("cuda", torch.cuda.current_device()), torch.cuda.get_device_name()
 
 
 def slug(device_name: str) -> str:
-    """The name of a device as a part of a file's."""
+    """Return the name of a device as a part of a file's."""
     return re.sub(r"[^a-z0-9]+", "_", device_name.lower()).strip("_")
 
 
 def written(rows: list[Row], device_name: str, folder: Path, results: Path) -> list[Path]:
-    """The table of the rows, copied into ``results``."""
+    """Return the table of the rows, copied into ``results``."""
     with table(folder, f"gpu_check_{slug(device_name)}"):
         write_csv(
             folder / "table.csv", [{"device": device_name, "torch": torch.__version__} | row for row in rows]

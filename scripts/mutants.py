@@ -49,26 +49,26 @@ class Mutant:
     test: str
 
     def path(self, repository: Path) -> Path:
-        """The file in the repository or in a copy."""
+        """Return the file in the repository or in a copy."""
         return (
             repository / ("" if self.file.startswith(("examples/", "scripts/")) else "lmbm_torch") / self.file
         )
 
 
 def listed(path: Path = LIST) -> list[Mutant]:
-    """The mutants of a file."""
+    """Return the mutants of a file."""
     return [Mutant(**each) for each in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]]
 
 
 def copied(folder: Path) -> None:
-    """The package and its tests, with the kernels of the package."""
+    """Copy the package, its tests and its compiled kernels."""
     for name in ("lmbm_torch", "conf", "examples", "scripts", "tests"):
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copy(REPOSITORY / "pyproject.toml", folder)
 
 
 def passes(folder: Path, tests: Sequence[str], seconds: float | None = None) -> bool:
-    """Whether tests pass in a copy, within so many seconds."""
+    """Return whether tests pass in a copy, within so many seconds."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "", "-p", "no:cacheprovider", *tests]
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
@@ -83,7 +83,7 @@ def passes(folder: Path, tests: Sequence[str], seconds: float | None = None) -> 
 
 
 def survives(folder: Path, mutant: Mutant) -> bool:
-    """Whether the test of a mutant passes all the same."""
+    """Return whether the test of a mutant passes all the same."""
     file = mutant.path(folder)
     text = file.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:

@@ -2,7 +2,7 @@
 
 python scripts/try_archive.py dist/lmbm_torch-0.1.0-py3-none-any.whl [--constraints constraints.txt]
 
-The script prints the seconds of the installation beyond torch and the CPU time of the first fit, cold and warm.
+The script prints the seconds of the installation beyond torch and the CPU time of a cold and a warm fit.
 An error of any step ends the script with a status other than 0.
 """
 

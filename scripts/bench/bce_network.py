@@ -2,7 +2,7 @@
 
 What most people train where an image or a text has several tags. The same splits, as many settings tried, and
 the same scalings to choose from as in results/compare_scene.md and results/compare_seven_segment.md, so that
-its row can be read beside theirs. Processor time; whether to stop early is chosen, how is as in scikit-learn.
+its row can be read beside theirs. CPU time; whether to stop early is chosen, how is as in scikit-learn.
 
     LMBM_DATA=... python scripts/bench/bce_network.py [--sets scene seven_segment]
 """
@@ -36,7 +36,7 @@ PROTOCOL = trials.Settings(splits=6, test_fraction=0.3, budget=8, folds=3, seed=
 
 
 def row(data: MultilabelData) -> dict[str, object]:
-    """Means and deviations over the splits."""
+    """Return means and deviations over the splits."""
     results = []
     for seed in range(PROTOCOL.seed, PROTOCOL.seed + PROTOCOL.splits):
         split = data.with_split(*stratified_split(data.labels, PROTOCOL.test_fraction, seed))

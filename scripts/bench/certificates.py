@@ -4,7 +4,7 @@ A network (LMSBN, C = 0.1, standardised features where they are dense) is traine
 test part decoded by both rules, proven, written, and checked by ``scripts/certificate_checker``.
 Largest cuts of dense graphs are decoded and proven by semidefinite bounds.
 ``decoding`` is the search alone, from the energy; ``checking`` is reading the file and all that is in it;
-``started`` is the same with Python and NumPy to be started, by the wall clock; others are processor time.
+``started`` is the same with Python and NumPy to be started, by the wall clock; others are CPU time.
 
     python scripts/bench/certificates.py [--repeats 5] [--data scene yeast rcv1_subset1 g05_60.0 ...]
 """
@@ -44,7 +44,7 @@ RULES = {
 
 
 def trained_energy(name: str):
-    """The energy of the test part, by a network trained on the training part."""
+    """Return the energy of the test part, by a network trained on the training part."""
     data = load(name)
     train, test = data.features[data.train], data.features[data.test]
     if not hasattr(train, "tocsr"):
@@ -54,7 +54,7 @@ def trained_energy(name: str):
 
 
 def measured(name: str, energy, rule: str, folder: Path, repeats: int) -> dict[str, object]:
-    """One row of the table."""
+    """Return one row of the table."""
     decode, options = RULES[rule]
     decoding, path = decode(energy, **options), folder / f"{name}.{rule}.jsonl"
     check = import_module("certificate_checker.__main__").main

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def measured(link: Any, labels: int, repeats: int) -> dict[str, Any]:
-    """Milliseconds of both ways, and their difference."""
+    """Return milliseconds of both ways, and their difference."""
     random = np.random.default_rng(0)
     X = random.normal(size=(400, 5))
     scores = X @ random.normal(size=(5, labels)) + random.normal(size=(400, labels))

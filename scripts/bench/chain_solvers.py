@@ -50,7 +50,7 @@ BATCH_SIZE = 32
 def certified(
     data: SequenceData, C: float, solver: Any, problem: Callable[..., Any], tol: float, most: int = 10_000
 ) -> dict:
-    """A solver's objective, dual value and gap on all of the data."""
+    """Return a solver's objective, dual value and gap on all of the data."""
     state = run(
         solver,
         problem(data.features, data.labels, data.start, num_states=len(data.label_names), C=C),
@@ -70,7 +70,7 @@ def inner_products(features: np.ndarray, labels: np.ndarray, start: np.ndarray, 
 
 
 def subgradients(data: SequenceData, C: float, epochs: int) -> dict:
-    """The objective at the weights that Adam ends with, its rate falling to zero."""
+    """Return the objective at the weights that Adam ends with, its rate falling to zero."""
     dataset = SequenceDataset(data, range(data.num_folds))
     module = ChainModule(
         LinearChain(data.features.shape[1], len(data.label_names)).double(),  # pyright: ignore[reportOptionalSubscript]
@@ -94,7 +94,7 @@ def subgradients(data: SequenceData, C: float, epochs: int) -> dict:
 
 
 def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[str, Any]]:
-    """One row for each solver."""
+    """Return one row for each solver."""
     solvers: dict[str, Callable[[], dict]] = {
         "Frank–Wolfe": partial(certified, data, C, frank_wolfe, chain_problem, tol),
         "smoothed hinges": partial(certified, data, C, smoothing, ChainMargins, tol),
@@ -106,7 +106,7 @@ def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[
 
 
 def along_lengths(C: float, positions: int = 5_000) -> list[dict[str, Any]]:
-    """Two rows for each length of chains that share their positions, and for other units of the shortest."""
+    """Return two rows for each length of chains, and for other units of the shortest chains."""
     every = [random_chains(positions // length, length) for length in (5, 50, 500, 2500)]
     features = np.asarray(every[0].features)
     apart, shifted = features * np.logspace(-1.5, 1.5, features.shape[1]), features + 10.0
@@ -123,7 +123,7 @@ def along_lengths(C: float, positions: int = 5_000) -> list[dict[str, Any]]:
 
 
 def random_chains(count: int, length: int, states: int = 5, width: int = 20) -> SequenceData:
-    """Chains drawn from a conditional random field."""
+    """Return chains drawn from a conditional random field."""
     random = np.random.default_rng(0)
     transition, weights = random.normal(size=(states, states)), random.normal(size=(states, width))
     features = random.normal(size=(count * length, width))
@@ -143,7 +143,7 @@ def random_chains(count: int, length: int, states: int = 5, width: int = 20) -> 
 
 
 def timed(data: str, solvers: dict[str, Callable[[], dict]]) -> list[dict[str, Any]]:
-    """One row for each solver; ``above_bound`` is relative to the largest dual value."""
+    """Return one row for each solver; ``above_bound`` is relative to the largest dual value."""
     rows = []
     for name, solve in solvers.items():
         clock, processor = time.perf_counter(), time.process_time()
@@ -156,7 +156,7 @@ def timed(data: str, solvers: dict[str, Callable[[], dict]]) -> list[dict[str, A
 
 
 def fold_of(data: SequenceData, fold: int, num_words: int | None = None) -> SequenceData:
-    """The words of one fold alone, or the first of them, every image scaled to length 1."""
+    """Return the words of one fold alone, or the first of them, every image scaled to length 1."""
     words = np.flatnonzero(data.fold == fold)[:num_words]
     features, labels = data.select(words)
     lengths = [len(each) for each in labels]

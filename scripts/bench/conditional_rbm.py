@@ -53,7 +53,7 @@ class Clock:
 def epoch(
     data: MultilabelDataModule, model: ConditionalRBM, optimizer: torch.optim.Optimizer, tol: float
 ) -> Clock:
-    """One pass over the training images."""
+    """Return one pass over the training images."""
     clock = Clock()
     marginals = partial(matrix_bp.marginals, num_iters=NUM_ITERS, tol=tol)
     batches = iter(data.train_dataloader())

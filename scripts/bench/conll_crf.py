@@ -40,7 +40,7 @@ def padded(sequences: Labels) -> torch.Tensor:
 
 
 def trained(train: Callable[[], object]) -> dict[str, float]:
-    """Seconds that a call takes, on the clock and of the processor."""
+    """Return seconds that a call takes, on the clock and of the processor."""
     clock, processor = time.perf_counter(), time.process_time()
     train()
     return {

@@ -1,4 +1,4 @@
-"""Processor seconds of an epoch of each method that trains conditional RBMs, and what the machine allows.
+"""CPU seconds of an epoch of each method that trains conditional RBMs, and what the machine allows.
 
 Noisy MNIST, 784 features, 784 visible and 256 hidden units, T = 10 iterations, plain steps; for 50,000
 images, scaled up from fewer. "seconds" is an epoch of the tables' own steps, with the tolerance of 1e-2 that
@@ -36,7 +36,7 @@ processor = partial(seconds, clock=time.process_time)
 
 
 def measured(method: str, data: Any, batch_size: int, repeats: int) -> dict[str, Any]:
-    """The row of one method."""
+    """Return the row of one method."""
     images = Images.part(data, data.train, torch.device("cpu"))
     options: dict[str, Any] = {"num_steps": 1} | METHODS[method]
     hidden = None if method == "LR" else NUM_HIDDEN
@@ -69,14 +69,14 @@ def measured(method: str, data: Any, batch_size: int, repeats: int) -> dict[str,
 
 @torch.no_grad()
 def _iterations(steps: Steps, images: Images, method: str) -> float:
-    """Of inference, the mean over the first images."""
+    """Return the iterations of inference, the mean over the first images."""
     inference = MatchedInference(methods.METHODS[method].routine, NUM_ITERS, tol=TOLERANCES["seconds"])
     found = inference.decode(steps._energy(images.features[:500].float()))
     return float(found.status.num_iters.double().mean())
 
 
 def _floor(method: str, options: dict[str, Any], batch_size: int, iterations: float) -> float:
-    """Seconds for all images at the machine's own speed."""
+    """Return seconds for all images at the machine's own speed."""
     side = 2.0 * ALL * VISIBLE * NUM_HIDDEN
     # Forward and into the weights: features with visible units, and, with hidden ones, features with these,
     # what the labels tell them, and their couplings.
@@ -96,14 +96,14 @@ def _floor(method: str, options: dict[str, Any], batch_size: int, iterations: fl
 
 
 def _product_speed(batch_size: int) -> float:
-    """Operations per second of a product of a batch with weights."""
+    """Return operations per second of a product of a batch with weights."""
     one, other = torch.rand(batch_size, FEATURES), torch.rand(FEATURES, VISIBLE)
     taken = min(processor(lambda: [one @ other for _ in range(50)]) for _ in range(7))
     return 50 * 2.0 * batch_size * FEATURES * VISIBLE / taken
 
 
 def _division_speed() -> float:
-    """Quotients per second of float32."""
+    """Return quotients per second of float32."""
     one = np.random.default_rng(0).random(2048, dtype=np.float32) + 1
     out = np.empty_like(one)
     taken = min(processor(lambda: [np.divide(one, one, out=out) for _ in range(2000)]) for _ in range(7))

@@ -1,4 +1,4 @@
-"""How far MLE-BP's gradients are from those at the fixed point, by the messages' tolerance and their start.
+"""Errors of MLE-BP's gradients against the fixed point, by the tolerance and the start of the messages.
 
 Noisy MNIST, 256 hidden units, T = 10, plain steps in batches of 100. ``error`` is the root mean square
 distance of a batch's gradient from that of converged propagation, as a share of the batches' own noise about
@@ -39,13 +39,13 @@ Start = Callable[[BipartiteMarginals, BipartiteEnergy], Tensor | None]
 
 
 def of_beliefs(before: BipartiteMarginals, energy: BipartiteEnergy) -> Tensor:
-    """The messages to the visible units that hidden ones of these beliefs send."""
+    """Return the messages of hidden units with these beliefs to the visible units."""
     fields = before.hidden.logit(1e-7)[:, None].expand(-1, energy.num_visible, -1)
     return sum_gain(fields, energy.coupling)
 
 
 def of_messages(before: BipartiteMarginals, energy: BipartiteEnergy) -> Tensor:
-    """Those of the epoch before."""
+    """Return the messages of the epoch before."""
     assert before.messages is not None
     return before.messages.to_visible
 
@@ -58,7 +58,7 @@ STARTS: dict[str, Start] = {
 
 
 class Gradients:
-    """Of some batches, with the weights as they are."""
+    """Gradients of some batches at the present weights."""
 
     def __init__(self, steps: Steps, batches: Sequence[Tensor]) -> None:
         self.steps, self.batches = steps, batches
@@ -74,11 +74,11 @@ class Gradients:
             yield features, labels, energy, found
 
     def results(self) -> list[BipartiteMarginals]:
-        """What a training has found when it has been here."""
+        """Return what a training has found when it has been here."""
         return [found for *_, found in self._propagated(num_iters=NUM_ITERS, tol=1e-3)]
 
     def all(self, **options: Any) -> tuple[Tensor, float]:
-        """The gradients, one row for each batch, and the iterations of an image."""
+        """Return the gradients, one row for each batch, and the iterations of an image."""
         gradients, iterations = [], []
         for features, labels, energy, found in self._propagated(**options):
             hidden = energy.hidden_given_visible(labels)
@@ -97,7 +97,7 @@ class Gradients:
 
 @torch.no_grad()
 def gradients(images: Images, epochs: Sequence[int], tolerances: Sequence[float]) -> Iterator[dict[str, Any]]:
-    """Rows of the first table."""
+    """Yield rows of the first table."""
     steps = Steps(images, method="mle_bp", batch_size=BATCH, **SETTINGS)
     batches = torch.arange(6 * BATCH).split(BATCH)
     done = 0

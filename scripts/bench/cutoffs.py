@@ -1,6 +1,6 @@
-"""Where one routine overtakes the next: the numbers of labels in ``lmbm_torch.inference.limits.LIMITS``.
+"""Numbers of labels at which one routine overtakes the next: ``lmbm_torch.inference.limits.LIMITS``.
 
-Milliseconds of processor time for an example of a batch, on one thread, and the share of examples with a
+MilliCPU seconds for an example of a batch, on one thread, and the share of examples with a
 proof within the default limit of nodes. Models are random: standard normal evidence, couplings that together
 weigh as much. ``kernel`` and ``plain`` are enumeration, compiled and not; ``search`` is branch and bound,
 ``programme`` integer programming, ended after two seconds; ``semidefinite`` the search by semidefinite
@@ -34,18 +34,18 @@ SLOW = ("programme", "semidefinite")
 
 
 def timed(work: Callable[[], object], examples: int, repeats: int = 2) -> tuple[float, object]:
-    """Milliseconds an example after a first call, and what that call returned."""
+    """Return milliseconds an example after a first call, and what that call returned."""
     found = work()
     return round(processor_ms(work, examples, repeats), 4), found
 
 
 def proven(found: object) -> float | str:
-    """The share of examples with a proof, of a decoding."""
+    """Return the share of examples with a proof, of a decoding."""
     return round(float(found.status.exact.double().mean()), 2) if isinstance(found, Decoding) else ""
 
 
 def machines(labels: int, examples: int) -> list[dict[str, object]]:
-    """Scores and hinge losses of Boltzmann machines."""
+    """Return scores and hinge losses of Boltzmann machines."""
     shared = random_boltzmann(labels, examples)
     own = PairwiseEnergy(shared.unary, shared.pairwise.expand(examples, -1, -1).contiguous())
     few, search = shared.select(slice(0, FEW)), undirected_branch_and_bound
@@ -66,7 +66,7 @@ def machines(labels: int, examples: int) -> list[dict[str, object]]:
 
 
 def restricted(labels: int, examples: int) -> dict[str, object]:
-    """Marginal MAP of restricted Boltzmann machines with as many hidden units as labels."""
+    """Return marginal MAP of restricted Boltzmann machines with as many hidden units as labels."""
     generator = torch.Generator().manual_seed(labels)
     visible, hidden, coupling = (
         torch.randn(*shape, generator=generator).double() * scale
@@ -88,7 +88,7 @@ def restricted(labels: int, examples: int) -> dict[str, object]:
 
 
 def banded(labels: int, width: int, examples: int) -> dict[str, object]:
-    """Marginals of a Boltzmann machine whose labels are coupled to the next few."""
+    """Return marginals of a Boltzmann machine whose labels are coupled to the next few."""
     dense = random_boltzmann(labels, examples)
     energy = PairwiseEnergy(dense.unary, dense.pairwise.triu(-width).tril(width))
     routines = {
@@ -99,7 +99,7 @@ def banded(labels: int, width: int, examples: int) -> dict[str, object]:
 
 
 def rows_of(task: str, labels: int, routines: dict[str, tuple[Callable, int, int]]) -> dict[str, object]:
-    """One row of the table: every routine that is not hopeless for so many labels."""
+    """Return one row of the table: every routine that is not hopeless for so many labels."""
     row: dict[str, object] = {"task": task, "labels": labels}
     for name in ("kernel", "plain", "search", "programme", "semidefinite", "dual", "tree"):
         row[f"{name}_ms"] = row[f"{name}_proven"] = ""

@@ -45,7 +45,7 @@ CLOSE = 1e-4
 def label_svms(
     name: str, num_labels: int | None, context: Callable[[int, int], Sequence[int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Evidence for the test examples' first labels, and the weights of ``context(label, labels)``'s spins."""
+    """Return unary weights of test examples, and weights of the spins of ``context(label, labels)``."""
     data = load(name)
     train, test = data.features[data.train], data.features[data.test]
     if not sparse.issparse(train):
@@ -66,14 +66,14 @@ def label_svms(
 
 
 def trained_energy(name: str, num_labels: int | None = None) -> DirectedEnergy:
-    """The test examples of a model in the order of the labels, in float32 like the models of the library."""
+    """Return the float32 energy of the test examples, labels in their own order."""
     unary, parents = label_svms(name, num_labels, lambda label, count: range(label))
     weights = torch.tensor(parents, dtype=torch.float32)
     return DirectedEnergy(torch.tensor(unary, dtype=torch.float32), weights, torch.arange(len(weights)))
 
 
 def random_energy(num_labels: int, num_examples: int) -> DirectedEnergy:
-    """Standard normal evidence, and parents that together weigh as much."""
+    """Return standard normal evidence, and parents that together weigh as much."""
     generator = torch.Generator().manual_seed(num_labels)
     unary = torch.randn(num_examples, num_labels, generator=generator)
     parents = torch.randn(num_labels, num_labels, generator=generator) / num_labels**0.5
@@ -81,12 +81,12 @@ def random_energy(num_labels: int, num_examples: int) -> DirectedEnergy:
 
 
 def first_labels(energy: DirectedEnergy, count: int) -> DirectedEnergy:
-    """The labels that come first: those after them are nobody's parents."""
+    """Return the labels that come first: those after them are nobody's parents."""
     return DirectedEnergy(energy.unary[:, :count], energy.parents[:count, :count], torch.arange(count))
 
 
 def network_program(unary: np.ndarray, parents: np.ndarray) -> highspy.HighsLp:
-    """min Σ_i ξ_i over binary y, ξ ≥ 0, ξ_i ≥ 1 − m_i(y), with q_ij = y_i y_j by McCormick's inequalities.
+    """Build min Σ_i ξ_i over binary y, ξ ≥ 0, ξ_i ≥ 1 − m_i(y), q_ij = y_i y_j by McCormick's inequalities.
 
     Columns are y, ξ, q; a product of spins is s_i s_j = 4 q_ij − 2 y_i − 2 y_j + 1.
     """
@@ -123,7 +123,7 @@ def network_program(unary: np.ndarray, parents: np.ndarray) -> highspy.HighsLp:
 
 
 def solve(program: highspy.HighsLp) -> tuple[float, float]:
-    """The least loss, and the milliseconds to it."""
+    """Return the least loss, and the milliseconds to it."""
     solver = highspy.Highs()
     solver.silent()
     solver.setOptionValue("threads", 1)
@@ -138,7 +138,7 @@ def solve(program: highspy.HighsLp) -> tuple[float, float]:
 
 
 def compare(name: str, energy: DirectedEnergy, repeats: int, sample: int) -> dict[str, object]:
-    """Milliseconds for all examples, and whether the three agree."""
+    """Return milliseconds for all examples, and whether the three agree."""
     found, enumerated = branch_and_bound.decode_hinge(energy), exact.decode_hinge(energy)
     if not found.status.exact.all() or (found.objective - enumerated.objective).abs().max() > CLOSE:
         raise RuntimeError(f"{name}: branch and bound and enumeration disagree")
@@ -168,7 +168,7 @@ def compare(name: str, energy: DirectedEnergy, repeats: int, sample: int) -> dic
 
 
 def grow(name: str, energy: DirectedEnergy, repeats: int) -> dict[str, object]:
-    """The cost of an example, by either objective."""
+    """Return the cost of an example, by either objective."""
     row: dict[str, object] = {"model": name, "labels": energy.num_labels, "examples": energy.batch_size}
     for objective, decode in (("hinge", branch_and_bound.decode_hinge), ("log", branch_and_bound.decode)):
         found = decode(energy, node_limit=NODE_LIMIT)

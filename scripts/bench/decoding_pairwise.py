@@ -1,6 +1,6 @@
 """Decoding of Boltzmann machines by relaxations and integer programmes, beside cvxpy.
 
-In milliseconds of processor time for an example: the relaxation beside the same programme in cvxpy, with
+In milliCPU seconds for an example: the relaxation beside the same programme in cvxpy, with
 parameters and compiled once (``dpp``) or built again for each example (``rebuilt``); the mixed-integer
 programme, its time limit by the clock, the share that it proved; to compare, branch and bound on sigmoid
 belief networks of the same labels, with the share that it proved. ``lp_gap`` and ``milp_gap`` are the gap
@@ -39,7 +39,7 @@ from lmbm_torch.inference.search import branch_and_bound
 
 
 def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]:
-    """Unseen examples of a Boltzmann machine and of a sigmoid belief network, trained on the first labels."""
+    """Return test examples of a Boltzmann machine and of a belief network, trained on the first labels."""
     data = load(name)
     half = len(data.train) // 2
     # The subset of Mediamill comes without a test part, in no order.
@@ -54,7 +54,7 @@ def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]
 
 
 def random_boltzmann(num_labels: int, num_examples: int) -> PairwiseEnergy:
-    """Standard normal evidence, and couplings that together weigh as much."""
+    """Return standard normal evidence, and couplings that together weigh as much."""
     generator = torch.Generator().manual_seed(num_labels)
     unary = torch.randn(num_examples, num_labels, generator=generator).double()
     upper = torch.randn(num_labels, num_labels, generator=generator).double().triu(1) / num_labels**0.5
@@ -62,12 +62,12 @@ def random_boltzmann(num_labels: int, num_examples: int) -> PairwiseEnergy:
 
 
 def processor_ms(work: Callable[[], object], examples: int, repeats: int = 1) -> float:
-    """The processor's milliseconds an example, whoever else wants it, at the best of some calls."""
+    """Return the processor's milliseconds an example, whoever else wants it, at the best of some calls."""
     return 1e3 * min(seconds(work, time.process_time) for _ in range(repeats)) / examples
 
 
 def relaxations(energy: PairwiseEnergy, hinge: bool, few: int) -> tuple[Decoding, dict[str, float]]:
-    """The relaxation of the first examples, and what an example costs, there and in cvxpy."""
+    """Return the relaxation of the first examples, and what an example costs, there and in cvxpy."""
     decode = lp_relaxation.decode_hinge if hinge else lp_relaxation.decode
     found = decode(energy)
     ours = processor_ms(lambda: decode(energy), energy.batch_size, repeats=5)
@@ -100,7 +100,7 @@ def relaxations(energy: PairwiseEnergy, hinge: bool, few: int) -> tuple[Decoding
 
 
 def gap(found: Decoding) -> float:
-    """The mean gap between objective and bound, as a share of the objective, or of 1 if that is larger."""
+    """Return the mean gap between objective and bound, as a share of the larger of 1 and the objective."""
     share = (found.bound - found.objective).abs() / found.objective.abs().clamp(min=1)
     return round(float(share.mean()), 4)
 
@@ -108,7 +108,7 @@ def gap(found: Decoding) -> float:
 def compare(
     model: str, energy: PairwiseEnergy, network: DirectedEnergy, hinge: bool, few: int, time_limit: float
 ) -> dict[str, object]:
-    """One row of the table; ``few`` examples for whatever takes longer than the relaxation."""
+    """Return one row of the table; ``few`` examples for whatever takes longer than the relaxation."""
     relaxed, times = relaxations(energy, hinge, few)
     part = energy.select(slice(0, few))
     milp = integer_program.decode_hinge if hinge else integer_program.decode
@@ -142,7 +142,7 @@ def compare(
 
 
 def plot(rows: list[dict[str, object]], path: Path) -> None:
-    """Cost against labels, a panel for each kind of model and objective; hollow where proofs are missing."""
+    """Plot cost against labels, a panel for each kind of model and objective; hollow without a proof."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True, sharey=True)
     series = {
@@ -172,7 +172,7 @@ def plot(rows: list[dict[str, object]], path: Path) -> None:
 
 
 def comparisons(time_limit: float) -> list[dict[str, object]]:
-    """Models of more and more labels, trained and random."""
+    """Return models of more and more labels, trained and random."""
     rows = []
     for name, labels in (("scene", 6), ("yeast", 14), ("mediamill_subset", 50), ("mediamill_subset", 100)):
         examples = slice(0, 20 if labels <= 50 else 5)

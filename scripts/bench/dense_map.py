@@ -1,6 +1,6 @@
 """Proven MAP of dense Boltzmann machines: semidefinite branch and bound beside HiGHS and toulbar2.
 
-Seconds of processor time and by the clock for an example, the share with a proof, nodes, and the mean gap
+CPU seconds and by the clock for an example, the share with a proof, nodes, and the mean gap
 between labelling and bound as a share of the objective. ``undirected`` is branch and bound under the limit of
 nodes of the classifiers, which :func:`lmbm_torch.inference.decode` tries first; the others have limits by the
 clock. All on one thread.
@@ -38,7 +38,7 @@ Decoder = Callable[[PairwiseEnergy], Decoding]
 
 
 def cut_problem(name: str) -> PairwiseEnergy:
-    """The machine whose score is the weight of the edges that its labelling cuts."""
+    """Return the machine whose score is the weight of the edges that its labelling cuts."""
     edges = np.loadtxt(data_folder() / "maxcut" / f"{name}.rud", skiprows=1)
     size = int(edges[:, :2].max())
     weights = torch.zeros(size, size, dtype=torch.float64)
@@ -48,7 +48,7 @@ def cut_problem(name: str) -> PairwiseEnergy:
 
 
 def decoders(time_limit: float, peers_limit: float) -> dict[str, Decoder]:
-    """Those that are compared."""
+    """Return the compared decoders."""
     found: dict[str, Decoder] = {
         "semidefinite": lambda energy: semidefinite.decode(energy, time_limit=time_limit),
         "undirected": lambda energy: undirected_branch_and_bound.decode(
@@ -65,7 +65,7 @@ def decoders(time_limit: float, peers_limit: float) -> dict[str, Decoder]:
 
 
 def measured(decode: Decoder, energy: PairwiseEnergy) -> tuple[dict[str, object], torch.Tensor]:
-    """The columns of one decoder, of examples one by one, and the objectives that were proven (or NaN)."""
+    """Return the columns of one decoder, and the proven objectives of examples, NaN without a proof."""
     found, spent, clock = [], [], []
     for row in range(energy.batch_size):
         part = energy.select(slice(row, row + 1))
@@ -88,7 +88,7 @@ def measured(decode: Decoder, energy: PairwiseEnergy) -> tuple[dict[str, object]
 
 
 def compare(model: str, energy: PairwiseEnergy, given: dict[str, Decoder]) -> dict[str, object]:
-    """One row of the table.
+    """Return one row of the table.
 
     Raises:
         RuntimeError: two decoders prove different optima.
@@ -111,7 +111,7 @@ def compare(model: str, energy: PairwiseEnergy, given: dict[str, Decoder]) -> di
 
 
 def cuts(given: dict[str, Decoder]) -> list[dict[str, object]]:
-    """The graphs, whose largest cuts are known."""
+    """Return the graphs, whose largest cuts are known."""
     rows = []
     for name, largest in CUTS.items():
         energy = cut_problem(name)
@@ -132,7 +132,7 @@ def main() -> None:
     given = decoders(arguments.time_limit, arguments.peers_limit)
     ours = {name: given[name] for name in ("semidefinite", "undirected")}
     torch.set_num_threads(1)
-    # The first call compiles; processor time beside BLAS threads that wait would say nothing.
+    # The first call compiles; CPU time beside BLAS threads that wait would say nothing.
     undirected_branch_and_bound.decode(random_boltzmann(24, 1))
     with threadpool_limits(1, "blas"):
         rows = cuts(given)

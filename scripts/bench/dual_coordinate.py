@@ -45,7 +45,7 @@ SCALINGS = {
 def problems_of(
     name: str, scaling: str, instances: int | None = None, labels: int | None = None
 ) -> LabelProblems:
-    """The label problems of a data set's training part, float32 as it comes."""
+    """Return the label problems of a data set's training part, float32 as it comes."""
     data = load(name)
     features, targets = SCALINGS[scaling](data.features[data.train]), data.labels[data.train]
     rows = np.random.default_rng(0).permutation(len(targets))[:instances]
@@ -53,7 +53,7 @@ def problems_of(
 
 
 def peer_inputs(problems: LabelProblems) -> list:
-    """The inputs of liblinear for each label: the features and the spins before it, in float64."""
+    """Return the inputs of liblinear for each label: the features and the spins before it, in float64."""
     spins = problems.context[:, 1 : 1 + problems.num_labels].astype(np.float64)
     widths = range(problems.num_labels)
     if isinstance(problems.features, sparse.csr_array):
@@ -79,7 +79,7 @@ def peer_objective(problems: LabelProblems, inputs: list, fits: list) -> float:
 
 
 def compare(name: str, scaling: str, problems: LabelProblems, repeats: int) -> dict[str, object]:
-    """Time both in turn at their loosest tolerance that is close to the optimum."""
+    """Return time both in turn at their loosest tolerance that is close to the optimum."""
     optimum = run(dual_coordinate, problems, tol=1e-6, max_iter=10_000).primal.sum()
     inputs = peer_inputs(problems)
     with Parallel(n_jobs=2) as workers:

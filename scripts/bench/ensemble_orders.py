@@ -33,7 +33,7 @@ F1: dict[str, Any] = {"samples": 1, "macro": 0}
 
 
 def measured(X: np.ndarray, Y: np.ndarray, train: np.ndarray, test: np.ndarray, C: float, seed: int) -> Any:
-    """Exact match, sample and macro F1, and seconds of training; a row each, shared orders first."""
+    """Return exact match, sample and macro F1, and seconds of training; a row each, shared orders first."""
     scaler = StandardScaler().fit(X[train])
     found = []
     for orders in ("halves", "random"):
@@ -50,7 +50,7 @@ def measured(X: np.ndarray, Y: np.ndarray, train: np.ndarray, test: np.ndarray, 
 
 
 def compare(name: str, C: float, splits: int) -> dict[str, Any]:
-    """The row of one set and penalty."""
+    """Return the row of one set and penalty."""
     data = read_npz(data_folder() / name / f"{name}.npz")
     X = np.asarray(data.features.toarray() if sparse.issparse(data.features) else data.features, float)
     found = []

@@ -28,17 +28,17 @@ LIMITS = (100, 1000, 10_000)
 
 
 def scaled(energy: DirectedEnergy, scale: float) -> DirectedEnergy:
-    """The network whose local fields are ``scale`` times larger."""
+    """Return the network whose local fields are ``scale`` times larger."""
     return replace(energy, unary=energy.unary * scale, parents=energy.parents * scale)
 
 
 def best_scale(energy: DirectedEnergy, labels: torch.Tensor) -> float:
-    """The scale of largest likelihood."""
+    """Return the scale of largest likelihood."""
     return max(SCALES.tolist(), key=lambda scale: float(scaled(energy, scale).log_prob(labels).sum()))
 
 
 def certified(energy: DirectedEnergy, limit: int) -> dict[str, object]:
-    """The proven gaps of the documents' answers."""
+    """Return the proven gaps of the documents' answers."""
     started = time.process_time()
     found = bayes.decode([energy], "f1", max_labellings=limit, generator=torch.Generator().manual_seed(0))
     spent = time.process_time() - started

@@ -1,6 +1,6 @@
 """The first minute of a new user: imports, and the first fit and predict, in processes of their own.
 
-Seconds of processor time, the least of several processes: to import PyTorch and scikit-learn, and the
+CPU seconds, the least of several processes: to import PyTorch and scikit-learn, and the
 estimators beside them; the first fit of 200 rows and the first predict where no kernel is compiled yet
 (cold), and where an earlier process, or ``lmbm compile``, has done so (warm).
 
@@ -51,7 +51,7 @@ CALLS = {
 
 
 def first_call(call: str, folder: Path) -> list[float]:
-    """Seconds to import what is not ours and what is, of the first fit and of the first predict.
+    """Return seconds to import what is not ours and what is, of the first fit and of the first predict.
 
     Args:
         folder: that holds the package, and its kernels when they have been compiled.
@@ -71,7 +71,7 @@ def first_call(call: str, folder: Path) -> list[float]:
 
 
 def measured(call: str, repeats: int) -> dict[str, float]:
-    """The columns of one estimator; a cold process is followed by warm ones over the same kernels."""
+    """Return the columns of one estimator; a cold process is followed by warm ones over the same kernels."""
     cold, warm = [], []
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +95,7 @@ def main() -> None:
     rows = [told({"estimator": name, **measured(call, arguments.repeats)}) for name, call in CALLS.items()]
     with table(arguments.output, arguments.name) as folder:
         write_csv(folder / "table.csv", rows)
-    show(rows, "the first minute, seconds of processor time")
+    show(rows, "the first minute, CPU seconds")
 
 
 if __name__ == "__main__":

@@ -12,18 +12,18 @@ HASH = 2654435761
 
 
 def drawn(random: np.random.Generator, count: int, words: int) -> np.ndarray:
-    """Words (count, words), whole numbers of which small ones are frequent."""
+    """Return words (count, words), whole numbers of which small ones are frequent."""
     return random.zipf(1.3, size=(count, words)) % 2**40
 
 
 def hashed(words: np.ndarray, columns: int) -> sparse.csr_array:
-    """How often each of ``columns`` is hit by the words of each row, CSR."""
+    """Return how often each of ``columns`` is hit by the words of each row, CSR."""
     places = (np.repeat(np.arange(len(words)), words.shape[1]), ((words * HASH) % columns).ravel())
     return sparse.csr_array((np.ones(words.size), places), shape=(len(words), columns))
 
 
 def multiples(words: np.ndarray, shares: Sequence[float]) -> np.ndarray:
-    """Labels (count, labels): whether a row is among that share of most multiples of 2, of 3, of 4, …"""
+    """Return labels (count, labels): label k is on for the share of rows with most multiples of k + 2."""
     counts = [(words % (2 + label) == 0).sum(1) for label in range(len(shares))]
     labels = [each > np.quantile(each, 1 - share) for each, share in zip(counts, shares, strict=True)]
     return np.column_stack(labels).astype(int)

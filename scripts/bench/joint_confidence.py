@@ -1,10 +1,10 @@
-"""How far probabilities can be trusted: of whole answers, and of single labels.
+"""Calibration of the probabilities of whole label vectors and of single labels.
 
 LMSBN of C = 1 and of C = 10, LMBM and structural SVMs of C = 1, on standardised rows of unit length (sparse
 ones of unit length alone), on sets with 300 test rows or more, in resampled splits with a third to test; of
 tmc2007_500 2,000 rows to train and 1,000 to test, of mediamill_subset the first ten labels. The confidence is
 the mean probability of what is predicted, beside the share that is right; the error of labels is the expected
-calibration error in ten bins, the log loss that of whole label vectors. Processor seconds of a training.
+calibration error in ten bins, the log loss that of whole label vectors. CPU seconds of a training.
 
     python scripts/bench/joint_confidence.py [--models LMSBN LMBM …] [--sets yeast scene …] [--splits 2]
 """
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[Any, tuple[float, ...]]] = {
 
 
 def trials(data: MultilabelData, name: str) -> Iterator[dict[str, object]]:
-    """A row for each C of a model and each way to calibrate."""
+    """Yield a row for each C of a model and each way to calibrate."""
     (X, Y), (tests, truth) = part(data, data.train), part(data, data.test)
     scaling = make_pipeline(*([] if hasattr(X, "tocsr") else [StandardScaler()]), Normalizer()).fit(X)
     X, tests = scaling.transform(X), scaling.transform(tests)

@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Rows of earlier calls."""
+    """Return rows of earlier calls."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -90,7 +90,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def keys(arguments: Any) -> Iterator[tuple[str, str, int]]:
-    """Sets, models and splits, a split of every set before the next one."""
+    """Yield sets, models and splits, a split of every set before the next one."""
     for split in range(arguments.splits):
         for data in arguments.sets:
             for model in arguments.models:
@@ -99,7 +99,7 @@ def keys(arguments: Any) -> Iterator[tuple[str, str, int]]:
 
 
 def installed() -> dict[str, bool]:
-    """Names of the models, and whether the library of each is installed."""
+    """Return names of the models, and whether the library of each is installed."""
     return {
         "extra trees": True,
         "logistic regression": True,
@@ -111,7 +111,7 @@ def installed() -> dict[str, bool]:
 
 
 def model_of(name: str, is_sparse: bool) -> Any:
-    """The unfitted model; a model of single labels is fitted label by label."""
+    """Return the unfitted model; a model of single labels is fitted label by label."""
     scaler = MaxAbsScaler() if is_sparse else StandardScaler()
     make: dict[str, Callable[[], Any]] = {
         "extra trees": lambda: ExtraTreesClassifier(200, random_state=0),
@@ -133,7 +133,7 @@ def model_of(name: str, is_sparse: bool) -> Any:
 
 
 def measured(data: str, model: str, split: int) -> dict[str, Any]:
-    """A cell."""
+    """Return a cell."""
     if data == "goemotions":
         scores, labels, tests, truth, seconds = published_parts()
     else:
@@ -162,19 +162,19 @@ def measured(data: str, model: str, split: int) -> dict[str, Any]:
 
 
 def best_rule(head: JointHead) -> str:
-    """The cheap rule that is best on the folds of the head."""
+    """Return the cheap rule that is best on the folds of the head."""
     return max(rules.RULES, key=head.cross_validated_.__getitem__)
 
 
 def by_best_rule(head: JointHead, scores: np.ndarray, labels: np.ndarray, tests: np.ndarray) -> np.ndarray:
-    """Labels of the best cheap rule."""
+    """Return labels of the best cheap rule."""
     rows, others = (head._log_odds(each) for each in (scores, tests))
     thresholds = rules.learned(best_rule(head), head.metric, rows, labels, np.ones(len(rows)))
     return rules.predicted(thresholds, others)
 
 
 def out_of_fold(data: str, model: str, split: int) -> tuple[Any, ...]:
-    """Scores and labels of the training rows out of fold, and of the test rows; seconds of the fits."""
+    """Return scores and labels of training rows (out of fold) and test rows, and seconds of the fits."""
     found = read_npz(Path(os.environ["LMBM_DATA"]) / data / f"{data}.npz")
     X, Y = found.features[:FIRST_ROWS].astype(np.float64), found.labels[:FIRST_ROWS].astype(int)
     if issparse(X) and model not in ("extra trees", "logistic regression"):
@@ -198,7 +198,7 @@ def out_of_fold(data: str, model: str, split: int) -> tuple[Any, ...]:
 
 
 def published_parts() -> tuple[Any, ...]:
-    """Scores and labels of goemotions' development and test parts, by logistic regressions of tf-idf."""
+    """Return scores and labels of goemotions' dev and test parts, by logistic regressions of tf-idf."""
     texts, labels = {}, {}
     for part in ("train", "dev", "test"):
         path = Path(os.environ["LMBM_DATA"]) / "goemotions" / f"{part}.tsv.gz"
@@ -219,7 +219,7 @@ def published_parts() -> tuple[Any, ...]:
 
 
 def means(cells: list[dict[str, str]]) -> Iterator[dict[str, Any]]:
-    """A row for all cells, and a row of means over splits for each set and model."""
+    """Yield a row for all cells, and a row of means over splits for each set and model."""
     groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for cell in cells:
         groups.setdefault((cell["data"], cell["model"]), []).append(cell)

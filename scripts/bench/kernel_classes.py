@@ -60,7 +60,7 @@ def pairwise() -> SVC:
 
 
 def cases(size: int) -> Iterator[tuple[Callable[[], Any], list[Peer], bool]]:
-    """Our estimator, its peers, and whether they take whole words."""
+    """Yield our estimator, its peers, and whether they take whole words."""
     yield partial(KernelLogisticRegression, C, random_state=0, **RBF_KERNEL), [*probabilistic(size)], False
     yield partial(MultiClassSVM, C, random_state=0, **RBF_KERNEL), [("SVC", pairwise)], False
     alone = (
@@ -71,7 +71,7 @@ def cases(size: int) -> Iterator[tuple[Callable[[], Any], list[Peer], bool]]:
 
 
 def words(size: int) -> tuple[Sequences, Sequences]:
-    """Words of at least ``size`` letters to train on, and as many others."""
+    """Return words of at least ``size`` letters to train on, and as many others."""
     data = load_ocr_letters(data_folder())
     order = np.random.default_rng(0).permutation(data.num_sequences)
     ends = np.cumsum(np.diff(data.start)[order])
@@ -138,7 +138,7 @@ def main() -> None:
                 rows.append(row)
                 print(row, flush=True)
                 write_csv(folder / "table.csv", rows)
-    show(rows, "processor seconds; ratio: the peer's over ours")
+    show(rows, "CPU seconds; ratio: the peer's over ours")
 
 
 if __name__ == "__main__":

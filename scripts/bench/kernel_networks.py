@@ -61,7 +61,7 @@ def kernel_of(features: Any) -> np.ndarray:
 
 
 def joint_kernels(matrix: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Each label's joint kernel, to be used before the next one is asked for, and its spins."""
+    """Yield each label's joint kernel, to be used before the next one is asked for, and its spins."""
     joint = matrix + 1
     for spins in 2 * labels.T - 1:
         if len(np.unique(spins)) == 2:
@@ -84,7 +84,7 @@ def peer_gap(svm: SVC, joint: np.ndarray, spins: np.ndarray) -> float:
 
 
 def peer_tolerances(matrix: np.ndarray, labels: np.ndarray, C: float) -> tuple[list[float], float]:
-    """Each label's loosest tolerance that closes the gap, and the largest gap that is left."""
+    """Return each label's loosest tolerance that closes the gap, and the largest gap that is left."""
     found, largest = [], 0.0
     for joint, spins in joint_kernels(matrix, labels):
         for tol in TOLERANCES:
@@ -107,7 +107,7 @@ def solve(matrix: np.ndarray, labels: np.ndarray, C: float) -> kernel_dual_coord
 
 
 def compare(name: str, C: float, repeats: int) -> dict[str, Any]:
-    """Both in turn."""
+    """Return both in turn."""
     features, labels = training_part(name)
     matrix = kernel_of(features)
     tolerances, their_gap = peer_tolerances(matrix, labels, C)
@@ -148,7 +148,7 @@ def compare(name: str, C: float, repeats: int) -> dict[str, Any]:
 
 
 def large(C: float = 1.0) -> dict[str, Any]:
-    """20,000 instances with 20 labels from features, and SVC on the first two, rare and frequent."""
+    """Return 20,000 instances with 20 labels from features, and SVC on the first two, rare and frequent."""
     data = read_npz(data_folder() / "tmc2007_500" / "tmc2007_500.npz")
     features, labels = data.features[:20_000].astype(np.float64), data.labels[:20_000, :20].astype(np.float64)
     entries = features.toarray()
@@ -184,7 +184,7 @@ def main() -> None:
         if arguments.large:
             row = large()
             write_csv(folder / "large.csv", [row])
-            show([row], "20,000 instances, processor seconds")
+            show([row], "20,000 instances, CPU seconds")
             return
         rows = []
         for name in arguments.sets:
@@ -192,7 +192,7 @@ def main() -> None:
                 rows.append(compare(name, C, arguments.repeats))
                 print(rows[-1], flush=True)
                 write_csv(folder / "table.csv", rows)
-    show(rows, "processor seconds to a relative gap of 1e-3 of every label")
+    show(rows, "CPU seconds to a relative gap of 1e-3 of every label")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How time and memory of networks with few parents grow with rows and with the density of labels.
+"""Growth of time and memory of networks with few parents, with rows and with the density of labels.
 
 Sparse features and labels are drawn from common topics: each row has one, which raises some features and
 labels. Rows double at ``--density`` labels a row, then the density doubles at ``--least`` rows. A network is
 learned by blocks of 64 labels, one after the other; measured are ``--sampled`` of them, evenly spaced along
-the ordering, with all rows and all labels before them to choose parents from: seconds of processor time of a
+the ordering, with all rows and all labels before them to choose parents from: CPU seconds of a
 block, the peak memory beyond that of the libraries, each row of the table in a process of its own, and the
 relative gap reached. The last row is the largest table learned whole, by :class:`LMSBNClassifier` at its
 defaults: its ordering, the choice of how many parents, and all blocks. What was measured before is not
@@ -66,13 +66,13 @@ def main() -> None:
 
 
 def alone(measure: Callable[..., dict[str, Any]], *arguments: int) -> dict[str, Any]:
-    """What is measured in a process that has no other's peak of memory."""
+    """Return what is measured in a process that has no other's peak of memory."""
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(measure, *arguments).result()
 
 
 def blocks_of(instances: int, labels: int, density: int, sampled: int) -> dict[str, Any]:
-    """The row of some blocks of labels."""
+    """Return the row of some blocks of labels."""
     solve = partial(solve_block, max_parents=PARENTS, tol=1e-3, max_iter=1000, seed=0)
     few = problems_of(50, labels, density)
     # Compiles.
@@ -99,7 +99,7 @@ def blocks_of(instances: int, labels: int, density: int, sampled: int) -> dict[s
 
 
 def whole(instances: int, labels: int, density: int) -> dict[str, Any]:
-    """The row of the estimator's own fit."""
+    """Return the row of the estimator's own fit."""
     network = LMSBNClassifier(random_state=0)
     # Compiles; of as many labels the couplings would be no news any more to the peak.
     network.fit(*drawn(200, min(labels, 2 * MANY_LABELS), density))
@@ -125,14 +125,14 @@ def peak_MiB() -> float:
 
 
 def problems_of(instances: int, labels: int, density: int) -> ManyLabels:
-    """The problems of :class:`LMSBNClassifier` with C = 1."""
+    """Return the problems of :class:`LMSBNClassifier` with C = 1."""
     X, Y = drawn(instances, labels, density)
     order = orderings.frequency(Y)
     return ManyLabels(features=X, labels=sparse.csc_array(Y, dtype=np.float64)[:, order], C=1.0)
 
 
 def drawn(instances: int, labels: int, density: int) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Features and labels by topic, half of each row's from its own topic."""
+    """Return features and labels by topic, half of each row's from its own topic."""
     random = np.random.default_rng(0)
     topic = random.integers(TOPICS, size=instances)
     return (
@@ -142,7 +142,7 @@ def drawn(instances: int, labels: int, density: int) -> tuple[sparse.csr_array, 
 
 
 def entries(random: np.random.Generator, topic: np.ndarray, columns: int, count: int) -> sparse.csr_array:
-    """``count`` draws a row, of which some may coincide."""
+    """Return ``count`` draws a row, of which some may coincide."""
     own = topic[:, None] * (columns // TOPICS) + random.integers(columns // TOPICS, size=(len(topic), count))
     anywhere = random.integers(columns, size=own.shape)
     column = np.where(random.random(own.shape) < 0.5, own, anywhere).ravel()

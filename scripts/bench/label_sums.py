@@ -2,7 +2,7 @@
 
 Machines whose examples share their couplings, N(0, .3²), as LMBM and structural SVMs make them, in double
 precision. Marginals, and the log partition with its gradient; enumeration is left out where it would take
-minutes. Milliseconds of processor time of a batch.
+minutes. MilliCPU seconds of a batch.
 
     OMP_NUM_THREADS=1 python scripts/bench/label_sums.py [--labels 6 10 …] [--batches 1 100 …]
 """
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def sizes(batch: int, labels: int) -> dict[str, Any]:
-    """The row of one size."""
+    """Return the row of one size."""
     generator = torch.Generator().manual_seed(0)
     unary = torch.randn(batch, labels, generator=generator, dtype=torch.float64)
     upper = 0.3 * torch.randn(labels, labels, generator=generator, dtype=torch.float64).triu(1)
@@ -63,7 +63,7 @@ def sizes(batch: int, labels: int) -> dict[str, Any]:
 
 
 def milliseconds(work: Any) -> float:
-    """The least of three calls, after one that warms up."""
+    """Return the least of three calls, after one that warms up."""
     work()
     return round(1e3 * min(seconds(work, time.process_time) for _ in range(3)), 2)
 

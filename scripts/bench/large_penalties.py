@@ -1,7 +1,7 @@
 """Losses that weigh more and more, on columns that are well scaled: max-margin classifiers and their peer.
 
 A class out of 4 by 10 columns, of 600 rows, and of 5 by 50, of 2,000; and 5 labels by 8 columns, of 300 rows.
-Seconds of processor time and the relative gap reached, by C: of the multi-class and the structural SVM at
+CPU seconds and the relative gap reached, by C: of the multi-class and the structural SVM at
 their defaults, and of liblinear's Crammer–Singer machine (at most 1,000 passes, its default), whose gap is
 that of its objective to the dual value of ours.
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def classes(C: float, rows: int, columns: int, count: int) -> dict[str, Any]:
-    """The multi-class SVM, and liblinear's."""
+    """Return the multi-class SVM, and liblinear's."""
     random = np.random.default_rng(0)
     weights, X = random.normal(size=(count, columns)), random.normal(size=(rows, columns))
     y = (X @ weights.T + np.sqrt(columns) * random.gumbel(size=(rows, count))).argmax(1)
@@ -61,7 +61,7 @@ def classes(C: float, rows: int, columns: int, count: int) -> dict[str, Any]:
 
 
 def labels(C: float) -> dict[str, Any]:
-    """The structural SVM."""
+    """Return the structural SVM."""
     random = np.random.default_rng(0)
     Y = (random.random((300, 5)) < 0.4).astype(int)
     X = random.normal(size=(300, 8))
@@ -72,7 +72,7 @@ def labels(C: float) -> dict[str, Any]:
 
 
 def objective(machine: LinearSVC, C: float, X: np.ndarray, y: np.ndarray) -> float:
-    """½‖w‖² + C Σ max_k [1{k ≠ y} + score_k − score_y], constants counted in ‖w‖²."""
+    """Return ½‖w‖² + C Σ max_k [1{k ≠ y} + score_k − score_y], constants counted in ‖w‖²."""
     scores = X @ machine.coef_.T + machine.intercept_
     truth = scores[np.arange(len(y)), y][:, None]
     margins = scores - truth + (np.arange(scores.shape[1]) != y[:, None])

@@ -1,7 +1,7 @@
 """The log partition of Boltzmann machines from both sides: mini-buckets beside what propagation bounds.
 
 Distances in nats from the exact log partition where enumeration or a junction tree has it, else only the gap
-between the two sides; seconds of processor time for a batch, on one thread. Models are grids with couplings
+between the two sides; CPU seconds for a batch, on one thread. Models are grids with couplings
 between neighbours, dense machines with couplings ~ strength / sqrt(labels), and the dense machines that
 ``decoding_pairwise`` trains on mediamill_subset.
 
@@ -29,7 +29,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def grid(side: int, strength: float, examples: int) -> PairwiseEnergy:
-    """A square whose neighbours are coupled by normal weights."""
+    """Return a square whose neighbours are coupled by normal weights."""
     generator = torch.Generator().manual_seed(0)
     labels = side * side
     place = torch.arange(labels)
@@ -42,13 +42,13 @@ def grid(side: int, strength: float, examples: int) -> PairwiseEnergy:
 
 
 def dense(labels: int, strength: float, examples: int) -> PairwiseEnergy:
-    """Every pair coupled."""
+    """Return every pair coupled."""
     energy = random_boltzmann(labels, examples)
     return PairwiseEnergy(0.3 * strength * energy.unary, strength * labels**-0.5 * energy.pairwise)
 
 
 def models(examples: int) -> dict[str, PairwiseEnergy]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     rows = {f"grid 10 x 10, {each:g}": grid(10, each, examples) for each in STRENGTHS}
     for labels in (20, 40, 80):
         rows |= {f"dense {labels}, {each:g}": dense(labels, each, examples) for each in STRENGTHS}
@@ -57,7 +57,7 @@ def models(examples: int) -> dict[str, PairwiseEnergy]:
 
 
 def exactly(energy: PairwiseEnergy) -> Tensor | None:
-    """The log partition, where it can be had."""
+    """Return the log partition, where it can be had."""
     if energy.num_labels <= 20:
         return exact.log_partition(energy)
     return junction_tree.log_partition(energy) if junction_tree.is_narrow(energy, 16) else None

@@ -36,7 +36,7 @@ class Relaxation:
     pairs: tuple[tuple[int, int], ...]
 
     def solve(self, unary: np.ndarray, pairwise: np.ndarray) -> tuple[float, np.ndarray]:
-        """The value for one example's weights, and the labels' marginals there."""
+        """Return the value for one example's weights, and the labels' marginals there."""
         self.polytope.unary.value = unary
         self.polytope.weights.value = np.array([pairwise[pair] for pair in self.pairs])
         value = self.problem.solve(solver=cp.CLARABEL)
@@ -44,7 +44,7 @@ class Relaxation:
 
 
 def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relaxation:
-    """max score over the local polytope, the energy's constant left out.
+    """Return max score over the local polytope, the energy's constant left out.
 
     Args:
         num_labels: K.
@@ -56,7 +56,7 @@ def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relax
 
 
 def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: float) -> Relaxation:
-    """min Σ_i [margin − m_i]_+ over the local polytope.
+    """Return min Σ_i [margin − m_i]_+ over the local polytope.
 
     Args:
         num_labels: K.
@@ -76,7 +76,7 @@ def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: 
 def relax(
     relaxation: Relaxation, energy: PairwiseEnergy
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch labels"]]:
-    """The problem's value for each example, the constant of its energy left out, and the relaxed labels.
+    """Return the problem's value for each example, without the energy's constant, and relaxed labels.
 
     Both in float64 on the CPU.
 

@@ -6,7 +6,7 @@ This one learns from at most 4,000 of the others, has as many parents as the net
 0.005: answers of one of all rows or of a closer one rank the margins alike. With ``f1_`` the network has
 calibrated probabilities, and is decoded for their expected F1.
 liblinear's SVMs (hinge loss, at most 1,000 passes) are trained on the same scaled features. Seconds of
-processor time, of training, of decoding the test part, and (ms) the median of single rows; the share of rows
+CPU time, of training, of decoding the test part, and (ms) the median of single rows; the share of rows
 whose labels are proven to have the least loss; the peak memory of the process until the network has decoded.
 
     LMBM_DATA=… OMP_NUM_THREADS=1 python scripts/bench/many_labels.py [--sets delicious …] [--node-limit N]
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def network_and_machines(name: str, node_limit: int) -> dict[str, Any]:
-    """One row of the table."""
+    """Return one row of the table."""
     warnings.simplefilter("ignore", ConvergenceWarning)
     # Of labels that no instance has.
     warnings.filterwarnings("ignore", "Label not")
@@ -101,7 +101,7 @@ def network_and_machines(name: str, node_limit: int) -> dict[str, Any]:
 
 
 def best_margin(network: LMSBNClassifier, X: Any, Y: np.ndarray) -> float:
-    """The margin of decoding a fitted network whose labels of held-out rows have the best sample F1."""
+    """Return the decoding margin of a fitted network with the best sample F1 on held-out rows."""
     rows, held_out = train_test_split(np.arange(X.shape[0]), test_size=0.2, random_state=0)
     part: Any = clone(network)
     part.set_params(tol=CHOICE_TOL, max_parents=network.max_parents_)
@@ -115,7 +115,7 @@ def best_margin(network: LMSBNClassifier, X: Any, Y: np.ndarray) -> float:
 
 
 def latency(predictor: Any, rows: np.ndarray) -> float:
-    """The median seconds of one row alone."""
+    """Return the median seconds of one row alone."""
     alone = [row[None] for row in rows[:ROWS_FOR_LATENCY]]
     return float(
         np.median([seconds(lambda row=row: predictor.decode(row), time.process_time) for row in alone])
@@ -123,7 +123,7 @@ def latency(predictor: Any, rows: np.ndarray) -> float:
 
 
 def parts(name: str) -> tuple[Any, np.ndarray, Any, np.ndarray]:
-    """Features and labels of the training part and of the test part; without one, of every third row."""
+    """Return features and labels of both parts; sets without a test part give every third row to the test."""
     data = load(name) if name in NAMED_SETS else read_npz(data_folder() / name / f"{name}.npz")
     train, test = data.train, data.test
     if not len(test):

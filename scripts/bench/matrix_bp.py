@@ -56,7 +56,7 @@ Row = dict[str, Any]
 
 
 def random_energy(batch: int, visible: int, hidden: int, weight: float = 0.1) -> BipartiteEnergy:
-    """Weights N(0, weight²), biases N(0, 1), in float32."""
+    """Return weights N(0, weight²), biases N(0, 1), in float32."""
     generator = torch.Generator().manual_seed(0)
     return BipartiteEnergy(
         torch.randn(batch, visible, generator=generator),
@@ -73,7 +73,7 @@ def _stream(messages, weight, times):
 
 
 def streaming_floor(batch: int, entries: int, num_iters: int) -> float:
-    """Nanoseconds per entry and iteration to read and write messages and read weights, and no more."""
+    """Return nanoseconds per entry and iteration to read and write messages and read weights, and no more."""
     weight = torch.zeros(entries).numpy()
     scratch = [torch.zeros(entries).numpy() for _ in range(torch.get_num_threads())]
 
@@ -85,7 +85,7 @@ def streaming_floor(batch: int, entries: int, num_iters: int) -> float:
 
 
 def timed(works: dict[str, Callable[[], object]], repeats: int) -> dict[str, tuple[float, float]]:
-    """Median and least seconds of each, run in turn after one run that is not timed."""
+    """Return median and least seconds of each, run in turn after one run that is not timed."""
     for work in works.values():
         work()
     times: dict[str, list[float]] = {name: [] for name in works}
@@ -109,7 +109,7 @@ def fixed_iterations(
     compiling: bool,
     pgmax_python: str | None,
 ) -> list[Row]:
-    """Ours and every peer, for a given number of iterations."""
+    """Return ours and every peer, for a given number of iterations."""
     energy = random_energy(batch, visible, hidden)
 
     def ours(given: BipartiteEnergy = energy) -> Tensor:
@@ -140,7 +140,7 @@ def fixed_iterations(
 
 
 def error(found: Any, truth: Tensor) -> float:
-    """The largest difference of a visible unit's marginal."""
+    """Return the largest difference of a visible unit's marginal."""
     rows = [torch.as_tensor(row).reshape(-1, truth.shape[1]) for row in found]
     return float((torch.cat(rows).double() - truth).abs().max())
 
@@ -152,7 +152,7 @@ def figures(
     times: dict[str, tuple[float, float]],
     floor: float,
 ) -> Row:
-    """The time of a routine, beside ours and beside the floor."""
+    """Return the time of a routine, beside ours and beside the floor."""
     median, least = times[name]
     per_entry = 1e9 * median / math.prod(sizes.values())
     return {"what": what, **sizes, "routine": name} | {
@@ -174,7 +174,7 @@ def pgmax(
     floor: float,
     python: str | None,
 ) -> Row:
-    """PGMax in an interpreter of its own."""
+    """Return PGMax in an interpreter of its own."""
     num_iters = sizes["iterations"]
     row: Row = {"what": f"{num_iters} iterations", **sizes, "routine": "PGMax"}
     if python is None:
@@ -202,7 +202,7 @@ def libdai(sizes: dict[str, int]) -> Row:
 
 
 def to_a_residual(visible: int, hidden: int, tol: float, repeats: int) -> list[Row]:
-    """One large instance, ours and NumPy in blocks, until messages change by ``tol`` or less."""
+    """Return one large instance, ours and NumPy in blocks, until messages change by ``tol`` or less."""
     energy = random_energy(1, visible, hidden)
     ours = matrix_bp.marginals(energy, num_iters=200, tol=tol)
     peak = peak_memory()
@@ -228,7 +228,7 @@ def to_a_residual(visible: int, hidden: int, tol: float, repeats: int) -> list[R
 
 
 def on_cuda(repeats: int) -> list[Row]:
-    """The kernel's share of the bandwidth of a copy, where there is a CUDA device."""
+    """Return the kernel's share of the bandwidth of a copy, where there is a CUDA device."""
     sizes = {"instances": 64, "visible": 784, "hidden": 256, "iterations": 20}
     what = "20 iterations on CUDA"
     if not torch.cuda.is_available():
@@ -260,13 +260,13 @@ def on_cuda(repeats: int) -> list[Row]:
 
 
 def peak_memory() -> float:
-    """The most that this process has held so far, in MiB."""
+    """Return the most that this process has held so far, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
 def growth(repeats: int) -> list[Row]:
-    """Ours alone, as one size doubles at a time from 64 instances of 256 x 128 and 10 iterations."""
+    """Return ours alone, as one size doubles at a time from 64 instances of 256 x 128 and 10 iterations."""
     rows = []
     base = {"instances": 64, "visible": 256, "hidden": 128, "iterations": 10}
     for grown in base:
@@ -281,7 +281,7 @@ def growth(repeats: int) -> list[Row]:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Cost against each size, where matplotlib is installed."""
+    """Plot cost against each size, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

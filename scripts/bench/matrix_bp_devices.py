@@ -1,4 +1,4 @@
-"""Which kernel of matrix belief propagation is faster on a CUDA device: messages streamed, or on the chip.
+"""Two kernels of matrix belief propagation on a CUDA device: messages streamed, or on the chip.
 
     python scripts/bench/matrix_bp_devices.py [--device cuda] [--repeats 7] [--output DIR]
 

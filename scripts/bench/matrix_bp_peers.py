@@ -24,7 +24,7 @@ BLOCK_BYTES = 2**18
 def iteration(
     odds: Tensor, hidden_fields: Tensor, visible: Tensor, hidden: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Algorithm 1's loop body, for the messages to the hidden units as odds."""
+    """Return Algorithm 1's loop body, for the messages to the hidden units as odds."""
     own, rest = torch.sigmoid(hidden_fields)[:, None], torch.sigmoid(-hidden_fields)[:, None]
     other = odds * rest
     answers = (other + weight * own) / (other + own)
@@ -37,7 +37,7 @@ def iteration(
 
 @torch.no_grad()
 def torch_beliefs(step: Callable, energy: BipartiteEnergy, num_iters: int, chunk: int) -> list[Tensor]:
-    """Marginals of the visible units, ``chunk`` instances at a time."""
+    """Return marginals of the visible units, ``chunk`` instances at a time."""
     weight = energy.coupling.exp()
     found = []
     for first in range(0, energy.batch_size, chunk):
@@ -51,7 +51,7 @@ def torch_beliefs(step: Callable, energy: BipartiteEnergy, num_iters: int, chunk
 
 
 def best_chunk(step: Callable, energy: BipartiteEnergy) -> int:
-    """How many instances at a time suit a peer, judged by a few iterations."""
+    """Return how many instances at a time suit a peer, judged by a few iterations."""
     few = energy.select(slice(0, max(CHUNKS)))
     chunks = [chunk for chunk in CHUNKS if chunk <= few.batch_size]
     for chunk in chunks:
@@ -62,7 +62,7 @@ def best_chunk(step: Callable, energy: BipartiteEnergy) -> int:
 
 
 def numpy_beliefs(energy: BipartiteEnergy, num_iters: int, tol: float | None = None) -> tuple[list, int]:
-    """The same in NumPy, both halves of an iteration block by block, and how many iterations were made.
+    """Return NumPy's beliefs, both halves of an iteration block by block, and the number of iterations.
 
     With ``tol`` they end once no message changes by a larger factor than 1 + tol.
     """
@@ -108,9 +108,9 @@ def _numpy_block(odds, weight, visible, own, rest, total, probabilities, part, t
 
 
 def pgmax_beliefs(energy: BipartiteEnergy, num_iters: int, python: str) -> tuple[np.ndarray, Tensor]:
-    """PGMax's seconds of five repeats in the interpreter ``python``, and the log-odds of the visible units.
+    """Return PGMax's seconds of five repeats in the interpreter ``python``, and the visible log-odds.
 
-    These are the ones after ten times as many iterations: its schedule is another one.
+    The log-odds are those after ten times as many iterations, since PGMax has another schedule.
     """
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "energy.npz"), Path(folder, "beliefs.npz")

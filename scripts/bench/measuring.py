@@ -24,7 +24,7 @@ Row = Mapping[str, Any]
 
 
 def described(file: str, description: str | None) -> argparse.ArgumentParser:
-    """Arguments of a benchmark, given its file and its docstring: ``--output``, the folder of its table."""
+    """Return a parser for the arguments of a benchmark, with ``--output``, the folder of the table."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,20 +36,20 @@ def described(file: str, description: str | None) -> argparse.ArgumentParser:
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """The seconds of one call, on the wall clock or, with ``time.process_time``, of the processor."""
+    """Return the seconds of one call, on the wall clock or, with ``time.process_time``, of the processor."""
     started = clock()
     work()
     return clock() - started
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:
-    """The median over calls, after one that compiles and warms up."""
+    """Return the median over calls, after one that compiles and warms up."""
     work()
     return statistics.median(seconds(work) for _ in range(repeats))
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:
-    """The row, printed to standard error in one line as soon as it is measured: a run may take hours."""
+    """Print a row to standard error in one line, and return the row: a run may take hours."""
     print("  ".join(f"{name} {_rounded(value)}" for name, value in row.items()), file=sys.stderr, flush=True)
     return row
 

@@ -1,7 +1,7 @@
 """C chosen along a path, each solution the start of the next, beside a grid search over the same folds.
 
 Three folds and six values of C from 1e-3 to 100, on rows of unit length, at the default tolerance. Seconds of
-processor time of the cross-validation and the last fit, and what each has chosen.
+CPU time of the cross-validation and the last fit, and what each has chosen.
 The grid search seeks a network's ordering for every C, the path once a fold; ``index`` leaves that out.
 
     OMP_NUM_THREADS=1 python scripts/bench/penalty_paths.py [--instances 800]
@@ -73,7 +73,7 @@ def main() -> None:
             show(rows[-1:])
     with table(arguments.output, arguments.name):
         write_csv(arguments.output / "table.csv", rows)
-    show(rows, "Processor seconds of a path over C and of a grid search")
+    show(rows, "CPU seconds of a path over C and of a grid search")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 500 sequences of 3 to 29 positions, each of 15 words by Zipf's law that are hashed to 2^12, 2^16 and 2^19
 columns, so that most columns are zero or equal to others; 20 classes by what the words add up to. Seconds of
-processor time to train at the defaults: of a CRF, an MEMM and a max-margin network, and of scikit-learn's
+CPU time to train at the defaults: of a CRF, an MEMM and a max-margin network, and of scikit-learn's
 logistic regression, which sees a position alone. And 50,000 sequences of 1 to 8 dense positions, trained on
 and predicted, where looking at what came would be most of the time. And 500 documents of 40 such words with 5
 labels: a conditional RBM, and scikit-learn's logistic regression for each label.
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def sequences(count: int, columns: int) -> Sequences:
-    """Sequences of words in a hashed vocabulary, CSR."""
+    """Return sequences of words in a hashed vocabulary, CSR."""
     random, X, y = np.random.default_rng(0), [], []
     for length in random.integers(3, 30, count):
         words = drawn(random, length, WORDS)
@@ -74,7 +74,7 @@ def sequences(count: int, columns: int) -> Sequences:
 
 
 def labelled(X: sparse.csr_array, y: np.ndarray) -> dict[str, Any]:
-    """Seconds of each method."""
+    """Return seconds of each method."""
     models = {
         "crbm_s": ConditionalRBMClassifier(random_state=0),
         "scikit_learn_s": MultiOutputClassifier(LogisticRegression()),
@@ -83,7 +83,7 @@ def labelled(X: sparse.csr_array, y: np.ndarray) -> dict[str, Any]:
 
 
 def short(count: int) -> Sequences:
-    """Sequences of 1 to 8 positions of 10 dense columns, 4 classes."""
+    """Return sequences of 1 to 8 positions of 10 dense columns, 4 classes."""
     random = np.random.default_rng(0)
     weights = random.standard_normal((10, 4))
     X = [random.standard_normal((length, 10)) for length in random.integers(1, 9, count)]
@@ -91,7 +91,7 @@ def short(count: int) -> Sequences:
 
 
 def measured(X: list[Any], y: list[np.ndarray]) -> dict[str, Any]:
-    """Seconds of each method, and what the last of ours takes to predict."""
+    """Return seconds of each method, and what the last of ours takes to predict."""
     models: dict[str, Any] = {"crf": ChainCRF(), "memm": MaximumEntropyMarkovClassifier(), "m3n": ChainSVM()}
     row = {
         f"{name}_s": seconds(lambda m=model: m.fit(X, y), time.process_time) for name, model in models.items()

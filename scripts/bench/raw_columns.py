@@ -1,7 +1,7 @@
 """Training on columns as they are found, at a penalty of one's own: the time as their ranges grow apart.
 
 2,000 instances of 30 columns whose ranges differ by 0 to 6 orders of magnitude, 10 labels, C = 1. Seconds of
-processor time and the relative gap reached: of a network and of a machine at their defaults but for C; of the
+CPU time and the relative gap reached: of a network and of a machine at their defaults but for C; of the
 network with C="scale", the default, which measures columns in units of their own; of liblinear's SVMs on
 the network's own problems (features and labels before, hinge loss, at most 1,000 passes, its default), whose
 gap is that of its objective to the network's dual value.
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def raw_table(instances: int, columns: int, orders: int) -> tuple[np.ndarray, np.ndarray]:
-    """Columns whose ranges differ by so many orders, and labels that depend on all of them alike."""
+    """Return columns whose ranges differ by so many orders, and labels that depend on all of them alike."""
     random = np.random.default_rng(0)
     plain = random.normal(size=(instances, columns))
     labels = plain @ random.normal(size=(columns, LABELS)) > 0
@@ -52,7 +52,7 @@ def raw_table(instances: int, columns: int, orders: int) -> tuple[np.ndarray, np
 
 
 def measured(X: np.ndarray, Y: np.ndarray) -> dict[str, Any]:
-    """Seconds and gaps of each method."""
+    """Return seconds and gaps of each method."""
     row: dict[str, Any] = {}
     models: dict[str, Any] = {
         "network": LMSBNClassifier(C=1.0, ordering="index"),
@@ -77,7 +77,7 @@ def measured(X: np.ndarray, Y: np.ndarray) -> dict[str, Any]:
 
 
 def objective(machine: Any, X: np.ndarray, y: np.ndarray) -> float:
-    """½‖w‖² + Σ hinge, of the weights and the constant that were learned."""
+    """Return ½‖w‖² + Σ hinge, of the weights and the constant that were learned."""
     margins = (2 * y - 1) * (X @ machine.coef_[0] + machine.intercept_[0])
     square = float(np.square(machine.coef_).sum() + machine.intercept_[0] ** 2)
     return square / 2 + float(np.maximum(1 - margins, 0).sum())

@@ -6,7 +6,7 @@ once. ``--data mnist`` is binarised at 127; of ``--data sampled_mnist`` each pix
 grey value's probability (Salakhutdinov and Murray 2008): 20 nats harder, so that numbers of one kind say
 nothing about the other. Upper: forward annealing from the pixels' frequencies. Lower: reverse annealing
 (RAISE) from test images. Beside it scikit-learn's BernoulliRBM, and rbms where it is installed, for as many
-processor seconds, each with the best of its learning rates; all are measured by the same estimates.
+CPU seconds, each with the best of its learning rates; all are measured by the same estimates.
 
 python scripts/bench/rbm_likelihood.py --epochs 600
 """
@@ -49,7 +49,7 @@ MACHINES = ("lmbm_torch", *PEER_RATES)
 
 
 def lmbm(data: MultilabelDataModule, rate: float, options: Any) -> tuple[BipartiteEnergy, float]:
-    """A machine after all epochs, and the processor seconds that these took."""
+    """Return a machine after all epochs, and the CPU seconds that these took."""
     seed_everything(0, verbose=False)
     module = ParallelChainsModule(
         RestrictedBoltzmannMachine(data.num_labels, HIDDEN),
@@ -67,7 +67,7 @@ def lmbm(data: MultilabelDataModule, rate: float, options: Any) -> tuple[Biparti
 
 
 def shuffled(count: int, size: int) -> Iterator[np.ndarray]:
-    """Rows of batches without end, in a new order every time."""
+    """Yield rows of batches without end, in a new order every time."""
     generator = np.random.default_rng(0)
     while True:
         order = generator.permutation(count)
@@ -75,7 +75,7 @@ def shuffled(count: int, size: int) -> Iterator[np.ndarray]:
 
 
 def scikit_learn(data: MultilabelDataModule, rate: float, seconds: float) -> BipartiteEnergy:
-    """BernoulliRBM on batches of 100, as many as the processor seconds allow."""
+    """Train BernoulliRBM on batches of 100, as many as the CPU seconds allow."""
     pixels = data.train_set.labels.numpy()
     model = BernoulliRBM(HIDDEN, learning_rate=rate, batch_size=100, random_state=0)
     started = time.process_time()
@@ -88,7 +88,7 @@ def scikit_learn(data: MultilabelDataModule, rate: float, seconds: float) -> Bip
 
 
 def rbms(data: MultilabelDataModule, rate: float, seconds: float) -> BipartiteEnergy:
-    """The steps of rbms' own training with 500 chains, as many as the processor seconds allow."""
+    """Return the steps of rbms' own training with 500 chains, as many as the CPU seconds allow."""
     from rbms.bernoulli_bernoulli.classes import BBRBM  # pyright: ignore[reportMissingImports]
     from rbms.dataset.dataset_class import RBMDataset  # pyright: ignore[reportMissingImports]
     from rbms.training.pcd import fit_batch_pcd  # pyright: ignore[reportMissingImports]
@@ -119,7 +119,7 @@ def rbms(data: MultilabelDataModule, rate: float, seconds: float) -> BipartiteEn
 def measured(
     energy: BipartiteEnergy, labels: Tensor, base: Tensor, temperatures: int, options: Any
 ) -> LogLikelihoodBounds:
-    """Both estimates of the mean over labels."""
+    """Return both estimates of the mean over labels."""
     device = torch.device(options.device)
     moved = BipartiteEnergy(
         *(each.detach().to(device) for each in (energy.visible, energy.hidden, energy.coupling))
@@ -139,7 +139,7 @@ def measured(
 def row(
     data: str, name: str, part: str, rate: float, seconds: float, found: LogLikelihoodBounds
 ) -> dict[str, Any]:
-    """Of the table."""
+    """Return a row of the table."""
     sides = {
         f"{side}{of}": round(getattr(getattr(found, side), field), 2)
         for side in ("upper", "lower")
@@ -176,7 +176,7 @@ def main() -> None:
     def best(
         name: str, rates: tuple[float, ...], fit: Callable[[float], tuple[BipartiteEnergy, float]]
     ) -> Any:
-        """The machine of the rate that validates best, measured on the test part too."""
+        """Return the machine of the rate that validates best, measured on the test part too."""
         tried = []
         for rate in rates:
             energy, seconds = fit(rate)
@@ -210,7 +210,7 @@ def main() -> None:
 
 
 def samples(energy: BipartiteEnergy, path: Path, shape: tuple[int, ...]) -> None:
-    """An image of P(v = 1 | h) of 64 chains, after 2,000 steps from nothing."""
+    """Write an image of P(v = 1 | h) of 64 chains, after 2,000 steps from nothing."""
     start = torch.zeros(64, *energy.visible.shape)
     hidden = gibbs.sample(energy, 2000, init=start, generator=torch.Generator().manual_seed(0)).hidden
     assert hidden is not None

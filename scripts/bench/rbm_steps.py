@@ -66,7 +66,7 @@ class ByHand:
         self.hidden.add_(by_hidden - self.mean @ by_coupling, alpha=RATE)
 
     def products(self) -> None:
-        """The five matrix products of an epoch's steps."""
+        """Compute the five matrix products of an epoch's steps."""
         labels, hidden = self.data[:BATCH], torch.rand(BATCH, HIDDEN)
         for _ in range(len(self.data) // BATCH):
             torch.mm(torch.cat([labels, self.chains]), self.coupling)
@@ -90,7 +90,7 @@ class Timed(Callback):
 
 
 def library(images: BinaryImages, repeats: int) -> list[Seconds]:
-    """Seconds of epochs by the library's trainer, without the first."""
+    """Return seconds of epochs by the library's trainer, without the first."""
     data = MultilabelDataModule(alone(images), scaling=unscaled, batch_size=BATCH)
     module = ParallelChainsModule(
         RestrictedBoltzmannMachine(VISIBLE, HIDDEN),
@@ -105,7 +105,7 @@ def library(images: BinaryImages, repeats: int) -> list[Seconds]:
 
 
 def timed(work: Callable[[], None]) -> Seconds:
-    """Processor and wall seconds of one call."""
+    """Return processor and wall seconds of one call."""
     started = time.process_time(), time.perf_counter()
     work()
     return time.process_time() - started[0], time.perf_counter() - started[1]

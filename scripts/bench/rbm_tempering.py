@@ -1,4 +1,4 @@
-"""What tempering adds to persistent contrastive divergence, and checkpoints to annealing: exact likelihoods.
+"""Tempering beside persistent contrastive divergence, and annealing by checkpoints: exact likelihoods.
 
 16 hidden units, whose partition function is enumerated; 10,000 MNIST images, binarised at 127. Machines are
 trained by single chains, by as many epochs of chains with replicas at several temperatures, and by single
@@ -51,7 +51,7 @@ class Checkpoints(Callback):
 
 
 def machine(module: Any) -> BipartiteEnergy:
-    """A copy of the energy."""
+    """Return a copy of the energy."""
     energy = module.model(torch.zeros(1, 0))
     return BipartiteEnergy(
         *(each.detach().clone() for each in (energy.visible, energy.hidden, energy.coupling))
@@ -61,7 +61,7 @@ def machine(module: Any) -> BipartiteEnergy:
 def trained(
     data: MultilabelDataModule, epochs: int, replicas: int, seed: int, checkpoints: list[int]
 ) -> tuple[BipartiteEnergy, list[BipartiteEnergy], float]:
-    """The machine, those of the checkpoints, and the processor seconds."""
+    """Return the machine, those of the checkpoints, and the CPU seconds."""
     seed_everything(seed, verbose=False)
     module = ParallelChainsModule(
         RestrictedBoltzmannMachine(data.num_labels, HIDDEN),
@@ -84,7 +84,7 @@ def paths(
     temperatures: list[int],
     repeats: int,
 ) -> list[dict[str, Any]]:
-    """Rows of annealing: how far its estimates are from log Z."""
+    """Return rows of annealing: how far its estimates are from log Z."""
     log_partition = float(exact.log_partition(energy))
     ways: dict[str, dict[str, Any]] = {
         "straight, from the biases": {},

@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def loaded(name: str) -> tuple[Any, np.ndarray]:
-    """Features and labels of a set, or of its first rows."""
+    """Return features and labels of a set, or of its first rows."""
     data = read_npz(Path(os.environ["LMBM_DATA"]) / name / f"{name}.npz")
     return data.features[:FIRST_ROWS].astype(np.float64), data.labels[:FIRST_ROWS].astype(int)
 
@@ -143,7 +143,7 @@ def tried(
     truth: np.ndarray,
     split: int,
 ) -> dict[str, float]:
-    """Each metric on the test part, and seconds of the fit and the prediction."""
+    """Return each metric on the test part, and seconds of the fit and the prediction."""
     units, other, C = recipe
     began = time.process_time()
     transform = UNITS[units](X)
@@ -191,7 +191,7 @@ UNITS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 def rows_of(
     found: dict[tuple[str, ...], list[dict[str, float]]], models: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """A row for each set and recipe; and means over the sets that all recipes of the model have."""
+    """Yield a row for each set and recipe; and means over the sets that all recipes of the model have."""
     means = {
         key: {name: float(np.mean([each[name] for each in cell])) for name in (*METRICS, "seconds")}
         for key, cell in found.items()

@@ -1,4 +1,4 @@
-"""What rules cost a search, and what labels that they fix save.
+"""Cost of rules in a search, and savings by the labels that rules fix.
 
 * eisen: 461 gene functions under their hierarchy, a linear network of few parents, with noise in its fields
   that breaks the hierarchy in many places; of a random order the first labels are ruled out. Searches end at
@@ -6,7 +6,7 @@
 * yeast: under six random rules, looked at inside branch and bound, or around it: labels of broken rules are
   held at either value, and decoded again.
 
-Milliseconds of processor time a row.
+MilliCPU seconds a row.
 
     LMBM_DATA=... OMP_NUM_THREADS=1 python scripts/bench/rules.py
 """
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def of_genes(folder: str, node_limit: int) -> list[dict[str, Any]]:
-    """Searches of gene functions, more and more of which are ruled out."""
+    """Return searches of gene functions, more and more of which are ruled out."""
     data = read("eisen_funcat", folder)
     filler: Any = SimpleImputer()
     model = LMSBNClassifier(random_state=0)
@@ -71,7 +71,7 @@ def of_genes(folder: str, node_limit: int) -> list[dict[str, Any]]:
 
 
 def of_yeast(folder: str) -> list[dict[str, Any]]:
-    """Both ways, of networks and machines."""
+    """Return both ways, of networks and machines."""
     data = named.load("yeast", folder)
     X, Y = data.features, data.labels
     names = [f"label_{label}" for label in range(Y.shape[1])]
@@ -94,7 +94,7 @@ def of_yeast(folder: str) -> list[dict[str, Any]]:
 
 
 def timed(decode: Callable[[Any], Decoding], energy: Any) -> dict[str, Any]:
-    """Milliseconds a row of the second call, and what it says."""
+    """Return milliseconds a row of the second call, and what it says."""
     decode(energy.select(slice(0, 2)))
     came = []
     spent = seconds(lambda: came.append(decode(energy)), time.process_time)

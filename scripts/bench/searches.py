@@ -33,7 +33,7 @@ from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_
 
 
 def trained_boltzmann(name: str, num_labels: int) -> PairwiseEnergy:
-    """The test examples of a model whose labels are all coupled."""
+    """Return the test examples of a model whose labels are all coupled."""
     unary, weights = label_svms(
         name, num_labels, lambda label, count: [other for other in range(count) if other != label]
     )
@@ -41,7 +41,7 @@ def trained_boltzmann(name: str, num_labels: int) -> PairwiseEnergy:
 
 
 def searched(name: str, decode: Callable, energy: PairwiseEnergy | DirectedEnergy) -> dict[str, object]:
-    """The cost of a search, the median over examples, in columns of its name."""
+    """Return the cost of a search, the median over examples, in columns of its name."""
     decode(energy.select(slice(0, 1)))
     nodes, spent, proven = [], [], []
     for row in range(energy.batch_size):
@@ -64,7 +64,7 @@ def searched(name: str, decode: Callable, energy: PairwiseEnergy | DirectedEnerg
 def searches(
     model: str, energy: PairwiseEnergy, network: DirectedEnergy, time_limit: float
 ) -> list[dict[str, object]]:
-    """Two rows of the table, one for each objective."""
+    """Return two rows of the table, one for each objective."""
     rows = []
     for objective in ("score", "hinge"):
         name = "decode" if objective == "score" else "decode_hinge"
@@ -83,7 +83,7 @@ def searches(
 
 
 def plot_searches(rows: list[dict[str, object]], path: Path) -> None:
-    """Nodes and cost against labels, a column for each kind of model; hollow where proofs are missing."""
+    """Plot nodes and cost against labels, a column for each kind of model; hollow without a proof."""
     figure = Figure(figsize=(9, 7), layout="constrained")
     axes = figure.subplots(2, 2, sharex=True, sharey="row")
     series = {

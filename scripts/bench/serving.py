@@ -1,7 +1,7 @@
 """The time of one call: predictions of a single row, as a server asks for them, beside scikit-learn's.
 
 Scene, 6 labels and 294 features, every estimator at its defaults, and a network of 100 random labels.
-Microseconds of processor time of a call with one row and with 100, at the median; then the wall clock of
+MicroCPU seconds of a call with one row and with 100, at the median; then the wall clock of
 single-row calls, median and 99th percentile, and calls a second:
 
 * from one thread;
@@ -42,7 +42,7 @@ REPEATS = 9
 
 
 def processor(predict: Callable[[np.ndarray], Any], rows: np.ndarray, calls: int) -> float:
-    """Microseconds of processor time of a call."""
+    """Return microCPU seconds of a call."""
 
     def several() -> None:
         for _ in range(calls):
@@ -52,7 +52,7 @@ def processor(predict: Callable[[np.ndarray], Any], rows: np.ndarray, calls: int
 
 
 def waits(call: Callable[[int], float], calls: int, threads: int) -> tuple[float, float, float]:
-    """Median and 99th percentile of what callers in several threads wait, in microseconds; calls a second.
+    """Return the median and 99th percentile of waiting callers in microseconds, and the calls a second.
 
     Args:
         call: makes the call of this number, and returns when it began to wait.
@@ -78,7 +78,7 @@ def waits(call: Callable[[int], float], calls: int, threads: int) -> tuple[float
 
 
 def unpaused(predict: Callable[[np.ndarray], Any], rows: np.ndarray) -> Callable[[int], float]:
-    """Calls one after the other."""
+    """Return calls one after the other."""
 
     def call(number: int) -> float:
         began = time.perf_counter()
@@ -91,7 +91,7 @@ def unpaused(predict: Callable[[np.ndarray], Any], rows: np.ndarray) -> Callable
 def arriving(
     predict: Callable[[np.ndarray], Any], rows: np.ndarray, times: np.ndarray
 ) -> Callable[[int], float]:
-    """Calls that come in at ``times`` (calls,), in seconds from now on."""
+    """Return calls that come in at ``times`` (calls,), in seconds from now on."""
     due = time.perf_counter() + 0.05 + times
 
     def call(number: int) -> float:
@@ -107,7 +107,7 @@ def arriving(
 def measured(
     predict: Callable[[np.ndarray], Any], rows: np.ndarray, calls: int, threads: int
 ) -> dict[str, Any]:
-    """The columns of one predictor."""
+    """Return the columns of one predictor."""
     predict(rows[:1])
     few = max(1, calls // (10 * REPEATS))
     row: dict[str, Any] = {
@@ -128,7 +128,7 @@ def measured(
 
 
 def many_labels() -> tuple[NetworkPredictor, np.ndarray]:
-    """A network of 100 labels whose search takes far longer than Python does, and instances."""
+    """Return a network of 100 labels whose search takes far longer than Python does, and instances."""
     random, labels = np.random.default_rng(0), 100
     search = HingeSearch.of(
         np.tril(random.normal(scale=0.12, size=(labels, labels)), -1), np.arange(labels), node_limit=2000

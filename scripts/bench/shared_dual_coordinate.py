@@ -46,14 +46,14 @@ GAP = 1e-3
 
 
 def both_seconds(work: Callable[[], object]) -> tuple[float, float]:
-    """By the clock and by the processor."""
+    """Return the wall and CPU seconds of a call."""
     started = time.process_time()
     clock = seconds(work)
     return clock, time.process_time() - started
 
 
 def peer_values(features: np.ndarray, spins: np.ndarray, tol: float) -> tuple[float, float]:
-    """The primal and the dual value at which liblinear stops, the latter from what it prints."""
+    """Return the primal and the dual value at which liblinear stops, the latter from what it prints."""
     svm = LinearSVC(loss="hinge", C=1.0, tol=tol, max_iter=1_000_000, random_state=0, verbose=1)
     sys.stdout.flush()
     terminal = os.dup(1)
@@ -75,13 +75,13 @@ def peer_values(features: np.ndarray, spins: np.ndarray, tol: float) -> tuple[fl
 
 
 def peer_gap(features: np.ndarray, spins: np.ndarray, tol: float) -> float:
-    """The relative duality gap of all labels together."""
+    """Return the relative duality gap of all labels together."""
     primal, dual = np.sum([peer_values(features, one, tol) for one in spins], axis=0)
     return (primal - dual) / primal
 
 
 def compare(name: str, scaled: bool, repeats: int) -> dict[str, object]:
-    """Time all in turn on a data set's training part."""
+    """Return time all in turn on a data set's training part."""
     data = load(name)
     features, labels = data.features[data.train].astype(np.float64), data.labels[data.train].astype(float)
     if scaled:

@@ -60,7 +60,7 @@ JITTER = 1e-10
 
 
 def letter(size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel matrix of random instances, and their classes, one-hot."""
+    """Return the kernel matrix of random instances, and their classes, one-hot."""
     data = load_multiclass("letter").split_anew(size, 1, seed=0)
     features = data.features[data.train]
     rows = torch.from_numpy((features - features.mean(0)) / features.std(0))
@@ -71,7 +71,7 @@ def letter(size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def peer(matrix: np.ndarray, targets: np.ndarray, value: float) -> float:
-    """Cholesky + L-BFGS until the objective is below ``value``; the objective reached."""
+    """Run Cholesky + L-BFGS until the objective is below ``value``; return the objective reached."""
     factor = cholesky(matrix, lower=True)
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -95,7 +95,7 @@ def peer(matrix: np.ndarray, targets: np.ndarray, value: float) -> float:
 
 
 def ours(problem: MulticlassProblem, value: float) -> smo.LogisticState:
-    """SMO until the primal objective is below ``value``."""
+    """Run SMO until the primal objective is below ``value``."""
     state = smo.init(problem)
     while state.primal > value:
         state = smo.update(problem, state, num_iters=2)
@@ -103,7 +103,7 @@ def ours(problem: MulticlassProblem, value: float) -> smo.LogisticState:
 
 
 def compare(size: int, closeness: Sequence[float], repeats: int) -> list[Row]:
-    """Both in turn, to each closeness."""
+    """Return both in turn, to each closeness."""
     matrix, targets = letter(size)
     gram = PrecomputedGram(torch.from_numpy(matrix))
     problem = MulticlassProblem(gram, torch.from_numpy(targets), torch.ones(size, dtype=torch.float64))
@@ -137,7 +137,7 @@ def compare(size: int, closeness: Sequence[float], repeats: int) -> list[Row]:
 
 
 def low_rank(name: str, size: int, degree: int, C: float, repeats: int) -> Row:
-    """A polynomial kernel of few dimensions: SMO as it is, and passes alone."""
+    """Return a polynomial kernel of few dimensions: SMO as it is, and passes alone."""
     data = load_multiclass(name).split_anew(size, 1, seed=0)
     features = data.features[data.train]
     scale = np.where(features.std(0) > 0, features.std(0), 1)
@@ -168,7 +168,7 @@ def low_rank(name: str, size: int, degree: int, C: float, repeats: int) -> Row:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    """Seconds as the instances grow."""
+    """Plot seconds against the number of instances."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for column, label, colour in (
@@ -179,13 +179,13 @@ def plot(rows: list[Row], path: Path) -> None:
             chosen = [row for row in rows if float(row["within"]) == close]
             points = np.array([(row["instances"], row[column]) for row in chosen], np.float64)
             axes.plot(*points.T, dashes, marker="o", color=colour, label=f"{label}, within {close:g}")
-    axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="processor seconds")
+    axes.set(xscale="log", yscale="log", xlabel="instances", ylabel="CPU seconds")
     axes.legend(frameon=False)
     write_figure(path, figure)
 
 
 def with_earlier(rows: list[Row], path: Path) -> list[Row]:
-    """These rows and earlier ones of other sizes, in order; a new folder starts from the kept ones."""
+    """Return these rows and earlier ones of other sizes, in order; a new folder starts from the kept ones."""
     measured = {(row["instances"], row["within"]): row for row in rows}
     earlier = path if path.exists() else Path(__file__).parents[2] / "results" / "bench" / "smo.csv"
     if earlier.exists():

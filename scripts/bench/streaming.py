@@ -1,4 +1,4 @@
-"""How much memory training and predicting take, against how much data there are on the disk.
+"""Memory of training and predicting, by the size of the data on the disk.
 
 python scripts/bench/streaming.py
 
@@ -37,7 +37,7 @@ MIB = 2**20
 
 
 def chunks(kind: str, count: int, seed: int) -> Iterator[tuple[Features, np.ndarray]]:
-    """Features of ``count`` instances, and labels that a linear rule gives them."""
+    """Yield features of ``count`` instances, and labels that a linear rule gives them."""
     generator = np.random.default_rng(seed)
     rule = np.random.default_rng(0).normal(size=(NUM_FEATURES[kind], NUM_LABELS)).astype(np.float32)
     for first in range(0, count, CHUNK):
@@ -107,7 +107,7 @@ def measure(folder: Path, storage: str) -> dict[str, float]:
 
 
 def in_memory(data: MultilabelData) -> MultilabelData:
-    """The same data, read at once."""
+    """Return the same data, read at once."""
     return MultilabelData(
         data.name,
         data.features[:],
@@ -120,7 +120,7 @@ def in_memory(data: MultilabelData) -> MultilabelData:
 
 
 def peak() -> int:
-    """The most memory that this process has had since the last reset, in bytes; of Linux alone."""
+    """Return the most memory that this process has had since the last reset, in bytes; of Linux alone."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 

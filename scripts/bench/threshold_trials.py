@@ -1,7 +1,7 @@
 """Thresholds tuned for exact match, labels growing: by few decodings, and by one at each threshold.
 
 1,000 documents of 30 words by Zipf's law, hashed to 2^16 columns, and labels by what the words are multiples
-of; three folds. Seconds of processor time of all trainings and trials, beside trials that decode everything
+of; three folds. CPU seconds of all trainings and trials, beside trials that decode everything
 at each of the 39 thresholds, and scikit-learn's tuning of logistic regressions, which knows no dependence.
 
     OMP_NUM_THREADS=1 python scripts/bench/threshold_trials.py [--documents 1000]
@@ -59,7 +59,7 @@ def tuned() -> ThresholdTunedClassifier:
 
 
 def measured(X: sparse.csr_array, y: np.ndarray) -> dict[str, Any]:
-    """Seconds of each, and the measure reached."""
+    """Return seconds of each, and the measure reached."""
     model, others = tuned(), tuned()
     own = seconds(lambda: model.fit(X, y), time.process_time)
     with patch(TRIALS, one_by_one):
@@ -81,7 +81,7 @@ def one_by_one(
     thresholds: Tensor,
     margin: float,
 ) -> Tensor:
-    """All examples at all thresholds, together."""
+    """Return all examples at all thresholds, together."""
     shifts = torch.zeros(len(thresholds), 1, energy.unary.shape[1], dtype=energy.unary.dtype)
     shifts[:, 0, label] = thresholds
     shifted = energy.unary - shifts

@@ -1,6 +1,6 @@
 """Boltzmann machines of 15 to 100 labels decoded by branch and bound, beside HiGHS and toulbar2.
 
-Milliseconds of processor time for an example on one thread, at the median and at most, the share of examples
+MilliCPU seconds for an example on one thread, at the median and at most, the share of examples
 with a proof, and the mean gap between labelling and bound as a share of the objective. ``search`` is branch
 and bound under the limit of nodes of the classifiers, ``integer`` is HiGHS under a limit of time, ``network``
 is toulbar2 (where it is installed; scores alone) under one of seconds; these take fewer examples.
@@ -51,7 +51,7 @@ RANDOM = tuple((labels, coupling) for labels in (15, 20, 28, 50, 100) for coupli
 
 
 def random_machine(labels: int, coupling: float, examples: int) -> PairwiseEnergy:
-    """Standard normal evidence; the couplings of a label add up to a variance of ``coupling``²."""
+    """Return standard normal evidence; the couplings of a label add up to a variance of ``coupling``²."""
     generator = torch.Generator().manual_seed(labels)
     unary = torch.randn(examples, labels, generator=generator).double()
     upper = torch.randn(labels, labels, generator=generator).double().triu(1) * coupling / labels**0.5
@@ -59,7 +59,7 @@ def random_machine(labels: int, coupling: float, examples: int) -> PairwiseEnerg
 
 
 def trained_machine(name: str, labels: int, examples: int) -> PairwiseEnergy:
-    """Unseen examples of a large-margin machine."""
+    """Return unseen examples of a large-margin machine."""
     data = load(name) if name in NAMED_SETS else read_npz(data_folder() / name / f"{name}.npz")
     half = len(data.train) // 2
     train, test = (data.train, data.test) if len(data.test) else (data.train[:half], data.train[half:])
@@ -74,7 +74,7 @@ def trained_machine(name: str, labels: int, examples: int) -> PairwiseEnergy:
 
 
 def processor_ms(work: Callable[[], object]) -> float:
-    """The processor's milliseconds of a call: the mean of as many as its clock, which ticks, can tell."""
+    """Return the CPU milliseconds of a call: the mean of enough calls for the resolution of the clock."""
     calls, spent = 0, 0.0
     while spent < CLOCK_SECONDS:
         spent += seconds(work, time.process_time)
@@ -83,7 +83,7 @@ def processor_ms(work: Callable[[], object]) -> float:
 
 
 def measured(decode: Callable[[PairwiseEnergy], Decoding], energy: PairwiseEnergy) -> dict[str, float]:
-    """The columns of one decoder, of examples one by one."""
+    """Return the columns of one decoder, of examples one by one."""
     rows = [energy.select(slice(row, row + 1)) for row in range(energy.batch_size)]
     found = [decode(row) for row in rows]
     times = [processor_ms(lambda row=row: decode(row)) for row in rows]
@@ -98,7 +98,7 @@ def measured(decode: Callable[[PairwiseEnergy], Decoding], energy: PairwiseEnerg
 def compare(
     model: str, coupling: float | str, energy: PairwiseEnergy, hinge: bool, few: int, time_limit: float
 ) -> dict[str, object]:
-    """One row of the table."""
+    """Return one row of the table."""
     search, programme = (
         (undirected_branch_and_bound.decode_hinge, integer_program.decode_hinge)
         if hinge

@@ -35,12 +35,12 @@ class Rows:
         require(len(np.unique(places)) == len(places), "a feature comes twice")
 
     def sums(self, signed, x):
-        """Σ_l x_l signed_l, (features, outputs)."""
+        """Return Σ_l x_l signed_l, (features, outputs)."""
         each = [np.bincount(self.columns, x * own[self.rows], self.size) for own in signed.T]
         return np.stack(each, 1)
 
     def fields(self, features, x):
-        """(rows, outputs)."""
+        """Return (rows, outputs)."""
         each = [np.bincount(self.rows, x * own[self.columns], self.count) for own in features.T]
         return np.stack(each, 1)
 

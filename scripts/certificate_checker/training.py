@@ -45,7 +45,7 @@ class Data(Rows):
         afford(2 * self.batch * len(self.cliques), held([problem, proof]))
 
     def products(self, spins):
-        """Π_{j in c} s_j, (labellings, cliques)."""
+        """Return Π_{j in c} s_j, (labellings, cliques)."""
         each = [spins[:, clique].prod(1) for clique in self.cliques]
         return np.stack(each, 1) if each else np.zeros((len(spins), 0))
 
@@ -54,7 +54,7 @@ class Data(Rows):
 
 
 def local_hinges(problem, proof) -> Values:
-    """½ Σ_j η_j w_j² + Σ_li C_li [γ − m_li]_+ (LMSBN, LMBM).
+    """Return ½ Σ_j η_j w_j² + Σ_li C_li [γ − m_li]_+ (LMSBN, LMBM).
 
     m_li = s_li x_l·w_i + Σ_c w_c Π_{j in c} s_lj over the cliques that label i owns; 0 ≤ α_li ≤ C_li.
     """
@@ -80,7 +80,7 @@ def local_hinges(problem, proof) -> Values:
 
 
 def structural(problem, proof) -> Values:
-    """½ Σ_j η_j w_j² + Σ_l C_l max_y [Δ(y_l, y) + score(x_l, y) − score(x_l, y_l)].
+    """Return ½ Σ_j η_j w_j² + Σ_l C_l max_y [Δ(y_l, y) + score(x_l, y) − score(x_l, y_l)].
 
     Δ counts the labels that differ. Duals α belong to labellings y of instances l, Σ_y α_l(y) ≤ C_l.
     """

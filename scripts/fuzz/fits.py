@@ -4,7 +4,7 @@ python scripts/fuzz/fits.py --fits 10000 network machine
 
 Whatever fails in another way than by an error about an argument is shown, with its seed, and so is what lasts
 for more than 10 seconds, as nothing but the first call of a kernel may; either makes the exit status 1. Of
-each kind of fit it tells how many were learned rather than refused, and their processor time.
+each kind of fit it tells how many were learned rather than refused, and their CPU time.
 ``--first`` goes on where an earlier run has ended.
 """
 
@@ -50,19 +50,19 @@ from lmbm_torch.estimators.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.machines.conditional_rbm import OBJECTIVES
 
 Random = np.random.Generator
-# Seconds of processor time of a fit and its predictions.
+# CPU seconds of a fit and its predictions.
 LONG = 10.0
 # Those that explain their answers, with linear kernels.
 LINEAR = LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
 
 
 def strength(random: Random) -> float:
-    """From 1e-6 to 1e6, and often 1."""
+    """Draw a penalty from 1e-6 to 1e6, often 1."""
     return float(10.0 ** random.integers(-6, 7)) if random.random() < 0.7 else 1.0
 
 
 def features(random: Random, rows: int) -> Any:
-    """Normal values with zero, constant, doubled and large columns, and equal and zero rows among them."""
+    """Draw normal values with zero, constant, doubled and large columns, and with equal and zero rows."""
     X = random.normal(size=(rows, random.integers(1, 5)))
     if random.random() < 0.3:
         X = np.round(X)
@@ -84,7 +84,7 @@ def features(random: Random, rows: int) -> Any:
 
 
 def label_vectors(random: Random, rows: int) -> np.ndarray:
-    """Labels at any rate, 0 and 1 included; at times equal to each other, or all instances to one another."""
+    """Draw labels at any rate, 0 and 1 included; at times all labels, or all instances, are equal."""
     Y = (random.random((rows, random.integers(2, 5))) < random.choice([0, 0.1, 0.5, 1], 1)).astype(float)
     for label in range(Y.shape[1]):
         kind = random.integers(6)
@@ -98,7 +98,7 @@ def label_vectors(random: Random, rows: int) -> np.ndarray:
 
 
 def mixed(random: Random, rows: int) -> np.ndarray:
-    """Label vectors of several types, and at times classes in their place."""
+    """Return label vectors of several types, and at times classes in their place."""
     if random.random() < 0.15:
         return classes(random, rows)
     Y = label_vectors(random, rows)
@@ -106,7 +106,7 @@ def mixed(random: Random, rows: int) -> np.ndarray:
 
 
 def some_missing(random: Random, rows: int) -> np.ndarray:
-    """Label vectors, of which half the draws lack entries, at times all of a row or of a label."""
+    """Return label vectors, of which half the draws lack entries, at times all of a row or of a label."""
     Y = label_vectors(random, rows)
     if random.random() < 0.5:
         Y[random.random(Y.shape) < random.choice([0.1, 0.5])] = np.nan
@@ -144,7 +144,7 @@ def network(random: Random) -> LMSBNClassifier:
 
 
 def options(random: Random, **values: list[Any]) -> dict[str, Any]:
-    """Some of the arguments named, each with one of its values."""
+    """Return some of the arguments named, each with one of its values."""
     return {name: some[random.integers(len(some))] for name, some in values.items() if random.random() < 0.2}
 
 
@@ -188,7 +188,7 @@ def structural(random: Random) -> StructuralSVMClassifier:
 
 
 def label_chain(random: Random) -> ProbabilisticClassifierChain:
-    """Of classifiers with probabilities or without, as scikit-learn's users would take them."""
+    """Return a chain of scikit-learn's classifiers, with probabilities or without."""
     bases = [
         LogisticRegression(C=min(strength(random), 1e3), max_iter=20),
         DecisionTreeClassifier(max_depth=2, random_state=0),
@@ -209,7 +209,7 @@ def any_of(random: Random) -> Any:
 
 
 def completing(random: Random) -> Any:
-    """One that has no order to impute labels in, or a measure of those that are known."""
+    """Return one that has no order to impute labels in, or a measure of those that are known."""
     makers = [machine, structural, hidden, lambda random: ThresholdTunedClassifier(network(random), cv=2)]
     return makers[random.integers(len(makers))](random)
 
@@ -234,7 +234,7 @@ def hierarchical(random: Random) -> HierarchicalClassifier:
 
 
 def closed(random: Random, rows: int) -> np.ndarray:
-    """Label vectors whose first two labels are together, or the first alone where the hierarchy allows it."""
+    """Return label vectors whose first two labels are equal, or obey the hierarchy."""
     Y = label_vectors(random, rows)
     if random.random() < 0.9:
         Y[:, 1] = Y[:, 0]
@@ -318,7 +318,7 @@ MAKERS: dict[str, Callable[[Random], Fit]] = {
 
 
 def fit_and_predict(name: str, seed: int) -> bool:
-    """Whether a random problem was learned, rather than refused."""
+    """Return whether a random problem was learned, rather than refused."""
     random = np.random.default_rng([seed, *name.encode()])
     estimator, make_targets = MAKERS[name](random)
     rows = int(random.integers(1, 13))
@@ -347,7 +347,7 @@ def fit_and_predict(name: str, seed: int) -> bool:
 
 
 def answers(estimator: Any, X: Any, y: Any, random: Random) -> tuple[np.ndarray, np.ndarray]:
-    """The labels and the probabilities that a fitted estimator predicts, after whatever else can be asked."""
+    """Return the labels and probabilities of a fitted estimator, after calls of its other methods."""
     if isinstance(y, np.ndarray) and y.ndim == 2 and hasattr(estimator, "decode"):
         estimator.decode(X, known=np.where(random.random(y.shape) < 0.3, y, np.nan))
     if isinstance(estimator, ConformalClassifier):
@@ -361,7 +361,7 @@ def answers(estimator: Any, X: Any, y: Any, random: Random) -> tuple[np.ndarray,
 
 
 def _together(found: Any) -> np.ndarray:
-    """An array, or those of several sequences."""
+    """Return an array, or those of several sequences."""
     return np.concatenate(found) if isinstance(found, list) else found
 
 

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _escaped(word: bytes) -> str:
-    """Bytes as libFuzzer's dictionaries write them."""
+    """Return bytes as libFuzzer's dictionaries write them."""
     return "".join(f"\\x{byte:02x}" for byte in word)
 
 

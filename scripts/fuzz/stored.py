@@ -62,7 +62,7 @@ SAVED: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
 
 @cache
 def saved(kind: str) -> tuple[bytes, dict[str, str], dict[str, torch.Tensor]]:
-    """A valid file: its content, what it says of itself, and its tensors."""
+    """Return a valid file: its content, what it says of itself, and its tensors."""
     write, _ = SAVED[kind]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / FILE
@@ -90,7 +90,7 @@ def _of_record(kind: str) -> Target:
 
 @cache
 def checkpoint() -> bytes:
-    """The entries of a checkpoint that prediction reads."""
+    """Return the entries of a checkpoint that prediction reads."""
     network, stream = _network(), io.BytesIO()
     weights = {f"model.{name}": weight for name, weight in network.state_dict().items()}
     torch.save({RECORD: record(Predictor.of_model(network, NAMES)), "state_dict": weights}, stream)
@@ -116,7 +116,7 @@ def _load_with_pickle(folder: Path) -> Any:
 
 @cache
 def stored(*, sparse: bool) -> dict[str, bytes]:
-    """The files of a data set on the disk."""
+    """Return the files of a data set on the disk."""
     features = csr_array(FEATURES) if sparse else FEATURES
     with tempfile.TemporaryDirectory() as folder:
         write_mapped(Path(folder) / FOLDER, [(features, LABELS)], label_names=NAMES)

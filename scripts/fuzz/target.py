@@ -28,7 +28,7 @@ class Target:
 
 
 def refused(target: Target, folder: Path, content: bytes) -> bool:
-    """Whether the reader refuses a file of this content.
+    """Return whether the reader refuses a file of this content.
 
     Raises:
         AssertionError: it refuses without naming the file.

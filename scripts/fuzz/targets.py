@@ -79,7 +79,7 @@ ARRAYS: dict[str, dict[str, Any]] = {
 
 
 def archive(arrays: dict[str, Any]) -> bytes:
-    """An npz file."""
+    """Return an npz file."""
     stream = io.BytesIO()
     np.savez_compressed(stream, **arrays)
     return stream.getvalue()
@@ -137,7 +137,7 @@ def _allowed(folder: Path) -> Any:
 
 
 def _certificate() -> bytes:
-    """The proof of a decoding of two labels."""
+    """Return the proof of a decoding of two labels."""
     energy = PairwiseEnergy(torch.tensor([[0.5, -1.0]]), torch.tensor([[0.0, 2.0], [2.0, 0.0]]))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "toy.lmbm"

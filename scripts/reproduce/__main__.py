@@ -21,7 +21,7 @@ import reproduce
 
 
 class Reproduction(TypedDict):
-    """What ``lmbm reproduce`` holds."""
+    """The configuration of ``lmbm reproduce``."""
 
     processes: int
     cluster: str | None

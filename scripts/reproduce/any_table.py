@@ -48,7 +48,7 @@ SIGNIFICANT = 0.05
 def cells(
     sets: Sequence[str], methods: Sequence[str], splits: int, seconds: float, peer_seconds: float, folder: str
 ) -> Iterator[Cell]:
-    """One cell for each split, set and method: all sets of a split before the next one.
+    """Yield one cell for each split, set and method: all sets of a split before the next one.
 
     Args:
         methods: :data:`AUTO`, and names in ``METHODS``, an ensemble's base before it; those whose library is
@@ -77,7 +77,7 @@ def cells(
 
 
 def load(name: str, folder: str) -> MultilabelData:
-    """A set with all its labels or the first of them."""
+    """Return a set with all its labels or the first of them."""
     data = SevenSegment() if name == "seven_segment" else read_npz(Path(folder) / name / f"{name}.npz")
     if name not in FIRST_LABELS:
         return data
@@ -86,7 +86,7 @@ def load(name: str, folder: str) -> MultilabelData:
 
 
 def with_split(data: MultilabelData, split: int) -> MultilabelData:
-    """The set with the parts of a split, which the set's own are not."""
+    """Return the set with the parts of a split, which the set's own are not."""
     random = np.random.default_rng(split)
     parts = stratified_split(data.labels, TEST_FRACTION, split)
     most = MOST.get(data.name, (None, None))
@@ -96,7 +96,7 @@ def with_split(data: MultilabelData, split: int) -> MultilabelData:
 
 
 def try_automatic(data: MultilabelData, seconds: float, split: int) -> Result:
-    """Each metric on the test part, of a fit that was asked for it."""
+    """Return each metric on the test part, of a fit that was asked for it."""
     X, Y = part(data, data.train)
     tests, truth = part(data, data.test)
     result: Result = {"name": AUTO, "_fit_seconds": {}, "_chosen": {}, "_test_per_train": len(truth) / len(Y)}
@@ -121,12 +121,12 @@ def try_automatic(data: MultilabelData, seconds: float, split: int) -> Result:
 def try_peer(
     data: MultilabelData, name: str, seconds: float, split: int, base: Result | None = None
 ) -> Result:
-    """Each metric on the test part, of the settings that were chosen for it."""
+    """Return each metric on the test part, of the settings that were chosen for it."""
     return {"name": name, **try_within(data, name, list(METRICS), seconds, split, base)}
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """A row for each method over all sets, and one for each set and method: means over its splits.
+    """Return a row for each method over all sets, and one for each set and method: means over its splits.
 
     Of each set those splits count on which every method that takes it is done. In the rows of the automatic
     choice ``p_<metric>`` is that of the corrected t-test against the peer that is best on the set, adjusted
@@ -146,7 +146,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
 def note(
     results: Sequence[Result], methods: Sequence[str], seconds: float, peer_seconds: float, **_: Any
 ) -> str:
-    """The protocol, and the automatic choice beside the best peers."""
+    """Return the protocol, and the automatic choice beside the best peers."""
     rows = summary(results)
     missing = [name for name in methods if name != AUTO and not is_installed(name)]
     sentences = [
@@ -165,7 +165,7 @@ Trials = Mapping[str, Sequence[Result]]
 
 
 def _complete(results: Sequence[Result], name: str) -> Trials:
-    """The results on a set, of the splits on which every method is done."""
+    """Return the results on a set, of the splits on which every method is done."""
     found: dict[str, dict[str, Result]] = {}
     for each in results:
         if each["data"] == name:
@@ -200,7 +200,7 @@ def _rows_of(name: str, trials: Trials) -> list[Result]:
 
 
 def _over_sets(method: str, rows: Sequence[Result]) -> Result:
-    """Means over the sets that the method takes; of ranks and of metrics."""
+    """Return means over the sets that the method takes; of ranks and of metrics."""
     own = [row for row in rows if row["method"] == method]
     means: Result = {
         "data": ALL,
@@ -216,7 +216,7 @@ def _over_sets(method: str, rows: Sequence[Result]) -> Result:
 
 
 def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
-    """How the automatic choice stands in one metric, in a sentence; empty before there are two splits."""
+    """Return a sentence on the automatic choice in one metric; empty before there are two splits."""
     whole = {row["method"]: row for row in rows if row["data"] == ALL}
     tested = [row for row in rows if f"p_{metric}" in row]
     peers = (

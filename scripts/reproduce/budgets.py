@@ -1,4 +1,4 @@
-"""Settings and a threshold chosen for several metrics by one search within seconds of the processor."""
+"""Settings and a threshold chosen for several metrics by one search within CPU seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Answers = dict[float | None, np.ndarray]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a search tries.
+    """A setting that a search tries.
 
     Args:
         scaling: the name of one of the features; None for those as they are.
@@ -59,7 +59,7 @@ def try_within(
     seed: int,
     base: Result | None = None,
 ) -> Result:
-    """Each metric on the test part, of what cross-validation on the training part has chosen for it.
+    """Return each metric on the test part, of what cross-validation on the training part has chosen for it.
 
     The method's own settings come first, then drawn ones until the seconds are over; an ensemble tries those
     that its base has chosen.
@@ -97,7 +97,7 @@ def search(
     seconds: float,
     seed: int,
 ) -> tuple[dict[str, Choice], int]:
-    """Each metric's choice, and how many settings were tried: the first, and others while there is time."""
+    """Return the choice of each metric, and the number of settings tried in the given time."""
     folds = list(KFold(FOLDS, shuffle=True, random_state=seed).split(Y))
     truth = np.concatenate([Y[held] for _, held in folds])
     best: dict[str, Choice] = {}
@@ -118,7 +118,7 @@ def search(
 
 
 def pipeline(method: Tuned | Ensemble, setting: Setting, X: Any) -> Pipeline:
-    """The method at a setting, unfitted; features are dense or sparse as ``X`` is."""
+    """Return the method at a setting, unfitted; features are dense or sparse as ``X`` is."""
     model: Any = clone((method if isinstance(method, Tuned) else tuned(method.base)).model)
     model.set_params(**setting.parameters)
     scaling = unscaled() if setting.scaling is None else scalings(X)[setting.scaling]
@@ -127,7 +127,7 @@ def pipeline(method: Tuned | Ensemble, setting: Setting, X: Any) -> Pipeline:
 
 
 def answers_of(model: Pipeline, X: Any) -> Answers:
-    """Labels at every threshold, or the model's own."""
+    """Return labels at every threshold, or the model's own."""
     if not hasattr(model, "predict_proba"):
         return {None: np.asarray(model.predict(X)).astype(int)}
     found: Any = model.predict_proba(X)
@@ -140,7 +140,7 @@ def answers_of(model: Pipeline, X: Any) -> Answers:
 
 
 def _presence(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """The column of the class 1, or what stands for it where training had one class."""
+    """Return the column of the class 1, or what stands for it where training had one class."""
     if probabilities.shape[1] == 2:
         return probabilities[:, 1]
     return np.full(len(probabilities), float(classes[0]))

@@ -50,7 +50,7 @@ SEARCHES = {
 
 
 def cells(sets: Sequence[str], forests: Sequence[str], seeds: int, folder: str) -> Iterator[Cell]:
-    """One cell for each seed, forest and data set, found in ``folder``; all of a forest before the next one.
+    """Yield one cell for each seed, forest and data set in ``folder``, forest by forest.
 
     Args:
         sets: names of folders.
@@ -68,7 +68,7 @@ def cells(sets: Sequence[str], forests: Sequence[str], seeds: int, folder: str) 
 
 
 def cross_validate(data: MultilabelData, forest: str, seed: int) -> Result:
-    """Every decoding's metrics, the means over folds weighted by instances, and the exact one's cost."""
+    """Return each decoding's metrics, means over folds by instances, and the cost of exact decoding."""
     links = FORESTS[forest](random_state=seed)
     X, Y = np.asarray(data.features, np.float64), data.labels.astype(int)
     predicted = {method: np.empty_like(Y) for method in (INDEPENDENT, *SEARCHES)}
@@ -93,7 +93,7 @@ def cross_validate(data: MultilabelData, forest: str, seed: int) -> Result:
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """A row for each set, forest and decoding: means over seeds."""
+    """Return a row for each set, forest and decoding: means over seeds."""
     rows = []
     names = (dict.fromkeys(str(result[key]) for result in results) for key in ("data", "forest"))
     for name, forest in product(*names):

@@ -79,7 +79,7 @@ class Ablations(crbm_training.Training):
 
 
 def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
-    """Restorations first, then the machines without input."""
+    """Yield restorations first, then the machines without input."""
     settings = Ablations(**protocol)
     for task in settings.tasks:
         for name, (method, options, tests) in _variants(settings).items():
@@ -89,7 +89,7 @@ def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
 
 
 def _variants(settings: Ablations) -> dict[str, tuple[str, dict[str, Any], dict[str, MatchedInference]]]:
-    """The method, options of its training, and the tests besides the matched one."""
+    """Return the method, options of its training, and the tests besides the matched one."""
     by_bp = {
         f"belief propagation, {count} iterations": MatchedInference(matrix_bp.marginals, count)
         for count in settings.other_iters
@@ -136,7 +136,7 @@ def _restore(
 
 
 def _learn_distribution(settings: Ablations, folder: str, method: str) -> Result:
-    """The machine with the best learning rate on the validation images."""
+    """Return the machine with the best learning rate on the validation images."""
     runs = [_learn_once(settings, folder, method, rate) for rate in settings.unconditional_rates]
     return max(runs, key=lambda run: run["validation_lower"])
 
@@ -174,7 +174,7 @@ def _learn_once(settings: Ablations, folder: str, method: str, learning_rate: fl
 def _log_likelihoods(
     settings: Ablations, model: RestrictedBoltzmannMachine, data: MultilabelDataModule
 ) -> dict[str, float]:
-    """Both sides of the means over the test and the validation images, each with its accuracy."""
+    """Return both sides of the means over the test and the validation images, each with its accuracy."""
     energy = model(data.test_set.labels[:1])
     train = data.train_set.labels
     # One more image with each pixel on and one with it off: some pixels are never on.
@@ -198,7 +198,7 @@ def _log_likelihoods(
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """One row for each test of a training."""
+    """Return one row for each test of a training."""
     rows = []
     for result in results:
         kept = {key: value for key, value in result.items() if key not in ("tests", "epochs")}

@@ -84,7 +84,7 @@ class Protocol:
     device: str
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """The cells, in order."""
+        """Yield the cells, in order."""
         for group in self.groups:
             for steps in ("", CENTRED):
                 for method in group["methods"]:
@@ -92,7 +92,7 @@ class Protocol:
 
 
 def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
-    """The cells of all groups; a contrastive method follows MLE-BP, whose time it gets."""
+    """Yield the cells of all groups; a contrastive method follows MLE-BP, whose time it gets."""
     settings = Protocol(**protocol)
     for task, name in settings.pairs():
         after = "MLE-BP" + CENTRED * name.endswith(CENTRED) if "CD" in name else None
@@ -130,7 +130,7 @@ def _cell(
 
 
 def _short_runs(settings: Protocol, runs: list[Result]) -> Iterator[dict[str, Any]]:
-    """The settings of the short runs that ``runs``, which grows meanwhile, does not hold yet."""
+    """Yield the settings of the short runs that ``runs``, which grows meanwhile, does not hold yet."""
     first_size, *sizes = settings.batch_sizes
     for rate in settings.learning_rates[len(runs) :]:
         yield {"learning_rate": rate, "batch_size": first_size}
@@ -140,7 +140,7 @@ def _short_runs(settings: Protocol, runs: list[Result]) -> Iterator[dict[str, An
 
 
 def _best_choice(runs: Sequence[Result]) -> dict[str, Any]:
-    """The rate and the batch size of least validation error."""
+    """Return the rate and the batch size of least validation error."""
     best = min(runs, key=lambda each: each["validation"])
     return {key: best[key] for key in CHOSEN}
 
@@ -158,7 +158,7 @@ class _Learner:
         self.train, self.validation, self.test = map(part, (data.train, data.validation, data.test))
 
     def steps(self, learning_rate: float, batch_size: int) -> tuple[crbm_epochs.Steps, crbm_epochs.Images]:
-        """A new model with its steps, and the images to validate with."""
+        """Return a new model with its steps, and the images to validate with."""
         method, settings = self.name.removesuffix(CENTRED), self.settings
         options: dict[str, Any] = {"num_steps": 1} | crbm_problems.METHODS[method]
         return crbm_epochs.Steps(
@@ -250,7 +250,7 @@ class _Run:
             self.best = {"validation": validation, "epoch": number + 1, "weights": self.steps.weights()}
 
     def current(self) -> dict[str, Any]:
-        """What the next epoch goes on from."""
+        """Return what the next epoch goes on from."""
         steps = self.steps.state()
         if self.best["epoch"] == len(self.history) and "weights" in self.best:
             # A file holds what is in two places once.
@@ -263,7 +263,7 @@ class _Run:
         }
 
     def result(self, test: crbm_epochs.Images, drop_weights: bool = False) -> Result:
-        """The best epoch's errors on the test images, in percent.
+        """Return the best epoch's errors on the test images, in percent.
 
         Args:
             drop_weights: keep these alone of the best epoch, so that a state takes half the room.
@@ -298,7 +298,7 @@ class _Run:
 
 
 def _text(images: Tensor) -> list[str]:
-    """Images of {0, 1} as strings of these."""
+    """Return images of {0, 1} as strings of these."""
     return ["".join(map(str, image)) for image in images.tolist()]
 
 
@@ -314,7 +314,7 @@ def _write(state: Path, runs: list[Result], current: dict[str, Any] | None) -> N
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """One row for each cell that has been trained at all."""
+    """Return one row for each cell that has been trained at all."""
     rows = []
     for result in results:
         if "all" not in result:
@@ -342,7 +342,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
 
 
 def note(results: Sequence[Result], protocol: Mapping[str, Any], **_: Any) -> str:
-    """Which cells are missing, and which were ended by the time limit."""
+    """Return which cells are missing, and which were ended by the time limit."""
     pairs = [*Protocol(**protocol).pairs()]
     found = {(result["data"], result["method"]): result for result in results}
     unfinished = [pair for pair in pairs if found.get(pair, {}).get("unfinished")]
@@ -357,7 +357,7 @@ def note(results: Sequence[Result], protocol: Mapping[str, Any], **_: Any) -> st
 
 
 def draw(results: Sequence[Result], folder: Path) -> None:
-    """Figure 2, validation errors against epochs, and Figure 4, each with plain and with centred steps."""
+    """Plot Figure 2, validation errors by epoch, and Figure 4, each with plain and with centred steps."""
     # At use: the machine that trains may lack what draws.
     from lmbm_torch.viz import image_rows
     from reproduce.figures import error_curves
@@ -394,7 +394,7 @@ def _by_epoch(result: Result, name: str) -> dict[float, float]:
 
 
 def _rows_of_images(own: Mapping[str, Result]) -> dict[str, Tensor]:
-    """Clean and corrupted images, and what each method makes of them."""
+    """Return clean and corrupted images, and what each method makes of them."""
     first = next(iter(own.values()))["_images"]
     texts = {name: first[name] for name in ("clean", "corrupted")}
     texts |= {name: result["_images"]["restored"] for name, result in own.items()}

@@ -56,7 +56,7 @@ def cells(
     num_hidden: Sequence[int],
     seeds: Sequence[int],
 ) -> Iterator[Cell]:
-    """One cell for each data set, found in ``folder``, and method."""
+    """Yield one cell for each data set, found in ``folder``, and method."""
     grid = {"model__C": list(penalties), "model__num_hidden": list(num_hidden), "scaling": list(SCALINGS)}
     for name in sets:
         data = load(name, folder)
@@ -96,7 +96,7 @@ def _at_the_choice_of(data: MultilabelData, pipeline: Pipeline, seeds: Sequence[
 
 
 def _fitted(data: MultilabelData, pipeline: Pipeline, seeds: Sequence[int]) -> Result:
-    """The metrics' means and standard deviations over the seeds."""
+    """Return the metrics' means and standard deviations over the seeds."""
     X, Y = part(data, data.train)
     started, found = time.perf_counter(), []
     for seed in seeds:

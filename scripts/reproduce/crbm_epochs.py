@@ -40,7 +40,7 @@ class Images:
 
     @classmethod
     def part(cls, data: MultilabelData, rows: Any, device: torch.device) -> Images:
-        """Those rows of a data set."""
+        """Return a data set of some rows."""
         whole = (torch.from_numpy(values[rows]).byte() for values in (data.features, data.labels))
         return cls(*(values.to(device) for values in whole))
 
@@ -121,7 +121,7 @@ class Steps:
 
     @torch.no_grad()
     def epoch(self, number: int, num_iters: int) -> float:
-        """One pass; the share of images on which inference converged.
+        """Return one pass; the share of images on which inference converged.
 
         Args:
             number: of the epoch, counted from 0.
@@ -143,7 +143,7 @@ class Steps:
         return float(self.converged) / batches.numel()
 
     def _replay(self, batches: Tensor, num_iters: int, seed: int) -> None:
-        """Every step as a replay of one graph; one by one where none can be captured."""
+        """Replay one captured graph for every step; run steps one by one where no graph can be captured."""
         num_iters = int(min(num_iters, self.most_iters + 2))
         place = torch.zeros(1, dtype=torch.long, device=batches.device)
 
@@ -217,7 +217,7 @@ class Steps:
     def _move(
         self, features: Tensor, by_field: Tensor, weight: Tensor, bias: Tensor, by_means: Tensor | None
     ) -> None:
-        """A step of the weights and the bias of one side's units.
+        """Move the weights and the bias of one side's units by a step.
 
         Args:
             features: less their means in centred steps.
@@ -233,11 +233,11 @@ class Steps:
         bias.add_(by_bias, alpha=self.scale)
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy on the host."""
+        """Return a copy on the host."""
         return {name: self.model.get_parameter(name).detach().cpu().clone() for name in WEIGHTS}
 
     def state(self) -> dict[str, Any]:
-        """A copy of what the next epoch goes on from, on the host."""
+        """Return a copy of what the next epoch goes on from, on the host."""
         chains = None if self.chains is None else _packed(self.chains.cpu())
         kept = {"weights": self.weights(), "hidden_mean": self.hidden_mean.cpu().clone(), "chains": chains}
         return kept if self.beliefs is None else {**kept, "beliefs": self.beliefs.clone()}
@@ -250,7 +250,7 @@ class Steps:
         chains: Tensor | None,
         beliefs: Tensor | None = None,
     ) -> None:
-        """Take over a state."""
+        """Load a state."""
         for name, value in weights.items():
             self.model.get_parameter(name).copy_(value)
         self.hidden_mean.copy_(hidden_mean)
@@ -260,12 +260,12 @@ class Steps:
             self.beliefs.copy_(beliefs)
 
     def is_finite(self) -> bool:
-        """Whether the weights are."""
+        """Return whether the weights are."""
         return all(bool(self.model.get_parameter(name).isfinite().all()) for name in WEIGHTS)
 
     @torch.no_grad()
     def restored(self, images: Images, num_iters: int) -> Tensor:
-        """The images as the model restores them, as bytes, by the inference of the method."""
+        """Return the images as the model restores them, as bytes, by the inference of the method."""
         inference = MatchedInference(METHODS[self.method].routine, num_iters)
         size = 500 if images.labels.device.type == "cpu" else 2000
         found, most = [], 0
@@ -279,18 +279,18 @@ class Steps:
 
 
 def error(restored: Tensor, images: Images) -> float:
-    """The share of wrong pixels."""
+    """Return the share of wrong pixels."""
     return float((restored != images.labels).float().mean())
 
 
 def changed_error(restored: Tensor, images: Images) -> float:
-    """The share of wrong pixels among those that the corruption changed."""
+    """Return the share of wrong pixels among those that the corruption changed."""
     changed = images.features != images.labels
     return float(((restored != images.labels) & changed).sum() / changed.sum())
 
 
 def _captured(step: Callable[[], None], dry_run: Callable[[], Any]) -> Callable[[], None] | None:
-    """A replay of the step as a CUDA graph, or None, with a warning, where it cannot be captured.
+    """Return a replay of the step as a CUDA graph, or None, with a warning, where it cannot be captured.
 
     Args:
         dry_run: what the step computes, without a change of any state; compiles what is not compiled yet.
@@ -313,7 +313,7 @@ def _captured(step: Callable[[], None], dry_run: Callable[[], Any]) -> Callable[
 
 
 def _packed(bits: Tensor) -> Tensor:
-    """Bytes of {0, 1}, eight in one."""
+    """Return bytes of {0, 1}, eight in one."""
     places = torch.arange(8, dtype=torch.uint8)
     padded = torch.nn.functional.pad(bits, (0, -bits.shape[1] % 8))
     return (padded.view(len(bits), -1, 8) << places).sum(-1, dtype=torch.uint8)

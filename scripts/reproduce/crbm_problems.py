@@ -91,7 +91,7 @@ PAPER: dict[str, dict[str, tuple[float, float]]] = {
 
 @cache
 def problem(task: str, folder: str, counts: tuple[int | None, int | None, int | None]) -> MultilabelData:
-    """The data of a task such as ``occluded MNIST 8x8`` or ``noisy Caltech 20 %``."""
+    """Return the data of a task such as ``occluded MNIST 8x8`` or ``noisy Caltech 20 %``."""
     kind, source, amount = task.split(" ", 2)
     images = mnist(folder) if source == "MNIST" else silhouettes(folder)
     corruption = (

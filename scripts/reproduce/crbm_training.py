@@ -1,4 +1,4 @@
-"""One training of a conditional RBM that restores images, shared by the tables of the 2017 paper.
+"""Training of a conditional RBM that restores images, shared by the tables of the 2017 paper.
 
 Source: belief_propagation_in_crbms_2017, section 6. Prediction uses the inference of the training, with as
 many iterations as in the epoch of least validation error; methods that sample use mean field.
@@ -96,7 +96,7 @@ class FallingRate(Callback):
 
 
 def served(settings: Training, folder: str, task: str, batch_size: int, seed: int) -> MultilabelDataModule:
-    """A task's data in batches."""
+    """Return a task's data in batches."""
     data = problem(task, folder, (settings.train, settings.validation, settings.test))
     return MultilabelDataModule(
         data, scaling=unscaled, batch_size=batch_size, evaluation_batch_size=500, seed=seed
@@ -104,7 +104,7 @@ def served(settings: Training, folder: str, task: str, batch_size: int, seed: in
 
 
 def machine(settings: Training, data: MultilabelDataModule, method: str) -> ConditionalRBM:
-    """A new model of the method's kind."""
+    """Return a new model of the method's kind."""
     sizes = data.num_features, data.num_labels
     if method == "LR":
         return ConditionalRBM.logistic_regression(*sizes)
@@ -119,7 +119,7 @@ def module_for(
     damping: float | None = None,
     **options: Any,
 ) -> LatentModule:
-    """The module that trains a model by a method; ``damping`` of its inference is for ablations."""
+    """Return the module that trains a model by a method; ``damping`` of its inference is for ablations."""
     inference = {"num_iters": settings.first_iters} | ({} if damping is None else {"damping": damping})
     optimizer = partial(torch.optim.SGD, lr=learning_rate, momentum=settings.momentum, fused=True)
     return by_method(model, **METHODS[method], inference=inference, optimizer=optimizer, **options)
@@ -163,13 +163,13 @@ def fit(
 
 
 def centred_gradients(data: MultilabelDataModule) -> CentredGradients:
-    """Gradients centred at the means of the training part."""
+    """Return gradients centred at the means of the training part."""
     features, labels = torch.as_tensor(data.train_set.features), data.train_set.labels
     return CentredGradients(features.float().mean(0), labels.float().mean(0))
 
 
 def errors(settings: Training, module: LatentModule, data: MultilabelDataModule) -> dict[str, float]:
-    """Errors on the test images in percent: over all pixels, and over those that the corruption changed."""
+    """Return errors on the test images in percent: over all pixels, and over the corrupted pixels."""
     with quiet():
         testing = trainer(settings, callbacks=[ChangedPixels()])
         scores = testing.test(module, datamodule=data, verbose=False)[0]
@@ -187,7 +187,7 @@ def train(
     penalty: float = 0.0,
     **options: Any,
 ) -> tuple[dict[str, Any], LatentModule, MultilabelDataModule]:
-    """A new model, trained.
+    """Return a new model, trained.
 
     ``penalty`` is the strength of the Frobenius penalty for each image; ``options`` are those of
     :func:`module_for`.
@@ -202,7 +202,7 @@ def train(
 
 
 def trainer(settings: Training, **options: Any) -> Trainer:
-    """A silent trainer in one process."""
+    """Return a silent trainer in one process."""
     return Trainer(
         accelerator=settings.accelerator,
         devices=1,
@@ -216,7 +216,7 @@ def trainer(settings: Training, **options: Any) -> Trainer:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Ignore a warning that Lightning causes in PyTorch."""
+    """Yield ignore a warning that Lightning causes in PyTorch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
         yield

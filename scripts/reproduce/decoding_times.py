@@ -42,7 +42,7 @@ TESTED, TIMED = 1000, 200
 
 
 def decoding_cells(data: MultilabelData) -> Iterator[Cell]:
-    """A cell for each number of labels and of training instances."""
+    """Yield a cell for each number of labels and of training instances."""
     for instances in NUM_INSTANCES:
         for labels in NUM_LABELS:
             method = f"{labels} labels, {instances} instances"
@@ -96,7 +96,7 @@ def shares(data: MultilabelData, num_instances: int) -> dict[str, Any]:
 def trained(
     data: MultilabelData, num_labels: int, num_instances: int
 ) -> tuple[LMSBNClassifier, DirectedEnergy, float, float]:
-    """A network of the commonest labels, its energy and mean loss on the test part, and seconds to train."""
+    """Return a network of the commonest labels, its energy and mean test loss, and its training time."""
     commonest = np.argsort(-data.labels[data.train].sum(0), kind="stable")[:num_labels]
     train, test = data.train[:num_instances], data.test[:TESTED]
     labels = data.labels[:, commonest]
@@ -111,12 +111,12 @@ def trained(
 
 
 def promised(mean_loss: float, cutoff: float, margin: float) -> float:
-    """The share of Theorem 9."""
+    """Return the share of Theorem 9."""
     return max(0.0, 1 - mean_loss / (cutoff * margin))
 
 
 def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
-    """Figure 3: time over labels above, the share that is solved over S below; and its points as a table."""
+    """Plot Figure 3, time over labels and solved shares over S, and write its points as a table."""
     if not any("_curve" in result for result in results):
         return
     figure = Figure(figsize=(6.0, 7.0), layout="constrained")

@@ -58,7 +58,7 @@ class DropoutNetwork(ClassifierMixin, BaseEstimator):
 
     @torch.no_grad()
     def predict_proba(self, X: Any) -> np.ndarray:
-        """P(y_i = 1 | x), (instances, labels)."""
+        """Return P(y_i = 1 | x), (instances, labels)."""
         return self.network_(torch.tensor(X, dtype=torch.float32)).double().sigmoid().numpy()
 
     def _network(self, num_features: int, frequency: torch.Tensor) -> nn.Sequential:

@@ -121,7 +121,7 @@ LETTER_KERNELS = {"exp(−d²/σ²)": LETTER.square_bandwidth, "exp(−d²/2σ²
 
 
 def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
-    """Seven cells for each set of Table 2, three for USPS, one for each split and kernel of letter."""
+    """Yield seven cells for each set of Table 2, three for USPS, one for each split and kernel of letter."""
     for name in sets:
         data = load_multiclass(name, folder)
         if name == "letter":
@@ -162,7 +162,7 @@ class Expansion:
         self.problem = MulticlassProblem(PrecomputedGram(self.matrix), self.targets, upper)
 
     def __call__(self, coef: np.ndarray) -> tuple[float, np.ndarray]:
-        """The objective and its gradient at β, flat as scipy has it: two products with the kernel matrix."""
+        """Return the objective and its gradient at a flat β, by two products with the kernel matrix."""
         matrix, targets = self.matrix.numpy(), self.targets.numpy()
         coef = coef.reshape(targets.shape)
         scores = matrix @ coef
@@ -181,7 +181,7 @@ class Expansion:
 
 
 def unit_variance(data: MulticlassData) -> tuple[np.ndarray, np.ndarray]:
-    """Training and test rows, scaled by the training part; constant features are only centred."""
+    """Return training and test rows, scaled by the training part; constant features are only centred."""
     train, test = data.features[data.train], data.features[data.test]
     scale = train.std(0)
     scale[scale == 0] = 1
@@ -199,7 +199,7 @@ class Run(NamedTuple):
 
 
 def primal(method: str, expansion: Expansion, limit: float = np.inf) -> Run:
-    """scipy's solver until the objective changes by less than ``CHANGE`` or ``limit`` seconds are over."""
+    """Run SciPy until the objective changes by less than ``CHANGE``, or ``limit`` seconds are over."""
     seconds, values = [0.0], []
 
     def watch(intermediate_result: OptimizeResult) -> None:
@@ -218,7 +218,7 @@ def primal(method: str, expansion: Expansion, limit: float = np.inf) -> Run:
 
 
 def below(expansion: Expansion, value: float) -> tuple[smo.LogisticState, Run]:
-    """The dual solver, pass by pass, until its primal objective lies below ``value``."""
+    """Return the dual solver, pass by pass, until its primal objective lies below ``value``."""
     started = time.process_time()
     state = smo.init(expansion.problem, expansion.start)
     seconds, values = [time.process_time() - started], [expansion.reg * state.primal]
@@ -230,14 +230,14 @@ def below(expansion: Expansion, value: float) -> tuple[smo.LogisticState, Run]:
 
 
 def elapsed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """The processor seconds that a call takes, and its result."""
+    """Return the CPU seconds that a call takes, and its result."""
     started = time.process_time()
     result = work()
     return time.process_time() - started, result
 
 
 def table_2(data: MulticlassData, setting: Setting, column: int) -> dict[str, Any]:
-    """One cell of Table 2, with L-BFGS beside it, and the test error over splits."""
+    """Return one cell of Table 2, with L-BFGS beside it, and the test error over splits."""
     torch.set_num_threads(1)
     ratio = RATIOS[column]
 
@@ -285,7 +285,7 @@ def table_2(data: MulticlassData, setting: Setting, column: int) -> dict[str, An
 
 
 def figure_1(data: MulticlassData, ratio: float) -> dict[str, Any]:
-    """Learning curves on USPS: how far above the best dual value each solver's primal objective is."""
+    """Return learning curves on USPS: how far above the best dual value each solver's primal objective is."""
     torch.set_num_threads(1)
     num_train, num_test, square_bandwidth = USPS
     expansion = Expansion(data.split_anew(num_train, num_test, 0), square_bandwidth, ratio * num_train)
@@ -318,7 +318,7 @@ def figure_1(data: MulticlassData, ratio: float) -> dict[str, Any]:
 
 
 def letter_splits(data: MulticlassData) -> dict[str, MulticlassData]:
-    """The first rows to train, as many as in the paper or as usual, and the others to test; random ones."""
+    """Return random training rows, as many as in the paper or as usual, and the other rows as test rows."""
     rows = np.arange(len(data.features))
     splits = {
         f"first {size} rows": replace(data, train=rows[:size], test=rows[size:]) for size in (15000, 16000)
@@ -327,7 +327,7 @@ def letter_splits(data: MulticlassData) -> dict[str, MulticlassData]:
 
 
 def on_line(data: MulticlassData, square_bandwidth: float) -> dict[str, Any]:
-    """Letter, with rows of the kernel evaluated when they are needed and few of them kept."""
+    """Return letter, with rows of the kernel evaluated when they are needed and few of them kept."""
     train, test = (rows.astype(np.float32) for rows in unit_variance(data))
     model = KernelLogisticRegression(
         1 / LETTER_REG,
@@ -351,19 +351,19 @@ def on_line(data: MulticlassData, square_bandwidth: float) -> dict[str, Any]:
 
 
 def in_another_process(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """Where nothing that was done before counts as its memory."""
+    """Run a call in another process, so that earlier work counts nothing to the memory."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(work, *arguments).result()
 
 
 def peak_gib() -> float:
-    """The most memory that this process has held, as Linux tells."""
+    """Return the most memory that this process has held, as Linux tells."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
 
 
 def draw(results: list[dict[str, Any]], folder: Path) -> None:
-    """Figure 1, and its points as a table."""
+    """Plot Figure 1, and write its points as a table."""
     panels = {result["method"]: result["_curves"] for result in results if "_curves" in result}
     if not panels:
         return

@@ -37,7 +37,7 @@ def cells(
     seeds: Sequence[int],
     **_: object,
 ) -> Iterator[Cell]:
-    """One cell for each problem and row: its name → what ``lmbm train`` is told.
+    """Yield one cell for each problem and row: its name → what ``lmbm train`` is told.
 
     Args:
         budgets: problem → what it is told in each of the problem's rows besides.
@@ -48,7 +48,7 @@ def cells(
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """The same with means and deviations in percent, for readers."""
+    """Return the same with means and deviations in percent, for readers."""
     return [
         {
             **result,
@@ -74,7 +74,7 @@ def measure(overrides: Sequence[str], seeds: Sequence[int]) -> Result:
 
 
 def run(overrides: Sequence[str]) -> dict[str, float]:
-    """One training: the metrics on the test part, and how many weights were trained."""
+    """Return one training: the metrics on the test part, and how many weights were trained."""
     with TemporaryDirectory() as place, initialize_config_dir(CONFIGURATION, version_base="1.3"):
         config = compose("train", overrides=[*overrides, f"paths.run={place}"])
         trainer, module, data = build(config)

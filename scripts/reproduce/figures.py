@@ -19,7 +19,7 @@ STYLES = tuple(zip(COLOURS, ("-", "--", "-.", ":"), strict=False))
 
 
 def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "above the optimum") -> Figure:
-    """The distance to the optimum against time, both on logarithmic axes; one panel below the other.
+    """Return the distance to the optimum against time, both on logarithmic axes; one panel below the other.
 
     Args:
         panels: title → solver → its curve; at most as many solvers as there are ``STYLES``. Points with a
@@ -50,7 +50,7 @@ def learning_curves(panels: Mapping[str, Mapping[str, Curve]], *, left: str = "a
 
 
 def error_bars(errors: Mapping[str, Sequence[float]], *, what: str) -> Figure:
-    """One bar for each method: the mean of its errors, and their standard deviation.
+    """Return one bar for each method: the mean of its errors, and their standard deviation.
 
     Args:
         errors: method → its error in each fold; a single one has no deviation.
@@ -74,7 +74,7 @@ def error_bars(errors: Mapping[str, Sequence[float]], *, what: str) -> Figure:
 
 
 def error_curves(lines: Mapping[str, Mapping[float, float]], *, x_label: str, y_label: str) -> Figure:
-    """One line for each name, through its points x → y.
+    """Return one line for each name, through its points x → y.
 
     Raises:
         ValueError: no line, or one without a point.

@@ -63,7 +63,7 @@ def gradient(
     chains: Shaped[Tensor, "batch visible"] | None = None,
     init: Float[Tensor, "batch hidden"] | None = None,
 ) -> EnergyGradient:
-    """The gradient of Σ_b loss_b in the energy's tensors.
+    """Return the gradient of Σ_b loss_b in the energy's tensors.
 
     Args:
         method: one of :data:`~lmbm_torch.losses.methods.METHODS`.
@@ -133,7 +133,7 @@ def _marginal_hinge(
 
 
 def _chain(energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None) -> EnergyGradient:
-    """Of contrastive divergence, whose chains start at the labels."""
+    """Return the gradient of contrastive divergence, whose chains start at the labels."""
     return _from(energy, labels, _walk(energy, labels, num_steps))
 
 
@@ -155,7 +155,7 @@ def _perceptron(
 
 
 def _walk(energy: BipartiteEnergy, visible: Tensor, num_steps: int) -> Tensor:
-    """The visible units after so many steps of :func:`~lmbm_torch.inference.sampling.gibbs.sample` from
+    """Return visible units after some steps of :func:`~lmbm_torch.inference.sampling.gibbs.sample` from
     there."""
     energy.check_values()
     check_count("num_steps", num_steps)
@@ -168,7 +168,7 @@ def _walk(energy: BipartiteEnergy, visible: Tensor, num_steps: int) -> Tensor:
 def _from(
     energy: BipartiteEnergy, labels: Tensor, reached: Tensor, weights: Tensor | None = None
 ) -> EnergyGradient:
-    """With the chain's state in the place of v⁻."""
+    """Return with the chain's state in the place of v⁻."""
     return _difference(
         (reached, energy.hidden_given_visible(reached)),
         (labels, energy.hidden_given_visible(labels)),
@@ -179,7 +179,7 @@ def _from(
 def _difference(
     expected: tuple[Tensor, Tensor], observed: tuple[Tensor, Tensor], weights: Tensor | None = None
 ) -> EnergyGradient:
-    """Of states (visible, hidden), each example counted by its weight, ``(batch, 1)``."""
+    """Return the difference of statistics of states (visible, hidden), weighted by ``(batch, 1)``."""
     if weights is not None:
         # One side of a product suffices.
         by_visible = weights * (expected[0] - observed[0])

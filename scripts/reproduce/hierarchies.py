@@ -44,34 +44,34 @@ Setting = Mapping[str, Any]
 
 
 def filled() -> list[Any]:
-    """Steps before estimators that take features of any scale."""
+    """Return steps before estimators that take features of any scale."""
     return [SimpleImputer(keep_empty_features=True)]
 
 
 def smooth() -> list[Any]:
-    """Steps before estimators that expect features of one scale, without values that stand out."""
+    """Return steps before estimators that expect features of one scale, without values that stand out."""
     normal = QuantileTransformer(n_quantiles=QUANTILES, output_distribution="normal")
     clipped = FunctionTransformer(np.clip, kw_args={"a_min": -REACH, "a_max": REACH})
     return [normal, clipped, *filled(), StandardScaler()]
 
 
 def trees(kind: Any, max_features: str | float, seed: int, **setting: Any) -> Any:
-    """A forest of one core."""
+    """Return a forest of one core."""
     return kind(TREES, max_features=max_features, random_state=seed, **setting)
 
 
 def neurons(seed: int, **setting: Any) -> DropoutNetwork:
-    """A network of neurons."""
+    """Return a network of neurons."""
     return DropoutNetwork(random_state=seed, **setting)
 
 
 def linear(seed: int, **setting: Any) -> MultiOutputClassifier:
-    """With scope "parent" a linear sigmoid belief network, whose arcs are those of the hierarchy."""
+    """Return with scope "parent" a linear sigmoid belief network, whose arcs are those of the hierarchy."""
     return MultiOutputClassifier(LogisticRegression(random_state=seed, max_iter=300, **setting))
 
 
 def network(seed: int, **setting: Any) -> LMSBNClassifier:
-    """A large-margin sigmoid belief network of few parents, which the hierarchy is no part of."""
+    """Return a large-margin sigmoid belief network of few parents, which the hierarchy is no part of."""
     return LMSBNClassifier(random_state=seed, calibrate="labels", **setting)
 
 
@@ -121,13 +121,13 @@ class Genes:
 
 
 def cells(sets: Sequence[str], methods: Sequence[str], folder: str) -> Iterator[Cell]:
-    """A cell for each data set, ``<set>_funcat`` in ``folder``: a mixture needs all of its members."""
+    """Yield a cell for each data set, ``<set>_funcat`` in ``folder``: a mixture needs all of its members."""
     for name in sets:
         yield Cell(name, "all", partial(measured, f"{name}_funcat", methods, folder))
 
 
 def read(name: str, folder: str) -> Genes:
-    """The parts as they come, NaN for features that are missing."""
+    """Return the parts as they come, NaN for features that are missing."""
     with open_archive(named.data_folder(folder) / name / f"{name}.npz") as archive:
         train, valid, test = (
             (archive[f"x_{part}"].astype(np.float64), archive[f"y_{part}"].astype(np.int64))
@@ -138,7 +138,7 @@ def read(name: str, folder: str) -> Genes:
 
 
 def measured(name: str, methods: Sequence[str], folder: str) -> Result:
-    """Each method's measures, and those of each mixture of two methods where both are among them."""
+    """Return each method's measures, and those of each mixture of two methods where both are among them."""
     data = read(name, folder)
     result: Result = {}
     held_out, tested = {}, {}
@@ -156,7 +156,7 @@ def measured(name: str, methods: Sequence[str], folder: str) -> Result:
 
 
 def answers(method: Method, data: Genes) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities of the validation part and, learned with it, of the test part."""
+    """Return probabilities of the validation part and, learned with it, of the test part."""
     # One member says which setting is best.
     tried = [
         probabilities(method, setting, data, [data.train], data.valid[0], members=1)
@@ -175,7 +175,7 @@ def probabilities(
     X: np.ndarray,
     members: int,
 ) -> np.ndarray:
-    """The mean over the members, learned from the ``parts``; each is forgotten before the next one."""
+    """Return the mean over the members, learned from the ``parts``; each is forgotten before the next one."""
     rows, labels = map(np.concatenate, zip(*parts, strict=True))
     found = np.zeros((len(X), labels.shape[1]))
     for seed in range(members):
@@ -187,12 +187,12 @@ def probabilities(
 
 
 def area(labels: np.ndarray, probability: np.ndarray) -> float:
-    """AU(PRC), micro-averaged."""
+    """Return AU(PRC), micro-averaged."""
     return float(average_precision_score(labels.ravel(), probability.ravel()))
 
 
 def measures(data: Genes, held_out: np.ndarray, tested: np.ndarray) -> Result:
-    """Of a method's probabilities; violations are those of the probabilities and of the answers together."""
+    """Return measures of a method's probabilities; violations count probabilities and answers."""
     labels = tested > 0.5
     child, parent = np.array(list(data.hierarchy.items())).T
     broken = (tested[:, child] > tested[:, parent]) | (labels[:, child] > labels[:, parent])
@@ -205,7 +205,7 @@ def measures(data: Genes, held_out: np.ndarray, tested: np.ndarray) -> Result:
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """A row for each set and method, and the published one."""
+    """Return a row for each set and method, and the published one."""
     rows = []
     for result in results:
         name = result["data"]

@@ -42,7 +42,7 @@ MEMBERS = 10
 
 
 def network(**settings) -> LMSBNClassifier:
-    """An LMSBN with one seed."""
+    """Return an LMSBN with one seed."""
     return LMSBNClassifier(random_state=0, **settings)
 
 
@@ -61,7 +61,7 @@ ENSEMBLES = {
 
 
 def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
-    """One cell for each data set, found in ``folder``, and method."""
+    """Yield one cell for each data set, found in ``folder``, and method."""
     for name in sets:
         data = load(name, folder)
         for method in METHODS:
@@ -71,7 +71,7 @@ def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
 
 
 def proven(pipeline, data: MultilabelData) -> float:
-    """The share of test instances whose labelling is certified to be the best."""
+    """Return the share of test instances whose labelling is certified to be the best."""
     X, _ = part(data, data.test)
     decoding = pipeline["model"].decode(pipeline["scaling"].transform(X))
     return float(decoding.status.exact.double().mean())
@@ -102,7 +102,7 @@ def cross_validate(data: MultilabelData, model: BaseEstimator, parameter: str) -
 
 
 def ensemble(data: MultilabelData, base: dict[str, Any]) -> dict[str, Any]:
-    """Random orderings of the base's network, at the C and scaling that it chose."""
+    """Return random orderings of the base's network, at the C and scaling that it chose."""
     X, Y = part(data, data.train)
     scaling = next(each for each in SCALINGS if type(each).__name__ == base["scaling"])
     member = METHODS[str(base["method"])][0]

@@ -111,7 +111,7 @@ PAPER_WEIGHTS = {"scene": 1788, "yeast": 1547}
 
 
 def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
-    """One cell for each data set, found in ``folder``, and method, and one for each other way to decode."""
+    """Yield one cell for each data set in ``folder`` and method, and one for each other way to decode."""
     for name in sets:
         data = read(name, folder)
         methods = METHODS if data.num_labels <= ENUMERATED_LABELS else LARGE_METHODS
@@ -124,7 +124,7 @@ def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
 
 
 def read(name: str, folder: str) -> MultilabelData:
-    """A data set by name; ``mediamill10_subset`` holds the first 10 labels where any of them occurs."""
+    """Return a data set by name; ``mediamill10_subset`` has the first 10 labels, rows with at least one."""
     if not name.startswith("mediamill"):
         return load(name, folder)
     whole = load("mediamill_subset", folder)
@@ -144,7 +144,7 @@ def read(name: str, folder: str) -> MultilabelData:
 
 
 def paper_row(name: str, method: str) -> Result:
-    """The paper's numbers for a cell."""
+    """Return the paper's numbers for a cell."""
     row = PAPER.get(name, {}).get(method)
     if row is None:
         return {}
@@ -153,7 +153,7 @@ def paper_row(name: str, method: str) -> Result:
 
 
 def mean_accuracy(labels: np.ndarray, predicted: np.ndarray) -> float:
-    """The Jaccard index, which the paper calls accuracy."""
+    """Return the Jaccard index, which the paper calls accuracy."""
     return float(jaccard_index(torch.from_numpy(np.asarray(predicted, int)), torch.from_numpy(labels)))
 
 
@@ -188,19 +188,22 @@ SYMBOLS = {"C": "U", "coupling_penalty": "η0"}
 
 
 def num_weights(data: MultilabelData) -> int:
-    """Of a pairwise machine with intercepts. Table 1 gives 3 (Scene) or 14 (Yeast) more or less."""
+    """Return the number of weights of a pairwise machine with intercepts.
+
+    Table 1 gives 3 (Scene) or 14 (Yeast) more or less.
+    """
     labels = data.num_labels
     return labels * (data.num_features + 1) + labels * (labels - 1) // 2
 
 
 def decoded(data: MultilabelData, model: Any, decoder: str, with_other: Result) -> Result:
-    """The machine with the settings that were chosen with one decoder, trained and decoded by another."""
+    """Return the machine trained and decoded by one decoder, with the settings chosen with another."""
     chosen = _copy(model).set_params(**with_other["_settings"], decoder=decoder)
     return {**learn_and_measure(data, chosen), "settings": with_other["settings"]}
 
 
 def learn_and_measure(data: MultilabelData, model: Any) -> Result:
-    """Metrics on the test part, both times, and what the fit reports of itself."""
+    """Return metrics on the test part, both times, and what the fit reports of itself."""
     X, Y = part(data, data.train)
     started = time.perf_counter()
     model.fit(X, Y)
@@ -222,7 +225,7 @@ def learn_and_measure(data: MultilabelData, model: Any) -> Result:
 
 
 def draw(results: list[Result], folder: Path) -> None:
-    """Figure 2: the couplings that LMBMr has learned."""
+    """Plot Figure 2: the couplings of a trained LMBMr."""
     for result in results:
         if result["method"] in DRAWN:
             figure = coupling_heatmap(np.array(result["_couplings"]), result["_label_names"])

@@ -78,7 +78,7 @@ class Method:
     parent_scales: tuple[float, ...] = ()
 
     def grid(self, scaled: np.ndarray) -> dict[str, Sequence[float]]:
-        """For features that are scaled already."""
+        """Return for features that are scaled already."""
         variance = scaled.shape[1] * float(scaled.var())
         grid = {
             "model__C": self.penalties,
@@ -103,12 +103,12 @@ class LinearlyOrdered(LMSBNClassifier):
 
 
 def network(**settings) -> LMSBNClassifier:
-    """An LMSBN with the table's gap and one seed."""
+    """Return an LMSBN with the table's gap and one seed."""
     return LinearlyOrdered(**{"tol": TOL, "random_state": 0} | settings)
 
 
 def structural(graph: str) -> Method:
-    """A structural SVM on a graph, and its C to choose from."""
+    """Return a structural SVM on a graph, and its C to choose from."""
     # Smaller than for the others: its losses add up over the labels, and large C takes long.
     return Method(StructuralSVMClassifier(graph=graph, tol=TOL, random_state=0), (0.3, 1.0, 3.0))
 
@@ -133,7 +133,7 @@ TUNED = {
 
 
 def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
-    """One cell for each data set, found in ``folder``, and method; decoding times where labels are many."""
+    """Yield one cell for each data set in ``folder`` and method; decoding times where labels are many."""
     for name in sets:
         data = load(name, folder)
         if data.num_labels > 20:
@@ -152,7 +152,7 @@ def cells(sets: Sequence[str], folder: str) -> Iterator[Cell]:
 
 
 def draw(results: list[dict[str, Any]], folder: Path) -> None:
-    """One bar chart of all five measures for each data set that was compared; decoding's times and shares."""
+    """Plot a bar chart of five measures for each data set, and the times and shares of decoding."""
     draw_decoding(results, folder)
     for data in dict.fromkeys(result["data"] for result in results if "exact_match" in result):
         shown = {
@@ -165,7 +165,7 @@ def draw(results: list[dict[str, Any]], folder: Path) -> None:
 
 
 def copy(model) -> Any:
-    """An unfitted model with the same settings."""
+    """Return an unfitted model with the same settings."""
     return clone(model)
 
 
@@ -197,7 +197,7 @@ def cross_validate(data: MultilabelData, name: str) -> dict[str, Any]:
 
 
 def as_chosen(result: dict[str, Any]) -> tuple[Any, Any]:
-    """The scaling and the network of a cell, unfitted."""
+    """Return the scaling and the network of a cell, unfitted."""
     scaling = next(each for each in SCALINGS if type(each).__name__ == result["scaling"])
     network = copy(METHODS[str(result["method"])].model)
     names = [name for name in ("C", "gamma", "parent_scale") if name in result]
@@ -220,7 +220,7 @@ def fitted_with(model, scaling, data: MultilabelData, base: dict[str, Any]) -> d
 
 
 def tuned(data: MultilabelData, measured: str, base: dict[str, Any]) -> dict[str, Any]:
-    """The base's network with thresholds tuned for one measure."""
+    """Return the base's network with thresholds tuned for one measure."""
     scaling, network = as_chosen(base)
     folds: Any = KFold(5, shuffle=True, random_state=0)
     model = ThresholdTunedClassifier(network, measure=measured, cv=folds, num_steps=10)
@@ -228,7 +228,7 @@ def tuned(data: MultilabelData, measured: str, base: dict[str, Any]) -> dict[str
 
 
 def ensemble(data: MultilabelData, base: dict[str, Any]) -> dict[str, Any]:
-    """Random orderings of the base's network."""
+    """Return random orderings of the base's network."""
     scaling, network = as_chosen(base)
     model = LMSBNEnsembleClassifier(network, num_members=MEMBERS, orders="random", random_state=0)
     return fitted_with(model, scaling, data, base)

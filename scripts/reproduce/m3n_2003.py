@@ -65,7 +65,7 @@ class HiddenMarkovWords(HiddenMarkovClassifier):
 
 
 def independent_multi_class(C, **kernel) -> IndependentPositions:
-    """A multi-class SVM for each letter by itself."""
+    """Return a multi-class SVM for each letter by itself."""
     return IndependentPositions(MultiClassSVM(C, **kernel, **GAP))
 
 
@@ -95,7 +95,7 @@ KERNEL: dict[str, Method] = {
 
 
 def cells(sets: Sequence[str], folder: str, folds: int, kernel_folds: int) -> Iterator[Cell]:
-    """For each method its settings, and then one cell for each fold to train on.
+    """Yield for each method its settings, and then one cell for each fold to train on.
 
     Args:
         sets: names of the data.
@@ -140,7 +140,7 @@ def train_and_test(
 
 
 def summary(results: Sequence[Result]) -> list[Result]:
-    """One row for each method: means over the folds that it was trained on."""
+    """Return one row for each method: means over the folds that it was trained on."""
     trained = [result for result in results if "error" in result]
     rows = []
     for data, method in dict.fromkeys((result["data"], result["method_name"]) for result in trained):
@@ -163,7 +163,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
 
 
 def choose(words: Sequences, make: Callable[..., Any], grid: dict[str, Sequence[float]]) -> Result:
-    """The settings that do best on every second word, having learned from the others."""
+    """Return the settings that do best on every second word, having learned from the others."""
     learn = words.features[::2], words.labels[::2]
     judge = words.features[1::2], words.labels[1::2]
     every = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -172,18 +172,18 @@ def choose(words: Sequences, make: Callable[..., Any], grid: dict[str, Sequence[
 
 
 def unit_length(words: Sequences) -> Sequences:
-    """Words whose letters' features have norm 1."""
+    """Return words whose letters' features have norm 1."""
     return Sequences([normalize(each) for each in words.features], words.labels)
 
 
 def gap_of(model: Any) -> float | None:
-    """The relative distance from the optimum that the solver has certified, where it does."""
+    """Return the relative distance from the optimum that the solver has certified, where it does."""
     model = getattr(model, "classifier_", model)
     return getattr(model, "duality_gap_", None)
 
 
 def draw(results: list[Result], folder: Path) -> None:
-    """Character errors with bars, and the transitions that the max-margin network has learned."""
+    """Plot character errors with bars, and the transitions of the trained max-margin network."""
     errors: dict[str, list[float]] = {}
     for result in results:
         if "error" in result:

@@ -61,7 +61,7 @@ class MulticlassData:
         )
 
     def split_anew(self, num_train: int, num_test: int, seed: int) -> MulticlassData:
-        """The same instances, pooled, with other training and test parts, drawn at random.
+        """Return the same instances, pooled, with other training and test parts, drawn at random.
 
         Raises:
             ValueError: counts below one, or more instances than there are.
