@@ -47,6 +47,13 @@ def test_a_page_of_html_stands_alone(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_tables_of_html_scroll_in_narrow_windows(tmp_path):
+    write_html(page_of(), tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.count("<table") == text.count('<div class="wide"><table>') > 2
+    assert ".wide { overflow-x: auto; }" in text
+
+
 def test_markdown_has_a_file_for_every_figure(tmp_path):
     page = page_of()
     write_markdown(page, tmp_path / "report.md")
