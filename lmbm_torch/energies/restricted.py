@@ -95,7 +95,7 @@ class RestrictedEnergy:
             TypeError: the base has no local margins.
         """
         if not isinstance(self.base, MarginEnergy):
-            raise TypeError(f"energy: expected one with local margins, got {type(self.base).__name__}")
+            raise TypeError(f"energy: expected a kind with local margins, got {type(self.base).__name__}")
         return self.base.local_margins(labels)
 
     def score(self, labels: Labels, /) -> Scores:

@@ -187,7 +187,7 @@ class BipartiteMarginals:
             ValueError: no messages were kept.
         """
         if self.messages is None or self.coupling is None:
-            raise ValueError("messages: expected to have been kept, with their coupling, got none")
+            raise ValueError("messages: expected a result with kept messages (keep_messages=True), got none")
         log_odds = torch.logit(self.visible)[..., None] - self.messages.to_visible + self.coupling
         return self.hidden[:, None] * torch.sigmoid(log_odds)
 

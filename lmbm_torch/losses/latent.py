@@ -62,7 +62,7 @@ def bethe_negative_log_likelihood(
         found = inference(energy, **given).log_partition
         if needs_gradient and not found.requires_grad:
             raise ValueError(
-                "inference: expected a routine with a gradient of log_partition, got a routine without"
+                "inference: expected a routine whose log_partition has a gradient, got a routine without"
             )
         return found
 

@@ -69,7 +69,9 @@ class StoredModule(Stored, nn.Module, ABC):
         if not isinstance(encoder, nn.Module | None):
             encoder = encoder() if has_encoder else None
         if has_encoder and encoder is None:
-            raise ValueError("encoder: expected that of the training, since a file holds its weights alone")
+            raise ValueError(
+                "encoder: expected the encoder of the training, since the file holds only its weights"
+            )
         if encoder is not None and not has_encoder:
             raise ValueError("encoder: expected None, since the model was trained without an encoder")
         cls._check_shapes(arguments, weights)

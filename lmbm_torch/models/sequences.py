@@ -37,7 +37,9 @@ def positions(
     check_shape("x", features, *[None] * (2 if is_padded else 1), num_features)
     if lengths is None:
         if not is_padded:
-            raise ValueError("lengths: expected with positions one after another, got none")
+            raise ValueError(
+                "lengths: required when the positions of all sequences stand one after another, got None"
+            )
         return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
     check_shape("lengths", lengths, len(features) if is_padded else None)
     check_device("lengths", lengths, features.device)

@@ -148,5 +148,5 @@ class SigmoidBeliefNetwork(Model):
         check_shape("parent_weight", parent_weight, *self.allowed_parents.shape)
         # No gathering: the indices of thousands of labels take more memory than all weights.
         if bool(((parent_weight != 0) & ~self.allowed_parents.to(parent_weight.device)).any()):
-            raise ValueError("parent_weight: expected weights for parents alone, got further weights")
+            raise ValueError("parent_weight: expected 0 for labels that are no parents, got other values")
         self.take(feature_weight, bias, parent_weight, clique_weight)

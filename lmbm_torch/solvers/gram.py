@@ -97,7 +97,7 @@ class PrecomputedGram:
         check_finite("matrix", matrix)
         largest = asymmetry(matrix)
         if largest > 1e-5 * max(float(matrix.max()), -float(matrix.min())):
-            raise ValueError(f"matrix: expected a symmetric one, got differences of up to {largest}")
+            raise ValueError(f"matrix: expected a symmetric matrix, got differences of up to {largest}")
         self.matrix = matrix
         self.num_instances = len(matrix)
 

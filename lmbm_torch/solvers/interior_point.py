@@ -192,7 +192,9 @@ def factorised(matrix: np.ndarray) -> Solve:
     scaled.flat[:: len(scaled) + 1] += RIDGE
     factor, failed = dpotrf(scaled, lower=1, overwrite_a=1)
     if failed:
-        raise np.linalg.LinAlgError(f"matrix: expected a positive definite one, minor {failed} is not")
+        raise np.linalg.LinAlgError(
+            f"matrix: expected a positive definite matrix, leading minor {failed} is not"
+        )
 
     def solve(right: np.ndarray) -> np.ndarray:
         units = unit if right.ndim == 1 else unit[:, None]

@@ -65,7 +65,9 @@ class LatentModule(GradientModule):
         if not isinstance(model, RestrictedBoltzmannMachine):
             raise TypeError(f"model: expected a restricted Boltzmann machine, got {type(model).__name__}")
         if isinstance(loss, partial) and "inference" in loss.keywords:
-            raise ValueError("loss: expected one without an inference bound to it, which this module passes")
+            raise ValueError(
+                "loss: expected a loss without a bound inference argument, since the module passes its own"
+            )
         if isinstance(decoder, MatchedInference):
             # The training's own inference follows the number of iterations.
             decoder = None if decoder.check_match(inference) else decoder.decode

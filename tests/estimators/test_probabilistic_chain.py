@@ -337,7 +337,7 @@ def test_what_is_strange_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="Y: expected whole label vectors"):
         fitted.log_prob(X, np.where(Y == 0, np.nan, Y))
     words = ProbabilisticClassifierChain(LogisticRegression(), decoder="f1").fit(*mixed())
-    with pytest.raises(ValueError, match="expected labels of two values"):
+    with pytest.raises(ValueError, match="expected binary labels"):
         words.predict(X)
     with pytest.raises(TypeError, match="classifiers of other libraries"):
         save(fitted, tmp_path / "chain.safetensors")

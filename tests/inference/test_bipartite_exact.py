@@ -259,5 +259,5 @@ class TestPairwiseFromMessages:
         torch.testing.assert_close(star.pairwise(), exact.pairwise_marginals(energy))
 
     def test_refuses_where_none_were_kept(self):
-        with pytest.raises(ValueError, match=r"^messages: expected to have been kept"):
+        with pytest.raises(ValueError, match=r"^messages: expected a result with kept messages"):
             self.star(random_bipartite_energy(0, 1, 4), keep_messages=False).pairwise()

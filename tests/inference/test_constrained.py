@@ -198,7 +198,7 @@ def test_fixed_labels_make_the_search_smaller():
         ({"known": torch.tensor([[1.0, 1, torch.nan, torch.nan]])}, r"known\[0\].*known: a -> not b"),
         ({"known": torch.tensor([[torch.nan, 0, 0, torch.nan]])}, r"known\[0\].*known: b or c"),
         ({"top_k": 9}, "top_k: expected at most 8, .* allowed, got 9"),
-        ({"constraints": Constraints.of([], ("a",))}, "constraints: expected some over 4 labels, got 1"),
+        ({"constraints": Constraints.of([], ("a",))}, "constraints: expected rules over 4 labels, got 1"),
     ],
 )
 def test_what_no_labelling_obeys_is_refused(arguments, message):
@@ -228,7 +228,7 @@ def test_rules_need_labels_of_two_values():
     chain = ChainEnergy(torch.zeros(1, 4, 2), torch.zeros(2, 2))
     for routine in (inference.marginals, partial(inference.decode), inference.log_partition):
         with pytest.raises(
-            (TypeError, ValueError), match=r"energy: expected one of labels in|known: expected None"
+            (TypeError, ValueError), match=r"energy: expected a kind with labels in|known: expected None"
         ):
             routine(chain, constraints=rules)
 

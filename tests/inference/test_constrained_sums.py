@@ -95,7 +95,7 @@ def test_what_no_way_reaches_is_refused():
     with pytest.raises(ValueError, match="energy: expected at most 22 free labels"):
         inference.sample(random_bipartite_energy(0, 40, 30), 1, constraints=rules)
     chain = ChainEnergy(torch.zeros(1, 40, 2), torch.zeros(2, 2))
-    with pytest.raises(TypeError, match="energy: expected one of labels in"):
+    with pytest.raises(TypeError, match="energy: expected a kind with labels in"):
         inference.sample(chain, 1, constraints=rules)
 
 

@@ -239,9 +239,9 @@ def test_what_is_known_against_the_rules_is_refused_by_their_names(routine):
         ValueError, match=r"known\[1\]: .*contradiction together with the labels known: at_most"
     ):
         routine(energy, constraints=rules, known=known)
-    with pytest.raises(TypeError, match="constraints: expected those of Constraints"):
+    with pytest.raises(TypeError, match="constraints: expected the result of Constraints"):
         routine(energy, constraints="label_0 -> label_1")
-    with pytest.raises(ValueError, match="constraints: expected some over 30 labels, got 2"):
+    with pytest.raises(ValueError, match="constraints: expected rules over 30 labels, got 2"):
         routine(energy, constraints=Constraints.of([], names(2)))
     with pytest.raises(ValueError, match=r"treewidth of at most 1, got . under these constraints"):
         routine(energy, constraints=rules, max_treewidth=1)

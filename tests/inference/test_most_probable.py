@@ -158,7 +158,7 @@ def test_networks_of_many_labels_are_certified():
 
 def test_labels_of_several_values_have_no_f1():
     energy = random_sequential_energy(0, (2, 3))
-    with pytest.raises(ValueError, match=r"energies\[0\]: expected labels of two values"):
+    with pytest.raises(ValueError, match=r"energies\[0\]: expected binary labels"):
         bayes.decode([energy], "f1")
     found = bayes.decode([energy], "hamming", mass_left=0.0)
     every, truth = agreeing([energy], None)

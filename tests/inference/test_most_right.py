@@ -70,7 +70,7 @@ def test_refusals():
     known[:, :2] = 1
     with pytest.raises(ValueError, match="known"):
         modes.decode(marginals, known=known, constraints=RULES)
-    with pytest.raises(ValueError, match="constraints: expected some over 5 labels"):
+    with pytest.raises(ValueError, match="constraints: expected rules over 5 labels"):
         modes.decode(marginals, constraints=Constraints.of(["a"], list("ab")))
     for top_k in (0, 33):
         with pytest.raises(ValueError, match="top_k"):

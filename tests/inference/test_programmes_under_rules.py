@@ -80,5 +80,5 @@ def test_contradictions_are_named():
     for routine in (integer_program.decode, lp_relaxation.decode):
         with pytest.raises(ValueError, match=r"known\[1\]: expected rules that some labelling obeys"):
             routine(energy, constraints=rules, known=known)
-        with pytest.raises(ValueError, match="constraints: expected some over 3 labels, got 4"):
+        with pytest.raises(ValueError, match="constraints: expected rules over 3 labels, got 4"):
             routine(energy, constraints=Constraints.of("a -> b", list("abcd")))

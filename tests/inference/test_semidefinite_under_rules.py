@@ -136,5 +136,5 @@ def test_what_rules_do_not_allow_is_refused():
     only = Constraints.of([f"l{label} -> l0" for label in range(1, LABELS)] + ["not l0"], NAMES)
     with pytest.raises(ValueError, match="top_k: expected at most what the rules allow"):
         semidefinite.decode(energy, constraints=only, top_k=2)
-    with pytest.raises(ValueError, match=f"constraints: expected some over {LABELS} labels"):
+    with pytest.raises(ValueError, match=f"constraints: expected rules over {LABELS} labels"):
         semidefinite.decode(energy, constraints=Constraints.of(["a -> b"], ["a", "b"]))

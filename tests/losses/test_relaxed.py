@@ -163,5 +163,5 @@ def test_labels_are_refused(name, labels):
 
 def test_a_decoder_that_relaxes_nothing_is_refused():
     energy = random_pairwise_energy(0, 3)
-    with pytest.raises(ValueError, match=r"^inference: expected a routine with relaxed labels"):
+    with pytest.raises(ValueError, match=r"^inference: expected a routine that returns relaxed labels"):
         relaxed_structured_hinge(energy, labels_of(0, energy), inference=exact.decode)

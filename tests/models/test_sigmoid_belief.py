@@ -180,7 +180,7 @@ def test_refused_weights_change_nothing():
         "clique_weight: expected shape": {"clique_weight": None},
         "clique_weight: expected shape .4.": {"clique_weight": good["clique_weight"][:2]},
         "bias: expected finite": {"bias": good["bias"] * torch.nan},
-        "parent_weight: expected weights for parents alone": {"parent_weight": torch.ones(4, 4)},
+        "parent_weight: expected 0 for labels that are no parents": {"parent_weight": torch.ones(4, 4)},
     }
     model = SigmoidBeliefNetwork(3, 4, ORDERING, 3)
     for message, bad in refusals.items():

@@ -90,7 +90,7 @@ def test_an_encoder_is_the_callers_to_give(tmp_path, trained):
     assert torch.equal(saved.energies(rows)[0].unary, module(rows).unary)
     assert saved.num_inputs == NUM_FEATURES
     assert replace(saved, scaling=None).num_inputs is None
-    with pytest.raises(ValueError, match=r"encoder: expected that of the training"):
+    with pytest.raises(ValueError, match=r"encoder: expected the encoder of the training"):
         load(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"(?s)last\.ckpt.*encoder"):
         load(tmp_path / "last.ckpt", encoder=torch.nn.Tanh())

@@ -105,7 +105,7 @@ def test_a_loss_that_takes_no_inference_is_refused(tmp_path):
     assert refused.value.__notes__ == [
         "The loss of a LatentModule is called as loss(energy, labels, inference=…)."
     ]
-    with pytest.raises(ValueError, match="loss: expected one without an inference bound to it"):
+    with pytest.raises(ValueError, match="loss: expected a loss without a bound inference argument"):
         latent_module(loss=partial(bethe_negative_log_likelihood, inference=exact.marginals))
 
 

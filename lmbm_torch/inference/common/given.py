@@ -77,11 +77,11 @@ def check_rules(energy: Any, constraints: Constraints, known: Tensor | None) -> 
     """
     if not isinstance(constraints, Constraints):
         came = type(constraints).__name__
-        raise TypeError(f"constraints: expected those of Constraints.of(rules, names), got {came}")
+        raise TypeError(f"constraints: expected the result of Constraints.of(rules, names), got {came}")
     if isinstance(energy, ChainEnergy | TreeEnergy):
-        raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
+        raise TypeError(f"energy: expected a kind with labels in {{0, 1}}, got {type(energy).__name__}")
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if constraints.num_labels != energy.num_labels:
         raise ValueError(
-            f"constraints: expected some over {energy.num_labels} labels, got {constraints.num_labels}"
+            f"constraints: expected rules over {energy.num_labels} labels, got {constraints.num_labels}"
         )

@@ -63,7 +63,7 @@ class Settings(NamedTuple):
         if self.init is None:
             return None
         if self.messages is not None:
-            raise ValueError("init: expected None where messages are given, got both")
+            raise ValueError("init: expected None when messages are given, got both")
         check_shape("init", self.init, *like.shape)
         check_like("init", self.init, "energy", like)
         check_probabilities("init", self.init)

@@ -392,7 +392,7 @@ class _Labellings:
     def of(cls, energy: Energy, known: Tensor | None) -> _Labellings:
         if isinstance(energy, ChainEnergy | TreeEnergy):
             raise TypeError(
-                "energy: expected one of labels in {0, 1}, which are enumerated, got "
+                "energy: expected a kind with labels in {0, 1}, got "
                 f"{type(energy).__name__}; chain_dp and tree_dp take labels of several states"
             )
         energy.check_values()

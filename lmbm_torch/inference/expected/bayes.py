@@ -136,7 +136,7 @@ def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEner
     for member, energy in enumerate(energies):
         states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,)
         if max(states) > 2 and measure != "hamming":
-            raise ValueError(f"energies[{member}]: expected labels of two values, got num_states {states}")
+            raise ValueError(f"energies[{member}]: expected binary labels, got num_states {states}")
         energy.check_values()
     return energies[0]
 

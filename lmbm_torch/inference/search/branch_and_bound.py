@@ -162,7 +162,9 @@ class HingeSearch:
             ValueError: weights that are not finite; see :func:`decode_hinge`.
         """
         if not cls.is_compiled():
-            raise ImportError("numba: expected to be usable, for this search is compiled; see decode_hinge")
+            raise ImportError(
+                "numba: branch and bound is compiled and needs numba; inference.decode_hinge works without"
+            )
         check_positive("margin", margin)
         if cutoff is not None:
             check_positive("cutoff", cutoff)

@@ -170,7 +170,7 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
         ValueError: constraints of another number of labels; ``known`` of another shape or with other values.
     """
     if isinstance(energy, SequentialEnergy):
-        raise TypeError(f"energy: expected one of labels in {{0, 1}}, got {type(energy).__name__}")
+        raise TypeError(f"energy: expected a kind with labels in {{0, 1}}, got {type(energy).__name__}")
     check_rules(energy, constraints, known)
     to = {"dtype": torch.float64, "device": energy.device}
     # No rules are replaced by a rule that always holds.

@@ -70,7 +70,7 @@ class Propagation:
             return resident.propagate(problem)
         if problem.init is not None and is_cuda:
             if self.backend == "streaming":
-                raise ValueError("backend 'streaming': on CUDA devices it takes no init")
+                raise ValueError("backend: 'streaming' supports no init on CUDA devices")
             return plain.propagate(problem)
         chooses = self.backend == "auto" and is_cuda and not is_traced()
         if chooses and resident.suits(problem):

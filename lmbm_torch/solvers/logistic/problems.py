@@ -78,7 +78,7 @@ class JointProblem:
         check_finite("matrix", self.matrix)
         largest = float((self.matrix - self.matrix.permute(2, 3, 0, 1)).abs().max())
         if largest > 1e-8 * float(self.matrix.abs().max()):
-            raise ValueError(f"matrix: expected a symmetric one, got differences of up to {largest}")
+            raise ValueError(f"matrix: expected a symmetric matrix, got differences of up to {largest}")
 
     def rows(self, index: Int[Tensor, " block"] | slice) -> Float[Tensor, "block classes instances classes"]:
         """Return the kernel values of a block's instances with all."""

@@ -82,7 +82,7 @@ def init(problem: Problem, probabilities: Float[Tensor, "instances classes"] | N
         probabilities = torch.full_like(problem.targets, 1 / problem.targets.shape[1])
     check_shape("probabilities", probabilities, *problem.targets.shape)
     if bool((probabilities <= 0).any()) or bool(((probabilities.sum(-1) - 1).abs() > 1e-9).any()):
-        raise ValueError("probabilities: expected distributions with entries above zero, got others")
+        raise ValueError("probabilities: expected positive entries that sum to 1, got others")
     return _certified(problem, probabilities.clone(), num_iters=0)
 
 

@@ -58,7 +58,9 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
         ValueError: a state of another problem; sample weights for each label (use proximal_newton).
     """
     if problem.upper.ndim > 1:
-        raise ValueError("sample_weight: expected one for each instance, got one for each label, too")
+        raise ValueError(
+            "sample_weight: expected shape (rows,), one weight for each row, got weights for each label"
+        )
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
     backend = kernels("dual.machine", "dual coordinate descent")
     weights, couplings = (part.copy() for part in state.weights)

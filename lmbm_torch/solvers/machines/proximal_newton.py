@@ -279,7 +279,9 @@ def _solve_positive(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     # LAPACK directly: SciPy's wrappers cost as much as a small system.
     _, solution, failed = dposv(matrix.T, right, lower=1, overwrite_a=1)
     if failed:
-        raise np.linalg.LinAlgError(f"matrix: expected a positive definite one, minor {failed} is not")
+        raise np.linalg.LinAlgError(
+            f"matrix: expected a positive definite matrix, leading minor {failed} is not"
+        )
     return solution
 
 

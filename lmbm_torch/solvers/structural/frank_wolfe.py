@@ -136,7 +136,7 @@ def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> Ce
         couplings = couplings + state.num_iters * state.weights.couplings
         losses += state.num_iters * (state.dual + 0.5 * problem.square_norm(state.weights))
     if not total:
-        raise ValueError("states: expected at least one that has passes behind it, got none")
+        raise ValueError("states: expected at least one state of a solver after a pass, got none")
     weights = StructuralWeights(np.asarray(features / total), np.asarray(couplings / total))
     primal = problem.primal(weights, problem.maximisers(weights).bound)
     return CertifiedWeights(weights, primal, losses / total - 0.5 * problem.square_norm(weights))

@@ -42,7 +42,9 @@ class LabelMargins(MarginProblem):
             TypeError: a problem of outputs other than label vectors.
         """
         if not isinstance(problem.oracle, LabelVectorOracle):
-            raise TypeError(f"problem: expected one of label vectors, got {type(problem.oracle).__name__}")
+            raise TypeError(
+                f"problem: expected a problem of label vectors, got {type(problem.oracle).__name__}"
+            )
         return cls(problem.features, problem.upper, problem.coupling_penalty, problem.oracle)
 
     @property

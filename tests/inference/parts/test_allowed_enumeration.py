@@ -50,5 +50,5 @@ def test_rules_do_not_lead_to_a_search_where_enumeration_is_faster(monkeypatch):
     monkeypatch.setattr(undirected_branch_and_bound, "decode", None)
     found = inference.decode(energy, constraints=held)
     torch.testing.assert_close(found.objective, searched.objective)
-    with pytest.raises(ValueError, match="constraints: expected some over 14 labels, got 9"):
+    with pytest.raises(ValueError, match="constraints: expected rules over 14 labels, got 9"):
         inference.decode(energy, constraints=rules(9, 3))

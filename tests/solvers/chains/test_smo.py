@@ -202,7 +202,7 @@ def test_bad_problems_are_refused():
         PrecomputedGram(torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
     with pytest.raises(ValueError, match="matrix: expected finite values, got 1 NaN"):
         PrecomputedGram(torch.tensor([[float("nan")]]))
-    with pytest.raises(ValueError, match="probabilities: expected distributions"):
+    with pytest.raises(ValueError, match="probabilities: expected positive entries"):
         smo.init(problem, torch.zeros_like(targets))
     with pytest.raises(ValueError, match="tol"):
         run(smo, problem, tol=0.0)

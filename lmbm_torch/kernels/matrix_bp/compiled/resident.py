@@ -110,32 +110,30 @@ def check(problem: Problem) -> None:
     """
     _check_device(problem.visible.device)
     if problem.visible.dtype != torch.float32:
-        raise ValueError(f"backend 'resident': expected an energy in float32, got {problem.visible.dtype}")
+        raise ValueError(f"backend: 'resident' expects an energy in float32, got {problem.visible.dtype}")
     sizes = (problem.visible.shape[1], problem.hidden.shape[1])
     if sizes[0] > MOST_VISIBLE or sizes[1] > MOST_HIDDEN:
         raise ValueError(
-            f"backend 'resident': expected at most {MOST_VISIBLE} visible and {MOST_HIDDEN} hidden units,"
+            f"backend: 'resident' expects at most {MOST_VISIBLE} visible and {MOST_HIDDEN} hidden units,"
             f" got {sizes[0]} and {sizes[1]}"
         )
     if problem.product is not Product.SUM or problem.damping > 0:
-        raise ValueError("backend 'resident': it has sum-product propagation without damping alone")
+        raise ValueError("backend: 'resident' supports only sum-product propagation without damping")
     is_started = problem.start is not None or problem.init is not None
     if is_started or problem.keep_messages or problem.pair_weights is not None:
-        raise ValueError(
-            "backend 'resident': it takes no start, keeps no messages, and sums no pairwise beliefs"
-        )
+        raise ValueError("backend: 'resident' supports no init, no kept messages and no pairwise beliefs")
     most = LOG_RANGE[torch.float32] / _FACTORS
     if (widest := spread(problem)) > most:
-        raise ValueError(f"backend 'resident': expected weights of at most ±{most:g}, got ±{widest:g}")
+        raise ValueError(f"backend: 'resident' expects weights of at most ±{most:g}, got ±{widest:g}")
 
 
 def _check_device(device: torch.device) -> None:
     if device.type != "cuda":
-        raise ValueError(f"backend 'resident': expected an energy on a CUDA device, got {device}")
+        raise ValueError(f"backend: 'resident' expects an energy on a CUDA device, got {device}")
     capability = torch.cuda.get_device_capability(device)
     if capability != divmod(_CAPABILITY, 10):
         raise ValueError(
-            "backend 'resident': expected a device of compute capability 9.0,"
+            "backend: 'resident' expects a device of compute capability 9.0,"
             f" got {capability[0]}.{capability[1]}"
         )
 
