@@ -87,7 +87,9 @@ def test_the_truth_is_in_the_set_as_often_as_asked(coverage):
         model = JointConformalClassifier(LMSBNClassifier(), coverage=coverage, random_state=seed)
         model.set_params(calibration_size=0.4).fit(inputs[:200], labels[:200])
         found = model.predict_labellings(inputs[200:])
-        held = [(each.labellings == truth).all(1).any() for each, truth in zip(found, labels[200:], strict=True)]
+        held = [
+            (each.labellings == truth).all(1).any() for each, truth in zip(found, labels[200:], strict=True)
+        ]
         shares.append(np.mean(held))
         sizes.append(np.mean([len(each.labellings) for each in found]))
     error = np.std(shares) / len(shares) ** 0.5
@@ -146,6 +148,26 @@ def test_the_expected_risk_is_near_and_below_the_level(risk, overconfident):
         found.append(risks(model, *drawn(1000 + seed, 60, overconfident), risk))
     error = np.std(found) / len(found) ** 0.5
     assert 0.15 - 2 / 60 - 3 * error <= np.mean(found) <= 0.15 + 3 * error
+
+
+@pytest.mark.parametrize("risk", ["false_negatives", "false_positives"])
+def test_no_better_threshold_keeps_the_bound_of_the_risk(risk):
+    for seed in range(30):
+        inputs, labels = drawn(seed, 24, 1.0)
+        # Ties among the probabilities.
+        inputs = inputs.round(1)
+        model = RiskControlledClassifier(Guess(), risk=risk, level=0.3, random_state=0).fit(inputs, labels)
+        model.threshold_ = model._threshold(inputs, labels)
+        misses = risk == "false_negatives"
+        better = [each for each in np.unique(inputs) if (each > model.threshold_) == misses]
+        bounds = []
+        for threshold in (model.threshold_, *better):
+            model.threshold_ = threshold
+            bounds.append((24 * risks(model, inputs, labels, risk) + 1) / 25)
+        assert bounds[0] <= 0.3 + 1e-12
+        changed = [bound for bound in bounds[1:] if bound > bounds[0]]
+        assert len(changed) > 1
+        assert min(changed) > 0.3
 
 
 @pytest.mark.parametrize(("risk", "every"), [("false_negatives", 1), ("false_positives", 0)])
