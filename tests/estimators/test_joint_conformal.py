@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from strategies.label_problems import random_inputs
 from test_conformal import Guess, drawn
 
+from lmbm_torch import load, save
 from lmbm_torch.estimators import (
     JointConformalClassifier,
     LMBMClassifier,
@@ -183,3 +184,16 @@ def test_risk_control_speaks_the_values_of_fit():
     assert {*model.predict(X).ravel()} == {"yes", "no"}
     plain = RiskControlledClassifier(LMSBNClassifier(random_state=0), random_state=0).fit(X, Y)
     np.testing.assert_array_equal(model.predict(X) == "yes", plain.predict(X) == 1)
+
+
+def test_saved_classifiers_give_the_same_sets(tmp_path):
+    joint = JointConformalClassifier(LMSBNClassifier(), random_state=0).fit(X, Y)
+    risk = RiskControlledClassifier(LMSBNClassifier(), random_state=0).fit(X, Y)
+    for model in (joint, risk):
+        save(model, tmp_path / f"{type(model).__name__}.safetensors")
+    loaded = load(tmp_path / "JointConformalClassifier.safetensors")
+    for own, other in zip(joint.predict_labellings(X[:9]), loaded.predict_labellings(X[:9]), strict=True):
+        np.testing.assert_array_equal(own.labellings, other.labellings)
+        np.testing.assert_array_equal(own.log_prob, other.log_prob)
+    again = load(tmp_path / "RiskControlledClassifier.safetensors")
+    np.testing.assert_array_equal(risk.predict(X), again.predict(X))

@@ -149,8 +149,8 @@ class JointConformalClassifier(ConformalClassifier):
         energies = estimator.energies(X) if hasattr(estimator, "energies") else []
         if not energies or not isinstance(energies[0], DirectedEnergy | SequentialEnergy):
             raise ValueError(
-                "estimator: expected belief networks or label chains, whose probable labellings can be listed, "
-                f"got {type(estimator).__name__}; ConformalClassifier takes any classifier with predict_proba"
+                "estimator: expected belief networks or label chains, whose labellings can be listed, got "
+                f"{type(estimator).__name__}; ConformalClassifier takes any classifier with predict_proba"
             )
         return estimator.calibrated(energies) if hasattr(estimator, "calibrated") else energies
 

@@ -94,9 +94,10 @@ def labellings(network: Network, known: np.ndarray, limits: Limits) -> list[Foun
 
 
 def above(network: Network, known: np.ndarray, least: np.ndarray, width: int) -> list[Found]:
-    """Return each example's labellings of log-probability ``least`` and more, or the ``width`` best prefixes'.
+    """Return each example's labellings with a log-probability of at least ``least``.
 
-    ``reached`` says that none is missing. An example without any has one that was found greedily.
+    ``reached`` says whether the list is complete: more than ``width`` prefixes of a length are cut. An
+    example without such labellings has one, which is found greedily.
 
     Args:
         known: (batch, labels), in the network's ordering; −1 for a free label.
