@@ -28,11 +28,13 @@ with naming_extras(), uncollected():
     from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
     from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
     from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
+    from lmbm_torch.estimators.wrappers.joint_conformal import JointConformalClassifier
     from lmbm_torch.estimators.wrappers.penalty_path import (
         LMBMClassifierCV,
         LMSBNClassifierCV,
         StructuralSVMClassifierCV,
     )
+    from lmbm_torch.estimators.wrappers.risk_control import RiskControlledClassifier
     from lmbm_torch.estimators.wrappers.threshold_tuning import ThresholdTunedClassifier
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",
     "JointClassifier",
+    "JointConformalClassifier",
     "JointHead",
     "KernelLogisticRegression",
     "LMBMClassifier",
@@ -56,6 +59,7 @@ __all__ = [
     "MaximumEntropyMarkovClassifier",
     "MultiClassSVM",
     "ProbabilisticClassifierChain",
+    "RiskControlledClassifier",
     "StructuralSVMClassifier",
     "StructuralSVMClassifierCV",
     "ThresholdTunedClassifier",

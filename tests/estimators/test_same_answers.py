@@ -36,7 +36,9 @@ WITHIN: dict[str, Any] = {
     "HierarchicalClassifier": ExtraTreesClassifier(10, random_state=0),
     "IndependentLabelsClassifier": LogisticRegression(),
     "JointClassifier": LogisticRegression(),
+    "JointConformalClassifier": LMSBNClassifier(),
     "ProbabilisticClassifierChain": ExtraTreesClassifier(10),
+    "RiskControlledClassifier": LMSBNClassifier(),
 }
 
 

@@ -41,11 +41,111 @@ class LabelSets(NamedTuple):
     possible: np.ndarray
 
 
-def _explains(classifier: ConformalClassifier) -> bool:
+def _explains(classifier: SplitConformalClassifier) -> bool:
     return hasattr(getattr(classifier, "estimator_", classifier.estimator), "explain")
 
 
-class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
+class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
+    """A classifier whose estimator is fitted to one part of the instances, and a threshold on the others.
+
+    Args:
+        estimator: with ``predict`` and ``predict_proba`` for label matrices, of any library.
+        calibration_size: share of the instances held out from the estimator.
+        random_state: seed of the split, and of an estimator without a seed.
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        "calibration_size": [Number(Real, 0, 1, closed="neither")],
+        "random_state": ["random_state"],
+    }
+    estimator: Any
+    calibration_size: float
+    random_state: Any
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    @fit_call
+    def fit(self, X: Rows, y: Rows) -> Self:
+        """Fit the estimator to a part of the instances, and compute the threshold on the others.
+
+        Args:
+            X: instances in the estimator's form.
+            y: (instances, labels), complete.
+
+        Raises:
+            ValueError: an invalid parameter, classes instead of label matrices, missing labels, too few
+                instances to split, or inputs that the estimator refuses.
+
+        Warns:
+            UserWarning: too few instances are held out for the coverage, so that no label is excluded.
+        """
+        check_parameters(self)
+        self._check_estimator()
+        labels = self._encode(y)
+        if self.binarizer_ is not None:
+            raise ValueError("y: expected a label matrix, got classes")
+        self._check_names()
+        check_shape("y", labels, num_instances(X), None)
+        check_labels("y", labels)
+        X = with_rows(X)
+        if np.ceil(self.calibration_size * len(labels)) >= len(labels):
+            raise ValueError(
+                f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
+                f"got {len(labels)} in all"
+            )
+        train, held_out = train_test_split(
+            np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
+        )
+        estimator: Any = clone(self.estimator)
+        estimator.set_params(**seeds_for(estimator, self.random_state))
+        self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))
+        self.threshold_ = self._threshold(some_instances(X, held_out), labels[held_out])
+        return self
+
+    def _check_estimator(self) -> None:
+        if not hasattr(self.estimator, "predict_proba"):
+            name = type(self.estimator).__name__
+            raise ValueError(f"estimator: expected a classifier with predict_proba, got {name}")
+
+    def _check_names(self) -> None:
+        """Raise ValueError if a parameter names unknown labels."""
+
+    def _threshold(self, X: Any, labels: np.ndarray) -> float:
+        """Return the threshold by the held-out instances."""
+        raise NotImplementedError
+
+    @answer_call
+    def predict(self, X: Rows) -> np.ndarray:
+        """Return the estimator's labels (instances, labels)."""
+        check_is_fitted(self)
+        return self.estimator_.predict(with_rows(X))
+
+    @answer_call
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """Return the estimator's P(y_k = 1 | x), (instances, labels)."""
+        check_is_fitted(self)
+        return self._probabilities(with_rows(X))
+
+    @available_if(_explains)
+    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
+        """Return ``explain`` of the estimator."""
+        check_is_fitted(self)
+        return self.estimator_.explain(X, reference=reference, num_features=num_features)
+
+    def _probabilities(self, X: Any) -> np.ndarray:
+        came = self.estimator_.predict_proba(X)
+        values = self.estimator_.classes_
+        # Forests and MultiOutputClassifier return a list of arrays (instances, values), for a single label a
+        # bare array.
+        if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
+            came, values = [came], [values]
+        return _of_present(came, values, self.classes_) if isinstance(came, list) else came
+
+
+class ConformalClassifier(SplitConformalClassifier):
     """A conformal predictor: all true labels lie between two label sets with a chosen probability.
 
     Split conformal prediction (Vovk et al. 2005): the estimator is fitted to one part of the instances; the
@@ -78,9 +178,8 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     """
 
     _accepted: ClassVar[Constraints] = {
+        **SplitConformalClassifier._accepted,
         "coverage": [Number(Real, 0, 1, closed="neither")],
-        "calibration_size": [Number(Real, 0, 1, closed="neither")],
-        "random_state": ["random_state"],
         "constraints": RULES,
     }
 
@@ -92,65 +191,6 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         self.calibration_size = calibration_size
         self.random_state = random_state
         self.constraints = constraints
-
-    def __sklearn_tags__(self):
-        tags = super().__sklearn_tags__()
-        tags.input_tags = get_tags(self.estimator).input_tags
-        return tags
-
-    @fit_call
-    def fit(self, X: Rows, y: Rows) -> Self:
-        """Fit the estimator to a part of the instances, and compute the threshold on the others.
-
-        Args:
-            X: instances in the estimator's form.
-            y: (instances, labels), complete.
-
-        Raises:
-            ValueError: an invalid parameter, classes instead of label matrices, missing labels, too few
-                instances to split, or inputs that the estimator refuses.
-
-        Warns:
-            UserWarning: too few instances are held out for the coverage, so that no label is excluded.
-        """
-        check_parameters(self)
-        if not hasattr(self.estimator, "predict_proba"):
-            name = type(self.estimator).__name__
-            raise ValueError(f"estimator: expected one with predict_proba, got {name}, which has none")
-        labels = self._encode(y)
-        if self.binarizer_ is not None:
-            raise ValueError("y: expected a label matrix, got classes")
-        rules_over(self.label_names_, self.constraints)
-        check_shape("y", labels, num_instances(X), None)
-        check_labels("y", labels)
-        X = with_rows(X)
-        if np.ceil(self.calibration_size * len(labels)) >= len(labels):
-            raise ValueError(
-                f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
-                f"got {len(labels)} in all"
-            )
-        train, held_out = train_test_split(
-            np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
-        )
-        estimator: Any = clone(self.estimator)
-        estimator.set_params(**seeds_for(estimator, self.random_state))
-        self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))
-        present = self._probabilities(some_instances(X, held_out))
-        truth = np.where(labels[held_out] == 1, present, 1 - present).min(1)
-        self.threshold_ = _conformal_threshold(truth, self.coverage)
-        return self
-
-    @answer_call
-    def predict(self, X: Rows) -> np.ndarray:
-        """Return the estimator's labels (instances, labels)."""
-        check_is_fitted(self)
-        return self.estimator_.predict(with_rows(X))
-
-    @answer_call
-    def predict_proba(self, X: Rows) -> np.ndarray:
-        """Return the estimator's P(y_k = 1 | x), (instances, labels)."""
-        check_is_fitted(self)
-        return self._probabilities(with_rows(X))
 
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
         """Return the certain and the possible labels at the given coverage.
@@ -182,20 +222,16 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             for sure, may in zip(certain, possible, strict=True)
         ]
 
-    @available_if(_explains)
-    def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return ``explain`` of the estimator."""
-        check_is_fitted(self)
-        return self.estimator_.explain(X, reference=reference, num_features=num_features)
+    def _check_names(self) -> None:
+        rules_over(self.label_names_, self.constraints)
 
-    def _probabilities(self, X: Any) -> np.ndarray:
-        came = self.estimator_.predict_proba(X)
-        values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier return a list of arrays (instances, values), for a single label a
-        # bare array.
-        if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
-            came, values = [came], [values]
-        return _of_present(came, values, self.classes_) if isinstance(came, list) else came
+    def _threshold(self, X: Any, labels: np.ndarray) -> float:
+        return conformal_threshold(self._conformity(X, labels), self.coverage)
+
+    def _conformity(self, X: Any, labels: np.ndarray) -> np.ndarray:
+        """Return the probability of the least probable label of each instance, (instances,)."""
+        present = self._probabilities(X)
+        return np.where(labels == 1, present, 1 - present).min(1)
 
 
 def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
@@ -218,19 +254,19 @@ def _of_present(
     return np.column_stack(columns)
 
 
-def _conformal_threshold(truth: np.ndarray, coverage: float) -> float:
-    """Return a value above the least probable true label of new instances at most with rate 1 − coverage.
+def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:
+    """Return a value that exceeds the conformity of new instances at most with rate 1 − coverage.
 
     Args:
-        truth: (instances,), the probability of the least probable true label of each held-out instance.
+        conformity: (instances,), of the true labels of the held-out instances; larger is more probable.
     """
-    rank = int(np.floor((len(truth) + 1) * (1 - coverage) + ROUND_OFF))
+    rank = int(np.floor((len(conformity) + 1) * (1 - coverage) + ROUND_OFF))
     if rank == 0:
         least = int(np.ceil(1 / (1 - coverage) - ROUND_OFF)) - 1
         warnings.warn(
-            f"coverage={coverage}: expected {least} instances held out or more, got {len(truth)}: "
+            f"coverage={coverage}: expected {least} instances held out or more, got {len(conformity)}: "
             "nothing is ruled out",
             stacklevel=level_of_caller(),
         )
         return -np.inf
-    return float(np.sort(truth)[rank - 1])
+    return float(np.sort(conformity)[rank - 1])

@@ -9,25 +9,26 @@ reached within the limit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.checks import check_count, check_not_negative, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.memory import part_bytes
-from lmbm_torch.shapes import Known
+from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import searched_on_host
 
-__all__ = ["labellings", "marginals"]
+__all__ = ["above", "labellings", "marginals"]
 
 
 def likely_labellings(
@@ -49,13 +50,26 @@ def likely_labellings(
         step: of the logarithm of the threshold, from one pass to the next.
         slack: of the logarithm of the first threshold.
     """
-    if not isinstance(energy, DirectedEnergy) or energy.device.type != "cpu":
-        return None
-    kernel = compiled("search.likely", "the search for likely labellings")
+    kernel = _kernel(energy)
     if kernel is None:
         return None
     limits = kernel.Limits(float(mass_left), max_labellings, step, slack)
     found = kernel.labellings(kernel.Network(*_arrays(energy)), model.known.numpy(), limits)
+    return _unpacked(energy, kernel, found)
+
+
+def _kernel(energy: DirectedEnergy | SequentialEnergy) -> Any:
+    """Return the compiled kernel; None for other models than belief networks, devices or without numba."""
+    if not isinstance(energy, DirectedEnergy) or energy.device.type != "cpu":
+        return None
+    return compiled("search.likely", "the search for likely labellings")
+
+
+def _unpacked(
+    energy: DirectedEnergy | SequentialEnergy, kernel: Any, found: Sequence[Any]
+) -> LikelyLabellings:
+    """Return the labellings that the kernel found, with labels by their own index."""
+    assert isinstance(energy, DirectedEnergy)
     shape = (len(found), max(len(each.log_prob) for each in found))
     labels = np.zeros((*shape, energy.num_labels), np.int64)
     log_prob = np.full(shape, -np.inf)
@@ -145,6 +159,56 @@ def labellings(
     parts = [_of_part(*part, mass_left, max_labellings) for part in _chunks(energy, known, max_labellings)]
     most = max(part.labels.shape[1] for part in parts)
     return joined([widened(part, most) for part in parts])
+
+
+@searched_on_host
+@torch.no_grad()
+def above(
+    energy: DirectedEnergy | SequentialEnergy,
+    least: Float[Tensor, " batch"],
+    *,
+    max_labellings: int = LIMITS.labellings,
+) -> LikelyLabellings:
+    """Return all labellings of each example with a log-probability of at least ``least``, best first.
+
+    One pass through the labels keeps the prefixes above the threshold: no labelling is more probable than a
+    prefix of the labelling. ``status.converged`` says that the list is complete, since every dropped prefix
+    is below the threshold. An example without such labellings has one, which is found greedily.
+
+    Args:
+        energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
+        least: (batch,), log-probabilities.
+        max_labellings: the largest number of prefixes of one length, and of labellings, that are kept for an
+            example.
+
+    Raises:
+        ValueError: see :func:`labellings`; thresholds of another shape.
+    """
+    check_count("max_labellings", max_labellings)
+    check_shape("least", least, energy.batch_size)
+    step = max(1, part_bytes(_CHUNK_BYTES) // (max_labellings * (2 * energy.num_labels + 16)))
+    starts = range(0, energy.batch_size, step)
+    parts = [
+        _above(
+            energy.select(slice(start, start + step)), least[start : start + step].double(), max_labellings
+        )
+        for start in starts
+    ]
+    most = max(part.labels.shape[1] for part in parts)
+    return joined([widened(part, most) for part in parts])
+
+
+def _above(energy: DirectedEnergy | SequentialEnergy, least: Tensor, max_labellings: int) -> LikelyLabellings:
+    model, kernel = Sequential.of(energy, None), _kernel(energy)
+    if kernel is not None:
+        network = kernel.Network(*_arrays(energy))
+        return _unpacked(
+            energy, kernel, kernel.above(network, model.known.numpy(), least.numpy(), max_labellings)
+        )
+    passed = sweep(model, least, max_labellings)
+    left = passed.mass_left.to(energy.dtype)
+    status = Status(passed.mass_left == 0, passed.largest_left < least, passed.nodes, left)
+    return _by_example(model, passed.leaves, passed.mass_left, torch.zeros_like(passed.mass_left), status)
 
 
 def marginals(

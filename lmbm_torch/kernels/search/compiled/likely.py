@@ -7,6 +7,7 @@ labels are bits, and a field is a sum of table entries for groups of four labels
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -89,13 +90,32 @@ def labellings(network: Network, known: np.ndarray, limits: Limits) -> list[Foun
     Args:
         known: (batch, labels), in the network's ordering; −1 for a free label.
     """
-    found: list[Found | None] = [None] * len(known)
+    return _by_example(len(known), lambda row, stop: _search(network, known[row], row, limits, stop))
+
+
+def above(network: Network, known: np.ndarray, least: np.ndarray, width: int) -> list[Found]:
+    """Return each example's labellings with a log-probability of at least ``least``.
+
+    ``reached`` says whether the list is complete: more than ``width`` prefixes of a length are cut. An
+    example without such labellings has one, which is found greedily.
+
+    Args:
+        known: (batch, labels), in the network's ordering; −1 for a free label.
+        least: (batch,).
+    """
+    return _by_example(
+        len(known), lambda row, stop: _above(network, known[row], row, least[row], width, stop)
+    )
+
+
+def _by_example(count: int, search: Callable[[int, np.ndarray], tuple]) -> list[Found]:
+    found: list[Found | None] = [None] * count
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         for row in range(first, last):
-            found[row] = Found(*_search(network, known[row], row, limits, stop))
+            found[row] = Found(*search(row, stop))
 
-    by_rows(len(known), work)
+    by_rows(count, work)
     return [each for each in found if each is not None]
 
 
@@ -132,6 +152,15 @@ def _search(network, known, row, limits, stop):
         least -= limits.step
     order = np.argsort(-log_prob, kind="mergesort")
     return log_prob[order], bits[order], share, np.log(total), reached, nodes
+
+
+@fast
+def _above(network, known, row, least, width, stop):
+    """Compute the fields of :class:`Found` by one pass, in order."""
+    log_prob, bits, mass, is_cut, nodes = _sweep(network, known, row, least, width, stop)
+    total = np.exp(log_prob).sum() + mass
+    order = np.argsort(-log_prob, kind="mergesort")
+    return log_prob[order], bits[order], mass / total, np.log(total), not is_cut, nodes
 
 
 @_step
