@@ -115,7 +115,8 @@ def contrastive_perceptron(
 
     Args:
         energy, num_steps, generator: as in :func:`contrastive_divergence`.
-        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels.
+        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels and is no
+            part of the search: v⁻ has the same value.
         init: the start of the Markov chains; by default a sample from the model without hidden units, which
             is a logistic regression.
         inference: not used; see :func:`contrastive_divergence`.
@@ -133,7 +134,7 @@ def contrastive_perceptron(
     """
     complete = _complete(energy, labels, num_steps, generator)
     hidden = gibbs.sample(energy, num_steps, init=init, generator=generator).hidden
-    reached = energy.visible_fields(hidden.to(energy.dtype)) > 0
+    reached = torch.where(labels.isnan(), complete, energy.visible_fields(hidden) > 0)
     gain = energy.free_energy(complete) - energy.free_energy(reached)
     return _mean_of_chains(gain.clamp_min(0))
 

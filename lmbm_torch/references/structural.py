@@ -92,7 +92,7 @@ def structural_dual(problem: StructuralProblem, planes: CuttingPlanes) -> float:
         >>> from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
         >>> problem = label_vector_problem(np.zeros((1, 1)), np.ones((1, 1)), exact.decode, pairs=())
         >>> round(structural_dual(problem, enumerated_planes(problem.oracle)), 6)
-        0.5
+        0.125
     """
     psi, width = statistics(problem, planes), problem.num_outputs * (problem.num_features + 1)
     # Penalties of couplings as their units.
