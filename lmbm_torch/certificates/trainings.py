@@ -87,7 +87,10 @@ def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[s
     larger = [tuple(order[place] for place in clique) for clique in problem.cliques]
     cliques = [*pairs, *larger]
     clique_weights = [network.parents[child, parent] for parent, child in pairs]
-    clique_weights += network.cliques[problem.clique_order].tolist()
+    clique_weights += [
+        network.parents[clique[::-1]] if len(clique) == 2 else network.cliques[request]
+        for clique, request in zip(larger, problem.clique_order, strict=True)
+    ]
     upper = problem.upper[:, None].repeat(len(order), 1) if problem.upper.ndim == 1 else problem.upper[back].T
     what = _problem(problem.features, 1.0, problem.spins[back], upper) | {
         "kind": "local hinges",

@@ -92,6 +92,7 @@ def dual_problem(
     C: float,
     margin: float = 1.0,
     coupling_penalty: float = 1.0,
+    parents: np.ndarray | None = None,
     parent_scale: float = 1.0,
     sample_weight: np.ndarray | None = None,
     solver: str | None = None,
@@ -104,6 +105,8 @@ def dual_problem(
             the features of the model are the labels' kernel expansions, with a unit matrix as weights.
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
         coupling_penalty: of a Boltzmann machine's weights of two or more labels.
+        parents: (labels, labels), True where a belief network's label, the row's, has the column's label as
+            parent; None for all that the model allows.
         parent_scale: of parents and cliques with a kernel, see :class:`KernelLabelProblems`.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; a kernel has only
@@ -126,7 +129,8 @@ def dual_problem(
             module, problem, lambda new: _assign_machine(model, new.features.T, new.cliques), settings
         )
     ordering = model.ordering.cpu().numpy()
-    shared |= {"ordering": ordering, "parents": model.degree > 1, "cliques": model.cliques}
+    shared |= {"ordering": ordering, "cliques": model.cliques}
+    shared["parents"] = model.degree > 1 if parents is None else parents
     if not isinstance(inputs, Features):
         problems = KernelLabelProblems.from_labels(inputs, labels, parent_scale=parent_scale, **shared)
         return kernel_problem(model, problems, seed)

