@@ -141,7 +141,7 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
     """Return the problem of label vectors and the solution; for each plane the labelling."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
-        raise ValueError("problem: expected label vectors without costs, got costs")
+        raise ValueError("problem: expected label vectors by the plain Hamming loss, got another loss")
     is_label = planes.index >= 0
     if not (np.abs(planes.value[is_label]) == 2).all():
         raise ValueError("state: expected labellings of an exact decoder, got fractional labellings")

@@ -28,6 +28,7 @@ from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.label_margins import LabelMargins
 from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
 from lmbm_torch.solvers.structural.problems import LossSettings
+from lmbm_torch.solvers.structural.task_losses import TaskLossOracle
 
 NETWORK_SOLVERS = {
     "dual_coordinate": dual_coordinate,
@@ -161,15 +162,19 @@ def structural_problem(
     *,
     seed: int = 0,
     costs: np.ndarray | None = None,
+    loss: str = "hamming",
+    rescaling: str = "margin",
     **settings: Unpack[LossSettings],
 ) -> DualProblem:
     """Return the structural SVM of a Boltzmann machine with pairs of labels as cliques.
 
     Args:
         costs: (instances, labels), the cost of each wrong label.
+        loss, rescaling: see :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
 
     Raises:
-        ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`.
+        ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`
+            and :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
     """
     problem = label_vector_problem(
         features,
@@ -179,6 +184,8 @@ def structural_problem(
         costs=costs,
         **settings,
     )
+    if (loss, rescaling) != ("hamming", "margin"):
+        problem = replace(problem, oracle=TaskLossOracle(problem.oracle, loss, rescaling))
     return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
 
 

@@ -550,7 +550,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         kernel = Kernel.of(self, X, sample_weight)
         if self.solver != "dual_coordinate":
             raise ValueError(
-                f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}: Pegasos has no duals "
+                f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}: Pegasos has no dual "
                 "for a gap, and exponentiated gradient needs all kernel values for each step"
             )
         return SharedKernel(kernel, kernel.gram(X, int(self.cache_size * 2**20)))
