@@ -19,7 +19,8 @@ Import a problem and a solver from their modules::
   ``structural.frank_wolfe``; for few labels, long chains, many positions or columns in unlike units
   ``structural.label_margins`` and ``chains.linear`` by ``structural.smoothing``.
 * Chains with kernels: ``chains.kernel_problem`` by ``chains.smo`` or ``chains.exponentiated_gradient``; the
-  multi-class SVM (chains of one position) by ``chains.multi_class``.
+  multi-class SVM (chains of one position) by ``chains.multi_class``, with free biases by
+  ``chains.free_bias``.
 * Conditional random fields: ``chains.linear`` by ``structural.lbfgs``, ``chains.iterative_scaling`` or, with
   an elastic net, ``chains.elastic_net``; in the dual ``chains.tree_likelihood``; with hidden labels
   ``chains.expectation_maximisation``.
