@@ -70,7 +70,7 @@ def train_max_margin(
         estimator.feature_shift_, estimator.feature_scale_ = kernel.shift, kernel.scale
         estimator.C_ = relative_penalty(estimator.C, kernel, X, by_row)
         if not kernel.is_precomputed:
-            _check_gram(len(codes))
+            check_gram(len(codes))
         coef, constant, transition, state = solve(estimator, kernel.matrix(X), codes, start, options)
         estimator.dual_coef_, estimator.intercept_ = coef, constant
         estimator.X_fit_ = None if kernel.is_precomputed else X
@@ -98,7 +98,7 @@ def _weights_of_features(
     suits_smoothing = _suits_smoothing(X, start, options["num_states"], C)
     is_free = solve is _free_duals
     if is_free:
-        _check_gram(len(codes))
+        check_gram(len(codes))
     if is_free or (has_values and not suits_smoothing):
         X = X.astype(np.float64, copy=False)
         gram: Any = X @ X.T
@@ -165,7 +165,7 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) 
     return bool(many >= _MANY or (many >= _ENOUGH and (are_steep(X, C) or not have_like_units(rows))))
 
 
-def _check_gram(rows: int) -> None:
+def check_gram(rows: int) -> None:
     """Raise ValueError if the kernel values of all pairs exceed the memory limit."""
     needed, most = 8 * rows**2, limit_bytes(_MAX_GRAM_BYTES)
     if needed > most:
