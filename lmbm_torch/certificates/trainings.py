@@ -87,7 +87,10 @@ def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[s
     larger = [tuple(order[place] for place in clique) for clique in problem.cliques]
     cliques = [*pairs, *larger]
     clique_weights = [network.parents[child, parent] for parent, child in pairs]
-    clique_weights += network.cliques[problem.clique_order].tolist()
+    clique_weights += [
+        network.parents[clique[::-1]] if len(clique) == 2 else network.cliques[request]
+        for clique, request in zip(larger, problem.clique_order, strict=True)
+    ]
     upper = problem.upper[:, None].repeat(len(order), 1) if problem.upper.ndim == 1 else problem.upper[back].T
     what = _problem(problem.features, 1.0, problem.spins[back], upper) | {
         "kind": "local hinges",
@@ -138,7 +141,7 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
     """Return the problem of label vectors and the solution; for each plane the labelling."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
-        raise ValueError("problem: expected label vectors without costs, got costs")
+        raise ValueError("problem: expected label vectors by the plain Hamming loss, got another loss")
     is_label = planes.index >= 0
     if not (np.abs(planes.value[is_label]) == 2).all():
         raise ValueError("state: expected labellings of an exact decoder, got fractional labellings")

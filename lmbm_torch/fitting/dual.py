@@ -28,6 +28,7 @@ from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.label_margins import LabelMargins
 from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
 from lmbm_torch.solvers.structural.problems import LossSettings
+from lmbm_torch.solvers.structural.task_losses import TaskLossOracle
 
 NETWORK_SOLVERS = {
     "dual_coordinate": dual_coordinate,
@@ -92,6 +93,7 @@ def dual_problem(
     C: float,
     margin: float = 1.0,
     coupling_penalty: float = 1.0,
+    parents: np.ndarray | None = None,
     parent_scale: float = 1.0,
     sample_weight: np.ndarray | None = None,
     solver: str | None = None,
@@ -104,6 +106,8 @@ def dual_problem(
             the features of the model are the labels' kernel expansions, with a unit matrix as weights.
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
         coupling_penalty: of a Boltzmann machine's weights of two or more labels.
+        parents: (labels, labels), True where a belief network's label, the row's, has the column's label as
+            parent; None for all that the model allows.
         parent_scale: of parents and cliques with a kernel, see :class:`KernelLabelProblems`.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
         solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; a kernel has only
@@ -126,7 +130,8 @@ def dual_problem(
             module, problem, lambda new: _assign_machine(model, new.features.T, new.cliques), settings
         )
     ordering = model.ordering.cpu().numpy()
-    shared |= {"ordering": ordering, "parents": model.degree > 1, "cliques": model.cliques}
+    shared |= {"ordering": ordering, "cliques": model.cliques}
+    shared["parents"] = model.degree > 1 if parents is None else parents
     if not isinstance(inputs, Features):
         problems = KernelLabelProblems.from_labels(inputs, labels, parent_scale=parent_scale, **shared)
         return kernel_problem(model, problems, seed)
@@ -157,15 +162,19 @@ def structural_problem(
     *,
     seed: int = 0,
     costs: np.ndarray | None = None,
+    loss: str = "hamming",
+    rescaling: str = "margin",
     **settings: Unpack[LossSettings],
 ) -> DualProblem:
     """Return the structural SVM of a Boltzmann machine with pairs of labels as cliques.
 
     Args:
         costs: (instances, labels), the cost of each wrong label.
+        loss, rescaling: see :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
 
     Raises:
-        ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`.
+        ValueError, TypeError: see :func:`~lmbm_torch.solvers.structural.label_vectors.label_vector_problem`
+            and :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
     """
     problem = label_vector_problem(
         features,
@@ -175,6 +184,8 @@ def structural_problem(
         costs=costs,
         **settings,
     )
+    if (loss, rescaling) != ("hamming", "margin"):
+        problem = replace(problem, oracle=TaskLossOracle(problem.oracle, loss, rescaling))
     return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
 
 

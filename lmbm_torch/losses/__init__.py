@@ -1,8 +1,10 @@
 """Losses, (energy, labels) → one number per example, and bounds that follow from losses."""
 
 from lmbm_torch.losses.bounds import (
+    GeneralisationBound,
     directed_threshold,
     error_bound,
+    generalisation_bound,
     least_threshold,
     log_loss_bound,
     undirected_log_loss_bound,
@@ -35,6 +37,7 @@ from lmbm_torch.losses.relaxed import (
 from lmbm_torch.losses.structured import loss_augment, structured_hinge
 
 __all__ = [
+    "GeneralisationBound",
     "bethe_negative_log_likelihood",
     "chain_negative_log_likelihood",
     "chain_structured_hinge",
@@ -43,6 +46,7 @@ __all__ = [
     "directed_threshold",
     "error_bound",
     "exact_negative_log_likelihood",
+    "generalisation_bound",
     "joint_structured_hinge",
     "least_threshold",
     "local_hinge",

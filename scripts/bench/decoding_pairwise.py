@@ -20,7 +20,6 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
-import lp_reference
 import numpy as np
 import torch
 from decoding import CLOSE, NODE_LIMIT, random_energy
@@ -29,6 +28,7 @@ from measuring import described, seconds, show, table, told, write_csv
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
+from lmbm_torch import references
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
@@ -74,19 +74,19 @@ def relaxations(energy: PairwiseEnergy, hinge: bool, few: int) -> tuple[Decoding
     labels = energy.num_labels
     pairs = tuple(combinations(range(labels), 2))
 
-    def build() -> lp_reference.Relaxation:
+    def build() -> references.Relaxation:
         if hinge:
-            return lp_reference.hinge_relaxation(labels, pairs, 1.0)
-        return lp_reference.score_relaxation(labels, pairs)
+            return references.hinge_relaxation(labels, pairs, 1.0)
+        return references.score_relaxation(labels, pairs)
 
     part, compiled = energy.select(slice(0, few)), build()
-    values, _ = lp_reference.relax(compiled, part)
+    values, _ = references.relax(compiled, part)
     if (values - found.bound[:few]).abs().max() > CLOSE * values.abs().max().clamp(min=1):
         raise RuntimeError("Clarabel called directly and through cvxpy disagree")
 
-    def one_by_one(relaxation: Callable[[], lp_reference.Relaxation]) -> None:
+    def one_by_one(relaxation: Callable[[], references.Relaxation]) -> None:
         for row in range(few):
-            lp_reference.relax(relaxation(), part.select(slice(row, row + 1)))
+            references.relax(relaxation(), part.select(slice(row, row + 1)))
 
     dpp = processor_ms(lambda: one_by_one(lambda: compiled), few, repeats=3)
     rebuilt = processor_ms(lambda: one_by_one(build), few)

@@ -96,10 +96,10 @@ def cells(folder: str, protocol: Mapping[str, Any], **_: Any) -> Iterator[Cell]:
     settings = Protocol(**protocol)
     for task, name in settings.pairs():
         after = "MLE-BP" + CENTRED * name.endswith(CENTRED) if "CD" in name else None
-        yield Cell(task, name, partial(_cell, settings, folder, task, name), after=after, resumable=True)
+        yield Cell(task, name, partial(cell, settings, folder, task, name), after=after, resumable=True)
 
 
-def _cell(
+def cell(
     settings: Protocol, folder: str, task: str, name: str, before: Result | None = None, *, state: Path
 ) -> Result:
     """Choose, then train; from ``state`` on, if that exists."""

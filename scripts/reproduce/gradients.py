@@ -134,7 +134,7 @@ def _marginal_hinge(
 
 def _chain(energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None) -> EnergyGradient:
     """Return the gradient of contrastive divergence, whose chains start at the labels."""
-    return _from(energy, labels, _walk(energy, labels, num_steps))
+    return _from(energy, labels, _walk(energy, labels, num_steps)[0])
 
 
 def _persistent_chain(
@@ -142,27 +142,29 @@ def _persistent_chain(
 ) -> EnergyGradient:
     if chains is None:
         raise ValueError("chains: expected where persistent chains start, got None")
-    return _from(energy, labels, _walk(energy, chains.to(labels.dtype), num_steps))
+    return _from(energy, labels, _walk(energy, chains.to(labels.dtype), num_steps)[0])
 
 
 def _perceptron(
     energy: BipartiteEnergy, labels: Tensor, num_steps: int, chains: Tensor | None
 ) -> EnergyGradient:
-    reached = _walk(energy, draw(torch.sigmoid(energy.visible)), num_steps)
+    hidden = _walk(energy, draw(torch.sigmoid(energy.visible)), num_steps)[1]
+    reached = (energy.visible_fields(hidden) > 0).to(labels.dtype)
     # Where the chain found nothing better there is no loss.
     gained = energy.free_energy(labels) - energy.free_energy(reached) > 0
     return _from(energy, labels, reached, gained[:, None].to(labels.dtype))
 
 
-def _walk(energy: BipartiteEnergy, visible: Tensor, num_steps: int) -> Tensor:
-    """Return visible units after some steps of :func:`~lmbm_torch.inference.sampling.gibbs.sample` from
-    there."""
+def _walk(energy: BipartiteEnergy, visible: Tensor, num_steps: int) -> tuple[Tensor, Tensor]:
+    """Return the visible and the hidden units after some steps of
+    :func:`~lmbm_torch.inference.sampling.gibbs.sample` from there."""
     energy.check_values()
     check_count("num_steps", num_steps)
+    hidden = energy.hidden
     for _ in range(num_steps):
         hidden = draw(torch.addmm(energy.hidden, visible, energy.coupling).sigmoid_())
         visible = draw(torch.addmm(energy.visible, hidden, energy.coupling.mT).sigmoid_())
-    return visible
+    return visible, hidden
 
 
 def _from(

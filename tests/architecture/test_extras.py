@@ -23,7 +23,7 @@ DOORS = {
     "clarabel": ("inference.relaxations.lp_relaxation",),
     "pyarrow": ("prediction.parquet",),
     "highspy": ("inference.relaxations.integer_program",),
-    "cvxpy": ("inference.relaxations.lp_layer",),
+    "cvxpy": ("inference.relaxations.lp_layer", "references"),
     "pytoulbar2": ("inference.relaxations.cost_function_network",),
 }
 

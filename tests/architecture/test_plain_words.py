@@ -37,6 +37,7 @@ LIMITS = {
     "lmbm_torch/persistence": (3.8, 0.00, 0.75),
     "lmbm_torch/prediction": (3.1, 0.00, 0.75),
     "lmbm_torch/protocol.py": (3.0, 0.00, 0.75),
+    "lmbm_torch/references": (3.0, 0.00, 0.75),
     "lmbm_torch/reports": (3.0, 0.00, 0.75),
     "lmbm_torch/shapes.py": (3.0, 0.00, 0.75),
     "lmbm_torch/solvers": (3.0, 0.00, 0.75),

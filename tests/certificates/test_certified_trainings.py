@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,6 +40,15 @@ def network(seed: int = 0, *, is_sparse=False):
     return problem, run(dual_coordinate, problem, tol=1e-4, max_iter=500)
 
 
+def given_parents():
+    features, labels = data()
+    parents = np.zeros((4, 4), bool)
+    parents[[1, 3, 3], [2, 0, 1]] = True
+    settings: Any = {"ordering": [2, 0, 1, 3], "cliques": [(0, 1, 2)], "parents": parents, "C": 0.3}
+    problem = LabelProblems.from_labels(features, labels, **settings)
+    return problem, run(dual_coordinate, problem, tol=1e-4, max_iter=500)
+
+
 def machine(seed: int = 0):
     features, labels = data(seed)
     problem = SharedProblem.from_labels(features, labels, C=0.3, coupling_penalty=5.0, margin=0.7)
@@ -55,6 +65,7 @@ def structural(seed: int = 0):
 TRAININGS = {
     "network": network,
     "sparse": lambda: network(is_sparse=True),
+    "given parents": given_parents,
     "machine": machine,
     "structural": structural,
 }

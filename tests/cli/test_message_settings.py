@@ -12,6 +12,7 @@ from hydra.errors import InstantiationException
 from lmbm_torch import load
 from lmbm_torch.cli import jobs
 from lmbm_torch.cli.configuration import CONFIGURATION
+from lmbm_torch.inference.search import branch_and_bound
 
 PRECISE = ["training.inference.backend=plain", "training.inference.message_dtype=float64"]
 
@@ -71,3 +72,10 @@ def test_what_there_is_not_is_refused_before_the_run(override, message, argument
     with pytest.raises((ValueError, InstantiationException), match=message):
         train(*arguments, *override)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_search_has_its_cutoff(arguments, tmp_path):
+    network = [each for each in arguments if each.startswith(("data", "logger", "paths"))]
+    train(*network, "training=dual", "inference=branch_and_bound", "inference.cutoff=2")
+    decoder = load(tmp_path / "run" / "model.safetensors").estimator.decoder
+    assert (decoder.func, decoder.keywords["cutoff"]) == (branch_and_bound.decode_hinge, 2)

@@ -87,7 +87,7 @@ LOSSES = {
     "log_loss_bound and least_threshold": Loss(directed_bounds, DIRECTED),
     "loss_augment": Loss(lambda energy, labels: losses.loss_augment(energy, labels).score(labels), BIPARTITE),
 }
-OF_NUMBERS = {"directed_threshold", "error_bound"}
+OF_NUMBERS = {"directed_threshold", "error_bound", "generalisation_bound"}
 
 
 def test_every_loss_is_here():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from dataclasses import dataclass
 
@@ -307,3 +308,48 @@ def test_columns_in_unlike_units_are_trained_on_sums_of_labellings(is_sparse):
     assert along.objective_ == pytest.approx(model.objective_, rel=2e-3)
     missing = np.where(random.random(Y.shape) < 0.1, np.nan, Y)
     assert StructuralSVMClassifier(C=1.0).fit(rows, missing).score(rows, Y) > 0.2
+
+
+@pytest.mark.parametrize("loss", ["zero_one", "f1", [3.0, 1.0, 0.2]], ids=str)
+@pytest.mark.parametrize("rescaling", ["margin", "slack"])
+def test_other_losses_and_slack_rescaling_are_trained_to_the_gap(loss, rescaling):
+    features, labels = random_inputs(0, 40, 3, 3)
+    svm = StructuralSVMClassifier(C=1.0, loss=loss, rescaling=rescaling, random_state=0).fit(features, labels)
+    assert svm.duality_gap_ <= 1e-3
+    energy, truth = svm.energy(features), torch.from_numpy(labels)
+    worst = torch.full((40,), -torch.inf, dtype=torch.float64)
+    for other in itertools.product((0.0, 1.0), repeat=3):
+        guess = torch.tensor([other] * 40, dtype=torch.float64)
+        wrong = (guess != truth).double()
+        if loss == "f1":
+            sizes = (guess + truth).sum(1)
+            delta = torch.where(sizes == 0, 0, 1 - 2 * (guess * truth).sum(1) / sizes.clamp(min=1))
+        else:
+            delta = wrong.amax(1) if loss == "zero_one" else wrong @ torch.tensor(loss, dtype=torch.float64)
+        excess = energy.score(guess) - energy.score(truth)
+        worst = worst.maximum(delta + excess if rescaling == "margin" else delta * (1 + excess))
+    square = sum(np.square(part).sum() for part in (svm.coef_, svm.intercept_, np.triu(svm.pair_coef_)))
+    assert svm.objective_ == pytest.approx(square / 2 + float(worst.sum()), rel=1e-6)
+
+
+def test_many_labels_are_trained_for_the_zero_one_loss():
+    features, labels = random_inputs(0, 20, 3, 16)
+    svm = StructuralSVMClassifier(C=0.1, loss="zero_one", graph="chain", max_iter=15, tol=0.1).fit(
+        features, labels
+    )
+    assert svm.duality_gap_ <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"loss": [1.0, 2.0]}, "loss: expected shape"),
+        ({"loss": [1.0, 2.0, -1.0]}, "loss: least cost: expected a finite number of at least 0"),
+        ({"loss": "f1", "class_weight": "balanced"}, "loss: expected costs without class_weight"),
+        ({"rescaling": "slack", "constraints": "label_0 -> label_1"}, "constraints: expected None with"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(settings, message):
+    features, labels = random_inputs(0, 20, 3, 3)
+    with pytest.raises(ValueError, match=message):
+        StructuralSVMClassifier(**settings).fit(features, labels)

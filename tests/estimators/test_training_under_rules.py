@@ -8,7 +8,6 @@ import torch
 from problems.under_rules import NAMES, RULES
 from problems.under_rules import X as COUNTS
 from problems.under_rules import Y as LABELS
-from references.structural import enumerated_planes, solve_planes
 from sklearn.base import clone
 from strategies.pairwise import all_labellings
 
@@ -17,6 +16,7 @@ from lmbm_torch.energies import to_spins
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.decoders import completion
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.references import enumerated_planes, structural_primal
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
 
 ALLOWED = Constraints.of(RULES, NAMES)
@@ -44,7 +44,7 @@ def test_the_objective_is_the_least_over_allowed_labellings(decoder, graph, pair
     planes = enumerated_planes(problem.oracle)
     labellings = np.tile(all_labellings(4).squeeze(1).int().numpy(), (len(X), 1))
     own = (labellings == Y[planes.example]).all(1)
-    reference = solve_planes(problem, planes.select(own | ~ALLOWED.violated(labellings).any(1)))
+    reference = structural_primal(problem, planes.select(own | ~ALLOWED.violated(labellings).any(1)))
     assert model.objective_ == pytest.approx(reference.primal, rel=1e-4)
     assert model.duality_gap_ <= 1e-4
     assert StructuralSVMClassifier(**settings).fit(X, Y).objective_ > model.objective_ * 1.001

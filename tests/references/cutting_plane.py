@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lmbm_torch.references import structural_primal
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
     CertifiedWeights,
@@ -19,7 +20,6 @@ from lmbm_torch.solvers.structural.problems import (
     StructuralProblem,
     StructuralWeights,
 )
-from references.structural import solve_planes
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def update(problem: StructuralProblem, state: CuttingPlaneState) -> CuttingPlane
     Raises:
         RuntimeError: the convex solver has found no optimum.
     """
-    solution = solve_planes(problem, state.planes)
+    solution = structural_primal(problem, state.planes)
     return _certified(problem, state.planes, solution.weights, solution.dual, state.num_iters + 1)
 
 

@@ -11,9 +11,9 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 import torch
-from references.structural import statistics
 
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.references.structural import statistics
 from lmbm_torch.solvers.chains import exponentiated_gradient as chain_gradient
 from lmbm_torch.solvers.chains import smo as chain_smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem

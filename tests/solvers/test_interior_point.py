@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 
-import cvxpy
 import numpy as np
 import pytest
 from scipy import sparse
 
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
+from lmbm_torch.references import hinge_primal
 from lmbm_torch.solvers.interior_point import MatrixRows, ascend
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.problem import SharedProblem
@@ -40,9 +40,7 @@ def test_the_optimum_is_that_of_the_convex_programme(shape, C, margin):
     upper = C * np.random.default_rng(1).uniform(0.5, 2, len(rows))
     duals = ascend(MatrixRows(rows), upper, margin, 1e-6)
     assert ((duals > 0) & (duals < upper)).all()
-    weights = cvxpy.Variable(rows.shape[1])
-    losses = upper @ cvxpy.pos(margin - rows @ weights)
-    best = cvxpy.Problem(cvxpy.Minimize(cvxpy.sum_squares(weights) / 2 + losses)).solve(solver="CLARABEL")
+    best = hinge_primal(rows, np.ones(len(rows)), upper, margin=margin)[0]
     primal, dual = values(rows, upper, margin, duals)
     assert primal == pytest.approx(best, rel=1e-5)
     assert primal - dual <= 1e-6 * primal

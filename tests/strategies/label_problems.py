@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import combinations
 
-import cvxpy as cp
 import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
 
+from lmbm_torch.references import hinge_primal
 from lmbm_torch.solvers.networks.problems import LabelProblems
 
 
@@ -93,25 +93,11 @@ def design(problems: LabelProblems, position: int) -> np.ndarray:
     return np.hstack([dense, problems.context[:, problems.sees()[:, position]]])
 
 
-def optimum(
-    inputs: np.ndarray, spins: np.ndarray, upper: np.ndarray, margin: float
-) -> tuple[float, np.ndarray]:
-    """min_w ½‖w‖² + Σ_l upper_l [margin − s_l ⟨w, inputs_l⟩]_+ and where it is; spin 0 has no loss."""
-    weights = cp.Variable(inputs.shape[1])
-    losses = cp.pos(margin - cp.multiply(spins, inputs @ weights))
-    objective = cp.sum_squares(weights) / 2 + (upper * (spins != 0)) @ losses
-    problem = cp.Problem(cp.Minimize(objective))
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-    assert problem.value is not None
-    assert weights.value is not None
-    return float(problem.value), weights.value
-
-
 def optima(problems: LabelProblems) -> np.ndarray:
     """Every label's optimum, (labels,), where the context is complete."""
     return np.array(
         [
-            optimum(design(problems, k), problems.spins[k], problems.upper, problems.margin)[0]
+            hinge_primal(design(problems, k), problems.spins[k], problems.upper, margin=problems.margin)[0]
             for k in range(problems.num_labels)
         ]
     )

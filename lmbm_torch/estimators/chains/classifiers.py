@@ -15,6 +15,7 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
     train_likelihood,
 )
+from lmbm_torch.estimators.chains.kernel_likelihood import fit_kernel
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import (
@@ -40,6 +41,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             :func:`~lmbm_torch.fitting.recipe.units`.
         c1: weight of ‖w‖₁ relative to the losses, CRFsuite's c1; 0 for none. Above 0 many weights are 0.
         c2: CRFsuite's c2, in place of ``C``: the weight of ‖w‖² relative to the losses, C = 1 / (2 c2).
+        kernel, gamma, kernel_degree, coef0: see :class:`ChainSVM`. Kernels other than the linear one are
+            trained in the dual (dual_optimization_conditional_models_2006), chain by chain: for some hundred
+            chains. ``c1`` is then 0, and ``tol`` a relative duality gap.
         min_freq: features of tokens that occur in fewer tokens are left out.
         tol: training ends at this norm of the gradient, relative to the norm at zero weights, and this
             relative gain of an iteration.
@@ -51,7 +55,8 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         classes_: the classes; n_features_in_: of a position.
         C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
             / scale; 0 and 1 for a number C.
-        coef_: (classes, features); intercept_: (classes,).
+        coef_: (classes, features), of the linear kernel; intercept_: (classes,).
+        dual_coef_: (classes, positions), X_fit_: (positions, features); of other kernels.
         transition_: (classes, classes), row to column.
         objective_: the value of the training objective; relative_gradient_: its norm relative to the norm at
             zero; duality_gap_: an upper bound of the relative distance to the optimum, loose for a large C;
@@ -68,6 +73,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
     _accepted: ClassVar[Constraints] = {
         **SHARED,
         "C": RELATIVE_PENALTY,
+        "kernel": [StrOptions(KERNELS), callable],
         "c1": [Number(Real, 0, None, closed="left")],
         "c2": [Number(Real, 0, None, closed="neither"), None],
         "min_freq": [Number(Integral, 1, None, closed="left")],
@@ -79,6 +85,10 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         *,
         c1=0.0,
         c2=None,
+        kernel="linear",
+        gamma="scale",
+        kernel_degree=3,
+        coef0=1.0,
         min_freq=1,
         tol=1e-3,
         max_iter=500,
@@ -88,6 +98,10 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         self.C = C
         self.c1 = c1
         self.c2 = c2
+        self.kernel = kernel
+        self.gamma = gamma
+        self.kernel_degree = kernel_degree
+        self.coef0 = coef0
         self.min_freq = min_freq
         self.tol = tol
         self.max_iter = max_iter
@@ -104,6 +118,11 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         Raises:
             ValueError: an invalid parameter or input, named in the message.
         """
+        if self.kernel != "linear":
+            if self.c1:
+                raise ValueError(f"c1: expected 0 with a kernel, got {self.c1}")
+            fit_kernel(self, X, y, sample_weight)
+            return self
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
         scaled = self._scaled(rows.features, by_position(weights, rows.start))
@@ -118,8 +137,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         return self
 
     def _energy(self, rows: Rows) -> ChainEnergy:
-        scores = rows.features @ self.coef_.T + self.intercept_
-        return self._chains(scores, self.transition_, rows)
+        return self._chains(row_scores(self, rows.features), self.transition_, rows)
 
     @property
     def state_features_(self) -> dict[tuple[str, Any], float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from lmbm_torch.estimators.common.base import TrainedEstimator
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.fitting.feature_units import are_steep, have_like_units, merged
 from lmbm_torch.memory import limit_bytes, part_bytes
-from lmbm_torch.solvers.chains import multi_class, smo
+from lmbm_torch.solvers.chains import free_bias, multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.linear import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -32,7 +33,13 @@ _ENOUGH = 2
 
 
 def train_max_margin(
-    estimator: TrainedEstimator, X: Any, codes: np.ndarray, start: np.ndarray, **options: Any
+    estimator: TrainedEstimator,
+    X: Any,
+    codes: np.ndarray,
+    start: np.ndarray,
+    *,
+    free_intercept: bool = False,
+    **options: Any,
 ) -> np.ndarray:
     """Train the scores of an estimator, and return the transitions (classes, classes), row to column.
 
@@ -46,13 +53,16 @@ def train_max_margin(
         X: (rows, features), all chains one after another.
         codes: (rows,), indices into the classes.
         start: (chains + 1,), the first row of each chain.
+        free_intercept: whether intercepts are outside of the penalty: for chains of one position, by kernel
+            values of all pairs.
         options: arguments of all problems, such as weights of the chains.
     """
     by_row = by_position(options.get("sample_weight"), start)
     options["num_states"] = len(estimator.classes_)
+    solve = _free_duals if free_intercept else _duals_of_values
     if estimator.kernel == "linear":
         X = estimator._scaled(X, by_row)
-        coef, constant, transition, state = _weights_of_features(estimator, X, codes, start, options)
+        coef, constant, transition, state = _weights_of_features(estimator, X, codes, start, options, solve)
         estimator.coef_, estimator.intercept_ = estimator._of_features(coef, constant)
     else:
         kernel, X = Kernel.of(estimator, X, by_row, estimator.device), X.astype(np.float64, copy=False)
@@ -60,10 +70,8 @@ def train_max_margin(
         estimator.feature_shift_, estimator.feature_scale_ = kernel.shift, kernel.scale
         estimator.C_ = relative_penalty(estimator.C, kernel, X, by_row)
         if not kernel.is_precomputed:
-            _check_gram(len(codes))
-        coef, constant, transition, state = _duals_of_values(
-            estimator, kernel.matrix(X), codes, start, options
-        )
+            check_gram(len(codes))
+        coef, constant, transition, state = solve(estimator, kernel.matrix(X), codes, start, options)
         estimator.dual_coef_, estimator.intercept_ = coef, constant
         estimator.X_fit_ = None if kernel.is_precomputed else X
     estimator._report(state)
@@ -71,19 +79,31 @@ def train_max_margin(
 
 
 def _weights_of_features(
-    estimator: TrainedEstimator, X: Any, codes: np.ndarray, start: np.ndarray, options: dict[str, Any]
+    estimator: TrainedEstimator,
+    X: Any,
+    codes: np.ndarray,
+    start: np.ndarray,
+    options: dict[str, Any],
+    solve: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray, Any]],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
-    """Return weights (classes, features), intercepts, transitions, and the solver's last state."""
+    """Return weights (classes, features), intercepts, transitions, and the solver's last state.
+
+    Args:
+        solve: :func:`_duals_of_values` or :func:`_free_duals`.
+    """
     X, back = merged(X)
     C = estimator.C_
     has_single_positions = len(start) == len(codes) + 1
     has_values = has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
     suits_smoothing = _suits_smoothing(X, start, options["num_states"], C)
-    if has_values and not suits_smoothing:
+    is_free = solve is _free_duals
+    if is_free:
+        check_gram(len(codes))
+    if is_free or (has_values and not suits_smoothing):
         X = X.astype(np.float64, copy=False)
         gram: Any = X @ X.T
         gram = gram.toarray() if sparse.issparse(gram) else gram
-        duals, constant, transition, state = _duals_of_values(estimator, gram, codes, start, options)
+        duals, constant, transition, state = solve(estimator, gram, codes, start, options)
         return (X.T @ duals.T).T @ back, constant, transition, state
     if suits_smoothing:
         state = estimator._run(smoothing, ChainMargins(X, codes, start, C=C, **options))
@@ -110,6 +130,23 @@ def _duals_of_values(
     return duals, duals.sum(1), state.transition, state
 
 
+def _free_duals(
+    estimator: TrainedEstimator,
+    gram: np.ndarray,
+    codes: np.ndarray,
+    start: np.ndarray,
+    options: dict[str, Any],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, Any]:
+    """Return :func:`_duals_of_values` with free intercepts."""
+    # The duals of each class sum to zero: values about their means have the same solution, in better units.
+    means = gram.mean(0)
+    gram += means.mean() - means - means[:, None]
+    problem = ChainKernelProblem(gram, codes, start, C=estimator.C_, **options)
+    state = estimator._run(free_bias, problem, seed=estimator._seed())
+    duals = problem.coef(state.nodes).T
+    return duals, state.bias - duals @ means, state.transition, state
+
+
 def row_scores(estimator: TrainedEstimator, X: Features) -> np.ndarray:
     """Return the scores without transitions, (rows, classes), of a fitted estimator."""
     if estimator.kernel == "linear":
@@ -128,7 +165,7 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) 
     return bool(many >= _MANY or (many >= _ENOUGH and (are_steep(X, C) or not have_like_units(rows))))
 
 
-def _check_gram(rows: int) -> None:
+def check_gram(rows: int) -> None:
     """Raise ValueError if the kernel values of all pairs exceed the memory limit."""
     needed, most = 8 * rows**2, limit_bytes(_MAX_GRAM_BYTES)
     if needed > most:

@@ -26,6 +26,9 @@ class MultiClassSVM(MultiClassClassifier):
             :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
         kernel, gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`; kernels
             other than the linear one need memory for the values of all pairs of training instances.
+        free_intercept: whether intercepts are outside of the penalty, as in libsvm: for two classes
+            scikit-learn's ``SVC`` with twice the C has the same decision function. The kernel values of all
+            pairs of instances are needed.
         tol: relative duality gap at which training ends.
         max_iter: passes, or iterations of L-BFGS, at which training ends even above ``tol``, with a
             ConvergenceWarning.
@@ -50,7 +53,7 @@ class MultiClassSVM(MultiClassClassifier):
         array(['high'], dtype='<U4')
     """
 
-    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY}
+    _accepted: ClassVar[Constraints] = {**SHARED, "C": RELATIVE_PENALTY, "free_intercept": ["boolean"]}
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class MultiClassSVM(MultiClassClassifier):
         gamma="scale",
         kernel_degree=3,
         coef0=1.0,
+        free_intercept=False,
         tol=1e-3,
         max_iter=1000,
         device="cpu",
@@ -71,6 +75,7 @@ class MultiClassSVM(MultiClassClassifier):
         self.gamma = gamma
         self.kernel_degree = kernel_degree
         self.coef0 = coef0
+        self.free_intercept = free_intercept
         self.tol = tol
         self.max_iter = max_iter
         self.device = device
@@ -85,7 +90,8 @@ class MultiClassSVM(MultiClassClassifier):
             ValueError: parameters out of range, a single class.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
-        train_max_margin(self, X, codes, np.arange(len(codes) + 1), sample_weight=weight)
+        options = {"sample_weight": weight, "free_intercept": self.free_intercept}
+        train_max_margin(self, X, codes, np.arange(len(codes) + 1), **options)
         return self
 
     def _scores(self, X) -> np.ndarray:

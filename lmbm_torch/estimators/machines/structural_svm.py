@@ -17,6 +17,7 @@ from sklearn.utils.metaestimators import available_if
 from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
+from lmbm_torch.checks import check_not_negative, check_shape
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
@@ -46,8 +47,9 @@ from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState
-from lmbm_torch.solvers.structural.label_vectors import Decoder, decode_with, viterbi
+from lmbm_torch.solvers.structural.label_vectors import Decoder, LabelVectorOracle, decode_with, viterbi
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
+from lmbm_torch.solvers.structural.task_losses import LOSSES, MOST_LABELS, RESCALINGS
 
 # Decoders that take rules as rows of the programme.
 WITH_ROWS = ("integer_program", "lp_relaxation")
@@ -82,12 +84,13 @@ class _Searches:
     rules: rules_of.Constraints | None
     proven: float = 1.0
 
-    def __call__(self, energy: PairwiseEnergy) -> Decoding:
-        found = decode(energy, constraints=self.rules)
+    def __call__(self, energy: PairwiseEnergy, known: Tensor | None = None) -> Decoding:
+        found = decode(energy, known=known, constraints=self.rules)
         (rows,) = (~found.status.exact).nonzero(as_tuple=True)
         limit = NODES_FOR_OPEN // max(len(rows), 1)
         if len(rows) and limit > LIMITS.machine_nodes:
-            again = decode(energy.select(rows), node_limit=limit, constraints=self.rules)
+            part = None if known is None else known[rows]
+            again = decode(energy.select(rows), known=part, node_limit=limit, constraints=self.rules)
             found = replaced(found, rows, again)
         self.proven = float(found.status.exact.double().mean())
         return found
@@ -129,6 +132,10 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             limit: ``duality_gap_`` includes the bounds left open. With the relaxation training solves an
             outer relaxation, ``duality_gap_`` refers to the relaxed objective, and predictions are rounded.
             Or a function, see :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
+        loss: Δ in training, in place of Hamming: ``"hamming"``; costs of each label (labels,) in the Hamming
+            loss; ``"zero_one"``; or ``"f1"``, 1 − F1 of the label set. F1 and slack rescaling enumerate label
+            sets, of up to 14 labels; the 0/1 loss takes any decoder with known labels. Without rules.
+        rescaling: ``"margin"``, as above; or ``"slack"``, Δ (1 + score(x_l, y) − score(x_l, y_l)).
         coupling_penalty: η, a factor of the squared couplings in ‖w‖².
         tol: relative duality gap at which training ends.
         max_iter: passes, or five iterations of L-BFGS each, at which training ends even above ``tol``, with a
@@ -168,6 +175,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         "calibrate": CALIBRATE,
         "class_weight": CLASS_WEIGHT,
         "graph": [StrOptions({"full", "chain"}), "array-like"],
+        "loss": [StrOptions({*LOSSES}), "array-like"],
+        "rescaling": [StrOptions({*RESCALINGS})],
         "decoder": [StrOptions({"auto", "exact", "viterbi", "integer_program", "lp_relaxation"}), callable],
     }
 
@@ -180,6 +189,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         *,
         graph="full",
         decoder="auto",
+        loss="hamming",
+        rescaling="margin",
         coupling_penalty=1.0,
         tol=1e-3,
         max_iter=200,
@@ -193,6 +204,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         self.C = C
         self.graph = graph
         self.decoder = decoder
+        self.loss = loss
+        self.rescaling = rescaling
         self.coupling_penalty = coupling_penalty
         self.tol = tol
         self.max_iter = max_iter
@@ -231,15 +244,36 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
-        learn_along(self, path, partial(self._learn, X, losses, costs), X, labels, weight)
+        loss, costs = self._task_loss(labels.shape, costs)
+        learn_along(self, path, partial(self._learn, X, losses, costs, loss), X, labels, weight)
         self.calibration_ = learned_calibration(self, self.calibrate, X, labels, weight)
         return self
+
+    def _task_loss(self, shape: tuple[int, ...], costs: np.ndarray | None) -> tuple[str, np.ndarray | None]:
+        """Return the name of the loss and the costs of wrong labels, (instances, labels)."""
+        name = self.loss if isinstance(self.loss, str) else "hamming"
+        if not isinstance(self.loss, str):
+            given = np.asarray(self.loss, np.float64)
+            check_shape("loss", given, shape[1])
+            check_not_negative("loss: least cost", float(given.min()))
+            costs = np.broadcast_to(given, shape) * (1 if costs is None else costs)
+        if (name, self.rescaling) != ("hamming", "margin"):
+            if name != "hamming" and costs is not None:
+                raise ValueError(f"loss: expected costs without class_weight or missing labels, got {name!r}")
+            if self._rules() is not None:
+                raise ValueError(
+                    f"constraints: expected None with loss={name!r} and {self.rescaling!r} rescaling"
+                )
+            if name == "zero_one" and shape[1] > MOST_LABELS:
+                self._check_known("loss", "another than 'zero_one'", shape[1])
+        return name, None if costs is None else np.ascontiguousarray(costs)
 
     def _learn(
         self,
         X: Features,
         sample_weight: np.ndarray | None,
         costs: np.ndarray | None,
+        loss: str,
         path: Path,
         labels: np.ndarray,
     ) -> None:
@@ -260,9 +294,12 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             sample_weight=sample_weight,
             seed=self._seed(),
             costs=costs,
+            loss=loss,
+            rescaling=self.rescaling,
         )
         is_summed = (
-            self.decoder in EXACT
+            isinstance(problem.problem.oracle, LabelVectorOracle)
+            and self.decoder in EXACT
             and self._rules() is None
             and num_labels <= SUMMED
             and _suits_sums(features, self.C_)
@@ -302,7 +339,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             start = frank_wolfe.scaled(problem.problem, path.state, self.C_ / path.C)
         most = int(min(self.max_iter, most))
         passes, more = most, True
-        if isinstance(oracle, _Searches) and num_labels > LIMITS.enumeration:
+        is_decomposed = isinstance(problem.problem.oracle, LabelVectorOracle)
+        if is_decomposed and isinstance(oracle, _Searches) and num_labels > LIMITS.enumeration:
             start = self._claimed_solution(problem, start)
             more = oracle.proven >= MOSTLY_PROVEN
             passes = min(passes, CERTIFYING if more else 1) if num_labels > PROVEN else passes

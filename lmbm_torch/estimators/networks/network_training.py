@@ -33,6 +33,7 @@ class NetworkSettings:
         degree: size of the largest cliques of labels.
         solver: a key of :data:`~lmbm_torch.fitting.dual.NETWORK_SOLVERS`.
         ordering: see :func:`~lmbm_torch.estimators.networks.orderings.chosen`.
+        parents: (labels, labels), of a given graph; None for all earlier labels.
         tol, max_iter: relative duality gap, and passes, at which training ends.
         draw_seed: draws a seed from the estimator's random state.
         is_seeded: whether the random state was given; otherwise choices are the same in every fit.
@@ -44,6 +45,7 @@ class NetworkSettings:
     degree: int
     solver: str
     ordering: Any
+    parents: np.ndarray | None
     tol: float
     max_iter: int
     draw_seed: Callable[[], int]
@@ -105,6 +107,7 @@ def train_linear(
     with torch.device("cpu"):
         model = SigmoidBeliefNetwork(rows.shape[1], labels.shape[1], order.tolist(), settings.degree).double()
     common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
+    common["parents"] = settings.parents
     dual = dual_problem(model, rows, labels, solver=settings.solver, seed=seed, **common)
     duals, start = path.duals(dual.problem, settings.C), None
     if duals is not None and settings.solver != "pegasos":
@@ -143,7 +146,7 @@ def train_kernel(
         with torch.device("cpu"):
             model = SigmoidBeliefNetwork(size, size, order.tolist(), settings.degree).double()
         common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": label_weight}
-        common |= {"parent_scale": parent_scale, "solver": settings.solver}
+        common |= {"parent_scale": parent_scale, "solver": settings.solver, "parents": settings.parents}
         dual = dual_problem(model, known.gram, labels, seed=seed, **common)
     start = kernel_dual_coordinate.start(dual.problem, known.solutions) if known.solutions else None
     state = solved(settings, dual, start=start)

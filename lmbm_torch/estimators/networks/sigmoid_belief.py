@@ -30,6 +30,7 @@ from lmbm_torch.estimators.common.settings import (
     RELATIVE_PENALTY,
     SHARED,
     Constraints,
+    HasMethods,
     StrOptions,
     check_parameters,
 )
@@ -39,6 +40,7 @@ from lmbm_torch.estimators.common.targets import (
 from lmbm_torch.estimators.decoders.calibration import learned_calibration
 from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.decoders.distributions import DECODERS
+from lmbm_torch.estimators.networks import given_parents
 from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
     NetworkSettings,
@@ -96,6 +98,10 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             coordinate descent and no missing labels. Workers of joblib's active backend train blocks of
             labels. None for all earlier labels; ``"auto"`` for all of up to 128 labels, beyond by
             cross-validation where possible, see :mod:`~lmbm_torch.estimators.networks.few_parents`.
+        parents: a given directed acyclic graph: a matrix (labels, labels), 1 where the label of the row has
+            the label of the column as parent; {label: parents}; or a ``networkx.DiGraph`` with edges from
+            parents to children. Labels are column names or numbers. Only with degree 2 and without a number
+            ``max_parents``; ``ordering`` is ``"auto"`` or a permutation with parents first.
         margin: γ.
         decoding_margin: γ of decoding, None for ``margin``. Smaller margins approach the label-by-label
             answers of a chain, which finds more of hundreds of rare labels.
@@ -132,6 +138,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         support_: (support vectors,), the training instances with a non-zero dual of some label;
             support_vectors_: their features, None for ``precomputed``.
         intercept_: (labels,).
+        parents_: (labels, labels), True for each label's given parents, by row; None without a graph.
         parent_coef_: (labels, labels), row i the weights of label i's parents; max_parents_: largest number
             of parents, None if all earlier labels are parents.
         objective_: the value of the training objective; duality_gap_: relative to it, of all labels together.
@@ -160,6 +167,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         "C": RELATIVE_PENALTY,
         "ordering": [StrOptions({"auto", "f_score", "frequency", "index", "random"}), "array-like"],
         "max_parents": [StrOptions({"auto"}), COUNT, None],
+        "parents": [dict, HasMethods({"is_directed"}), "array-like", None],
         "sparse_output": ["boolean"],
         "solver": [StrOptions({*NETWORK_SOLVERS})],
         "calibrate": CALIBRATE,
@@ -186,6 +194,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         ordering="auto",
         degree=2,
         max_parents: int | str | None = "auto",
+        parents=None,
         margin=1.0,
         decoding_margin=None,
         solver="dual_coordinate",
@@ -212,6 +221,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self.ordering = ordering
         self.degree = degree
         self.max_parents = max_parents
+        self.parents = parents
         self.margin = margin
         self.decoding_margin = decoding_margin
         self.solver = solver
@@ -281,6 +291,9 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         check_parameters(self)
         if self.max_parents not in ("auto", None):
             raise ValueError(f"max_parents: expected 'auto' or None for partial_fit, got {self.max_parents}")
+        if self.parents is not None:
+            raise ValueError("parents: expected None for partial_fit, got a graph")
+        self.parents_ = None
         if self.class_weight is not None or self.calibrate:
             raise ValueError(
                 "class_weight, calibrate: expected no values for partial_fit, which never has all instances"
@@ -325,6 +338,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         """
         # Forget the state of ``partial_fit``.
         self._stream_sums, self._stream_visits = None, 0
+        self.parents_ = self._given_parents(labels.shape[1])
         if self._has_few_parents(labels):
             inputs = self._scaled(X, sample_weight)
             weights = self._label_weights(labels, sample_weight)
@@ -352,6 +366,29 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         self._take(trained, X, labels, sample_weight)
         return trained.shared
 
+    def stored_parts(self) -> dict[str, Any]:
+        """Return the settings and the fitted attributes by name; a given graph is held as a matrix."""
+        parts = super().stored_parts()
+        parents = None if self.parents is None else self.parents_
+        return {**parts, "settings": {**parts["settings"], "parents": parents}}
+
+    def _given_parents(self, num_labels: int) -> np.ndarray | None:
+        """Return (labels, labels) of the given graph, if there is one."""
+        if self.parents is None:
+            return None
+        if self.degree != 2:
+            raise ValueError(f"degree: expected 2 with parents, got {self.degree}")
+        if isinstance(self.ordering, str) and self.ordering != "auto":
+            raise ValueError(
+                f"ordering: expected 'auto' or a permutation with parents, got {self.ordering!r}"
+            )
+        return given_parents.parent_matrix(self.parents, num_labels, self.label_names_)
+
+    @property
+    def _ordering(self) -> Any:
+        is_free = self.parents_ is None or not isinstance(self.ordering, str)
+        return self.ordering if is_free else given_parents.topological(cast(np.ndarray, self.parents_))
+
     @property
     def _settings(self) -> NetworkSettings:
         return NetworkSettings(
@@ -359,7 +396,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             margin=self.margin,
             degree=self.degree,
             solver=self.solver,
-            ordering=self.ordering,
+            ordering=self._ordering,
+            parents=self.parents_,
             tol=self.tol,
             max_iter=self.max_iter,
             draw_seed=self._seed,
@@ -488,11 +526,12 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         Raises:
             ValueError: a number of parents with parameters or labels that need all parents.
         """
-        if self.max_parents is None:
+        if self.max_parents is None or (self.parents is not None and self.max_parents == "auto"):
             return False
         reasons = {
             "the linear kernel": self.kernel == "linear",
             "degree=2": self.degree == 2,
+            "parents=None": self.parents is None,
             "solver='dual_coordinate'": self.solver == "dual_coordinate",
             "no missing labels": sparse.issparse(labels) or not np.isnan(labels).any(),
         }
@@ -510,7 +549,10 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         """Return the kernel and the values of all pairs of instances (instances, features)."""
         kernel = Kernel.of(self, X, sample_weight)
         if self.solver != "dual_coordinate":
-            raise ValueError(f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}")
+            raise ValueError(
+                f"solver: expected 'dual_coordinate' with a kernel, got {self.solver!r}: Pegasos has no dual "
+                "for a gap, and exponentiated gradient needs all kernel values for each step"
+            )
         return SharedKernel(kernel, kernel.gram(X, int(self.cache_size * 2**20)))
 
     def _keep_support(self, X: Features, dual_coef: np.ndarray) -> None:

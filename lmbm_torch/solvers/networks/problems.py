@@ -30,7 +30,8 @@ class NetworkSettings(TypedDict, total=False):
 
     Args:
         ordering: the label at each position; index order by default.
-        parents: False for independent labels.
+        parents: False for independent labels, True for all labels before; or (labels, labels), True where
+            the row's label has the column's label, before it in the ordering, as parent.
         cliques: sets of three or more labels; the last in the ordering is the child.
         C: the loss's weight in ½‖w‖² + C Σ losses.
         sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
@@ -38,7 +39,7 @@ class NetworkSettings(TypedDict, total=False):
     """
 
     ordering: Sequence[int] | np.ndarray | None
-    parents: bool
+    parents: bool | np.ndarray
     cliques: Sequence[Sequence[int]]
     C: float
     sample_weight: np.ndarray | None
@@ -105,7 +106,7 @@ class NetworkProblems(HingeProblem, ABC):
         context: (instances, columns): 1, then the spins, then the cliques' products.
         shared: (labels,): label k sees the first ``shared[k]`` columns of the context …
         own: (labels + 1,): … and the columns from ``own[k]`` up to ``own[k + 1]``.
-        cliques: the clique of each column from ``own[0]`` on, child last.
+        cliques: the clique of each column from ``own[0]`` on, child last; of two labels for a given parent.
         C: the losses' weight.
         upper: (instances,), C_l = C · sample weight, the upper bound of the duals; or (labels, instances).
         margin: γ.
@@ -192,15 +193,19 @@ class NetworkProblems(HingeProblem, ABC):
         """Return the weights counted by label index."""
         width, labels = self.num_features, self.num_labels
         by_label = np.argsort(self.ordering)
-        among = weights[width + 1 : width + 1 + labels].T
+        among = weights[width + 1 : width + 1 + labels].T.copy()
         own = weights[width + 1 + labels :]
         cliques = np.empty(len(self.cliques))
         cliques[self.clique_order] = [own[c, clique[-1]] for c, clique in enumerate(self.cliques)]
+        given = [clique for clique in self.cliques if len(clique) == 2]
+        for parent, child in given:
+            among[child, parent] = own[self.cliques.index((parent, child)), child]
         return NetworkWeights(
             features=weights[:width].T[by_label],
             bias=weights[width][by_label],
             parents=among[by_label][:, by_label],
-            cliques=cliques,
+            # Given parents follow the requested cliques.
+            cliques=cliques[: len(cliques) - len(given)],
         )
 
     def stages(self) -> Iterator[range]:
@@ -293,7 +298,7 @@ def network_structure(
     labels: np.ndarray,
     *,
     ordering: Sequence[int] | np.ndarray | None = None,
-    parents: bool = True,
+    parents: bool | np.ndarray = True,
     cliques: Sequence[Sequence[int]] = (),
     C: float = 1.0,
     sample_weight: np.ndarray | None = None,
@@ -314,6 +319,8 @@ def network_structure(
             )
     position = np.argsort(ordering)
     by_position = [tuple(sorted(int(position[label]) for label in clique)) for clique in cliques]
+    if isinstance(parents, np.ndarray):
+        by_position += _given_parents(parents, position)
     clique_order = np.array(sorted(range(len(by_position)), key=lambda c: by_position[c][-1]), dtype=np.int64)
     sorted_cliques = tuple(by_position[c] for c in clique_order)
     children = np.array([clique[-1] for clique in sorted_cliques], dtype=np.int64)
@@ -321,7 +328,7 @@ def network_structure(
     return {
         "spins": np.ascontiguousarray(spins.T),
         "context": _context(spins, sorted_cliques),
-        "shared": np.arange(1, count + 1) if parents else np.ones(count, np.int64),
+        "shared": np.arange(1, count + 1) if parents is True else np.ones(count, np.int64),
         "own": 1 + count + np.searchsorted(children, np.arange(count + 1)),
         "cliques": sorted_cliques,
         "C": float(C),
@@ -330,6 +337,15 @@ def network_structure(
         "ordering": ordering,
         "clique_order": clique_order,
     }
+
+
+def _given_parents(parents: np.ndarray, position: np.ndarray) -> list[tuple[int, int]]:
+    """Return the positions of each parent and child."""
+    check_shape("parents", parents, len(position), len(position))
+    pairs = [(int(position[parent]), int(position[child])) for child, parent in np.argwhere(parents)]
+    if any(parent >= child for parent, child in pairs):
+        raise ValueError("parents: expected parents before their children in the ordering, got others")
+    return pairs
 
 
 def label_matrix(labels: np.ndarray, instances: int, *, allow_missing: bool = False) -> np.ndarray:

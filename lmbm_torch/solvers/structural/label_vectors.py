@@ -173,7 +173,7 @@ class LabelVectorOracle:
     ) -> tuple[PairwiseEnergy, torch.Tensor]:
         """Return the energy with ``slope`` · Δ added to the score (up to a constant), and the true labels."""
         labels = torch.from_numpy(self.labels[examples])
-        energy = self._energy(scores, couplings)
+        energy = self.energy(scores, couplings)
         if self.costs is None:
             return loss_augment(energy, labels, slope), labels
         return energy.add_unary(slope * torch.from_numpy(self.costs[examples]) * (1 - 2 * labels)), labels
@@ -202,7 +202,8 @@ class LabelVectorOracle:
     def _products(self, spins: np.ndarray) -> np.ndarray:
         return spins[:, self.first] * spins[:, self.second]
 
-    def _energy(self, scores: np.ndarray, couplings: np.ndarray) -> PairwiseEnergy:
+    def energy(self, scores: np.ndarray, couplings: np.ndarray) -> PairwiseEnergy:
+        """Return the energy of scores (examples, labels) and couplings, without the loss."""
         pairwise = np.zeros((scores.shape[1], scores.shape[1]))
         pairwise[self.first, self.second] = couplings
         return PairwiseEnergy(torch.from_numpy(scores), torch.from_numpy(pairwise + pairwise.T))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import chains as chain_references
 from scipy import sparse
 
 from lmbm_torch.data import digit_numbers
+from lmbm_torch.references import TinyChains, chain_dual, chain_primal, factored_chain_dual
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
@@ -50,7 +50,7 @@ class Words:
 
     def tiny(self):
         inputs = np.column_stack([self.features, np.ones(len(self.features))])
-        return chain_references.TinyChains(
+        return TinyChains(
             np.split(inputs, self.start[1:-1]),
             np.split(self.labels, self.start[1:-1]),
             self.num_states,
@@ -74,8 +74,8 @@ def words():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_three_formulations_have_one_optimum(seed):
     tiny = Words(seed, C=0.5 + seed, penalty=1.0 + seed % 2).tiny()
-    values = [each(tiny) for each in (chain_references.primal, chain_references.enumerated_dual)]
-    assert chain_references.factored_dual(tiny) == pytest.approx(values[0], rel=1e-6)
+    values = [each(tiny) for each in (chain_primal, chain_dual)]
+    assert factored_chain_dual(tiny) == pytest.approx(values[0], rel=1e-6)
     assert values[1] == pytest.approx(values[0], rel=1e-6)
 
 
@@ -84,7 +84,7 @@ def test_the_three_formulations_have_one_optimum(seed):
 def test_smo_reaches_the_optimum(problem):
     state = run(smo, problem.kernel(), tol=1e-7, max_iter=5000)
     assert state.gap <= 1e-7
-    assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=1e-5, abs=1e-8)
+    assert state.primal == pytest.approx(chain_primal(problem.tiny()), rel=1e-5, abs=1e-8)
 
 
 @settings(max_examples=10)
@@ -92,7 +92,7 @@ def test_smo_reaches_the_optimum(problem):
 def test_frank_wolfe_reaches_the_optimum(problem, csr):
     state = run(frank_wolfe, problem.linear(csr=csr), tol=1e-7, max_iter=2000)
     assert state.gap <= 1e-7
-    assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=1e-5, abs=1e-8)
+    assert state.primal == pytest.approx(chain_primal(problem.tiny()), rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.slow
@@ -101,7 +101,7 @@ def test_exponentiated_gradient_reaches_the_optimum(seed):
     problem = Words(seed, C=0.5)
     state = run(exponentiated_gradient, problem.kernel(), tol=3e-3, max_iter=2000)
     assert state.gap <= 3e-3
-    assert state.primal == pytest.approx(chain_references.primal(problem.tiny()), rel=3e-3)
+    assert state.primal == pytest.approx(chain_primal(problem.tiny()), rel=3e-3)
 
 
 @pytest.mark.parametrize("solver", [smo, exponentiated_gradient])

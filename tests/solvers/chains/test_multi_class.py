@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import chains as chain_references
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import rbf_kernel
 
 from lmbm_torch.kernels.dual.compiled import multi_class as compiled
 from lmbm_torch.kernels.dual.plain import multi_class as plain
+from lmbm_torch.references import TinyChains, chain_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
@@ -56,11 +56,9 @@ def test_the_optimum_is_that_of_a_convex_solver(seed, size, states, C, is_plain)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(multi_class, "kernels", lambda *_: plain if is_plain else compiled)
         state = run(multi_class, problem, tol=1e-7, max_iter=20_000)
-    tiny = chain_references.TinyChains(
-        list(inputs[:, None]), list(labels[:, None]), problem.num_states, C * weight
-    )
+    tiny = TinyChains(list(inputs[:, None]), list(labels[:, None]), problem.num_states, C * weight)
     assert state.gap <= 1e-7
-    assert state.primal == pytest.approx(chain_references.primal(tiny), rel=1e-5, abs=1e-8)
+    assert state.primal == pytest.approx(chain_primal(tiny), rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize("C", [0.1, 10.0])

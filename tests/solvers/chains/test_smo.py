@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import cvxpy
 import numpy as np
 import pytest
 import torch
@@ -9,6 +8,7 @@ from scipy.special import expit
 
 from lmbm_torch.kernels.dual.compiled import logistic
 from lmbm_torch.kernels.dual.plain import logistic as torch_smo
+from lmbm_torch.references import logistic_dual, logistic_primal
 from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
@@ -41,15 +41,8 @@ def random_joint(seed, instances=8, classes=3):
     return JointProblem(matrix, targets / targets.sum(1, keepdim=True), upper), features
 
 
-def reference(features, targets, upper):
-    """The primal in w, with φ(x_i, y) the rows of ``features`` (instances, classes, dimensions)."""
-    weight = cvxpy.Variable(features.shape[-1])
-    losses = [
-        row_upper * (cvxpy.log_sum_exp(row @ weight) - target @ (row @ weight))
-        for row, target, row_upper in zip(*(each.numpy() for each in (features, targets, upper)), strict=True)
-    ]
-    programme = cvxpy.Problem(cvxpy.Minimize(0.5 * cvxpy.sum_squares(weight) + sum(losses)))
-    return programme.solve(solver=cvxpy.CLARABEL)
+def arrays(first, problem):
+    return [each.numpy() for each in (first, problem.targets, problem.upper)]
 
 
 @pytest.mark.parametrize("C", [0.01, 1.0, 300.0])
@@ -60,7 +53,7 @@ def test_objective_is_that_of_a_convex_solver(seed, C):
     joint_features = torch.einsum("if,yz->iyfz", features, classes).flatten(2)
     state = run(smo, problem, tol=1e-9)
     assert state.gap <= 1e-9
-    expected = reference(joint_features, problem.targets, problem.upper)
+    expected, _ = logistic_primal(*arrays(joint_features, problem))
     assert state.primal == pytest.approx(expected, rel=1e-6)
     assert state.dual <= expected * (1 + 1e-7)
 
@@ -70,7 +63,11 @@ def test_any_joint_kernel_and_soft_targets(seed):
     problem, features = random_joint(seed)
     state = run(smo, problem, tol=1e-9)
     assert state.gap <= 1e-9
-    assert state.primal == pytest.approx(reference(features, problem.targets, problem.upper), rel=1e-6)
+    expected, _ = logistic_primal(*arrays(features, problem))
+    assert state.primal == pytest.approx(expected, rel=1e-6)
+    dual, probabilities = logistic_dual(*arrays(problem.matrix, problem))
+    assert dual == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(probabilities, state.probabilities, atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from references import chains as chain_references
 from references.slopes import relative_error
 from scipy import sparse
 
+from lmbm_torch.references import TinyChains, chain_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains.linear import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
@@ -52,10 +52,10 @@ def test_it_reaches_the_optimum_of_the_hinges(seed, lengths, states, C, penalty,
     features, labels, start, *_ = given
     state = run(smoothing, smoothed(*given), tol=1e-5, max_iter=5000)
     inputs = np.column_stack([features, np.ones(len(features))])
-    tiny = chain_references.TinyChains(
+    tiny = TinyChains(
         np.split(inputs, start[1:-1]), np.split(labels, start[1:-1]), states, C * weight, penalty
     )
-    optimum = chain_references.primal(tiny)
+    optimum = chain_primal(tiny)
     assert state.gap <= 1e-5
     assert state.primal == pytest.approx(optimum, rel=2e-5, abs=1e-8)
     assert state.dual <= optimum * (1 + 1e-6) + 1e-8

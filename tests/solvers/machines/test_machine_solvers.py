@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from references import machines as machine_references
 from scipy import sparse
 from sklearn.svm import LinearSVC
 from strategies.label_problems import random_inputs
@@ -17,6 +16,7 @@ from strategies.shared_problems import FORMS, random_shared_problem, shared_prob
 from lmbm_torch.kernels.dual.plain import machine
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.references import machine_dual, machine_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import dual_coordinate as shared_dual_coordinate
 from lmbm_torch.solvers.machines import proximal_newton
@@ -61,9 +61,9 @@ def test_objective_is_that_of_the_convex_programmes(solver, case):
     state = run(solver, problem, tol=1e-6, max_iter=3000)
     assert state.gap <= 1e-6
     check_certificate(problem, state)
-    best, weights = machine_references.shared_primal(problem)
+    best, weights = machine_primal(problem)
     assert state.primal == pytest.approx(best, rel=1e-5)
-    assert machine_references.shared_dual(problem)[0] == pytest.approx(best, rel=1e-7)
+    assert machine_dual(problem)[0] == pytest.approx(best, rel=1e-7)
     # The objective is strongly convex, so an objective this close leaves the weights no room either.
     for ours, theirs in zip(state.weights, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=(2e-6 * best) ** 0.5)
@@ -76,7 +76,7 @@ def test_certificate_is_true_after_one_pass(solver, problem):
     state = solver.update(problem, solver.init(problem))
     check_certificate(problem, state)
     assert state.dual >= 0
-    best, _ = machine_references.shared_primal(problem)
+    best, _ = machine_primal(problem)
     assert state.dual <= best * (1 + 1e-7) <= state.primal * (1 + 2e-7) + 1e-20
 
 

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given
 from scipy import sparse
 from sklearn.svm import LinearSVC
-from strategies.label_problems import design, label_problems, optima, optimum, random_inputs, random_problems
+from strategies.label_problems import design, label_problems, optima, random_inputs, random_problems
 
+from lmbm_torch.references import hinge_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import LabelProblems
@@ -345,7 +346,7 @@ def in_turn(problems: LabelProblems) -> tuple[np.ndarray, np.ndarray]:
         cliques = [clique for clique in problems.cliques if clique[-1] == k]
         products = [before[:, clique[:-1]].prod(1, keepdims=True) for clique in cliques]
         inputs = np.hstack([features, np.ones((len(features), 1)), before, *products])
-        value, weights = optimum(inputs, problems.spins[k], problems.upper, problems.margin)
+        value, weights, _ = hinge_primal(inputs, problems.spins[k], problems.upper, margin=problems.margin)
         missing = problems.spins[k] == 0
         completed[k, missing] = np.where(inputs[missing] @ weights >= 0, 1, -1)
         values.append(value)

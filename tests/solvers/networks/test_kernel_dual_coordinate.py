@@ -11,9 +11,10 @@ import torch
 from problems.kernels import check_certificate, gram_of
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC, LinearSVC
-from strategies.label_problems import optimum, random_inputs, random_problems
+from strategies.label_problems import random_inputs, random_problems
 
 from lmbm_torch.memory import memory_budget
+from lmbm_torch.references import hinge_primal
 from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import CachedGram, PrecomputedGram
@@ -89,7 +90,7 @@ def test_scaled_parents_reach_the_optimum_of_a_convex_solver(parent_scale):
     for k in range(3):
         spins = problems.context[:, 1 : 1 + k] * np.sqrt(parent_scale)
         inputs = np.hstack([roots, np.ones((40, 1)), spins])
-        best, _ = optimum(inputs, problems.spins[k], problems.upper, problems.margin)
+        best = hinge_primal(inputs, problems.spins[k], problems.upper, margin=problems.margin)[0]
         assert state.primal[k] == pytest.approx(best, rel=1e-5)
 
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from references import cutting_plane
-from references.structural import enumerated_planes, solve_planes
 from strategies.structural import label_problems, random_label_problem, random_words
 
+from lmbm_torch.references import enumerated_planes, structural_primal
 from lmbm_torch.solvers.base import run
 
 
 @settings(max_examples=15)
 @given(problem=label_problems())
 def test_reaches_the_optimum_over_every_labelling(problem):
-    reference = solve_planes(problem, enumerated_planes(problem.oracle))
+    reference = structural_primal(problem, enumerated_planes(problem.oracle))
     state = run(cutting_plane, problem, tol=1e-7)
     assert state.primal == pytest.approx(reference.primal, rel=1e-5, abs=1e-8)
     assert reference.dual == pytest.approx(reference.primal, rel=1e-6, abs=1e-8)
@@ -24,7 +24,7 @@ def test_reaches_the_optimum_over_every_labelling(problem):
 def test_words_of_several_rows_reach_their_optimum():
     problem, planes = random_words(0)
     assert run(cutting_plane, problem, tol=1e-6).primal == pytest.approx(
-        solve_planes(problem, planes).primal, rel=1e-5
+        structural_primal(problem, planes).primal, rel=1e-5
     )
 
 

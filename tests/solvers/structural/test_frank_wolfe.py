@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import cutting_plane
-from references.structural import enumerated_planes, solve_planes
 from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
+from lmbm_torch.references import enumerated_planes, structural_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.label_vectors import viterbi
@@ -22,7 +22,7 @@ from lmbm_torch.solvers.structural.problems import StructuralWeights
 @settings(max_examples=20)
 @given(problem=label_problems(), batch_size=st.sampled_from((None, 5)))
 def test_reaches_the_optimum_over_every_labelling(problem, batch_size):
-    reference = solve_planes(problem, enumerated_planes(problem.oracle))
+    reference = structural_primal(problem, enumerated_planes(problem.oracle))
     state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000, batch_size=batch_size)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(reference.primal, rel=1e-5, abs=1e-8)
@@ -33,7 +33,7 @@ def test_reaches_the_optimum_over_every_labelling(problem, batch_size):
 def test_words_of_several_rows_reach_their_optimum(csr):
     for seed in range(5):
         problem, planes = random_words(seed, csr=csr)
-        reference = solve_planes(problem, planes)
+        reference = structural_primal(problem, planes)
         state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000)
         assert state.primal == pytest.approx(reference.primal, rel=1e-5)
         batched = run(frank_wolfe, problem, tol=1e-7, max_iter=2000, batch_size=2)

@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from references.structural import enumerated_planes, statistics
 from strategies.structural import label_problems, random_label_problem, random_words
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import structured_hinge
+from lmbm_torch.references import enumerated_planes
+from lmbm_torch.references.structural import statistics
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem, viterbi
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, StructuralProblem, StructuralWeights
 

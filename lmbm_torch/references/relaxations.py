@@ -1,8 +1,7 @@
-"""The programmes of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` in cvxpy, for readers, tests and
-benchmarks.
+"""The programmes of :mod:`lmbm_torch.inference.relaxations.lp_relaxation` over the local polytope.
 
-An energy's weights are parameters, so that one problem, once it is compiled, serves all examples whose
-couplings have the same structure.
+Source: large_margin_boltzmann_machines_2009, problem 3.4, relaxed. An energy's weights are parameters: one
+programme, once compiled, serves all examples whose couplings have the same structure.
 """
 
 from __future__ import annotations
@@ -10,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import cvxpy as cp
-import numpy as np
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.relaxations.lp_layer import LocalPolytope
 from lmbm_torch.shapes import Float
+
+with naming_extras():
+    import cvxpy as cp
+    import numpy as np
+
+__all__ = ["Relaxation", "hinge_relaxation", "relax", "score_relaxation"]
 
 
 @dataclass(frozen=True)
@@ -26,9 +30,9 @@ class Relaxation:
     """A problem for all energies of one structure.
 
     Args:
-        polytope: its variables and parameters.
-        problem: whose value is the largest relaxed score, or the least relaxed loss.
-        pairs: the coupled ones.
+        polytope: the variables and the parameters.
+        problem: the programme; the value is the largest relaxed score, or the least relaxed loss.
+        pairs: the coupled pairs.
     """
 
     polytope: LocalPolytope
@@ -44,11 +48,20 @@ class Relaxation:
 
 
 def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relaxation:
-    """Return max score over the local polytope, the energy's constant left out.
+    """Return the programme max score over the local polytope, the energy's constant left out.
 
     Args:
         num_labels: K.
-        pairs: the coupled ones, (i, j) with i < j.
+        pairs: the coupled pairs, (i, j) with i < j.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.references import relax, score_relaxation
+        >>> energy = PairwiseEnergy(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.0, 0.5], [0.5, 0.0]]))
+        >>> values, labels = relax(score_relaxation(2, ((0, 1),)), energy)
+        >>> values.round(decimals=6), labels.round(decimals=6).abs()
+        (tensor([1.5000], dtype=torch.float64), tensor([[1., 0.]], dtype=torch.float64))
     """
     polytope = LocalPolytope(num_labels, pairs)
     problem = cp.Problem(cp.Maximize(polytope.score), polytope.constraints)
@@ -56,15 +69,23 @@ def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relax
 
 
 def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: float) -> Relaxation:
-    """Return min Σ_i [margin − m_i]_+ over the local polytope.
+    """Return the programme min Σ_i [margin − m_i]_+ over the local polytope.
 
     Args:
         num_labels: K.
-        pairs: the coupled ones, (i, j) with i < j.
+        pairs: the coupled pairs, (i, j) with i < j.
         margin: γ > 0, in units of the local fields.
 
     Raises:
         ValueError: a margin that is not a finite number above 0.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.references import hinge_relaxation, relax
+        >>> energy = PairwiseEnergy(torch.tensor([[2.0, 0.5]]), torch.zeros(2, 2))
+        >>> relax(hinge_relaxation(2, ((0, 1),), 1.0), energy)[0].round(decimals=6)
+        tensor([0.5000], dtype=torch.float64)
     """
     check_positive("margin", margin)
     polytope = LocalPolytope(num_labels, pairs)
@@ -76,17 +97,25 @@ def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: 
 def relax(
     relaxation: Relaxation, energy: PairwiseEnergy
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch labels"]]:
-    """Return the problem's value for each example, without the energy's constant, and relaxed labels.
+    """Return the value for each example, the energy's constant left out, and the relaxed labels.
 
-    Both in float64 on the CPU.
+    Both are in float64 on the CPU.
 
     Args:
-        relaxation: for the energy's number of labels and at least its coupled pairs.
+        relaxation: the programme for as many labels and at least the coupled pairs of the energy.
         energy: a Boltzmann machine.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric, or that the problem
             has no pair for.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import PairwiseEnergy
+        >>> from lmbm_torch.references import relax, score_relaxation
+        >>> energy = PairwiseEnergy(torch.tensor([[1.0, -2.0]]), torch.zeros(2, 2))
+        >>> relax(score_relaxation(2, ((0, 1),)), energy)[0].round(decimals=6)
+        tensor([3.], dtype=torch.float64)
     """
     energy.check_values()
     unary = energy.unary.detach().double().cpu().numpy()
