@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,16 @@ from lmbm_torch.verdicts import refuse_unless
 
 # The label beyond a chain's end, which is no class.
 PADDING = -1
+HALF = (torch.float16, torch.bfloat16)
+
+
+def as_lengths(given: Any, device: torch.device) -> Tensor:
+    """Return lengths as a tensor: a tensor unchanged, whole numbers of an array or a list in int64."""
+    if isinstance(given, Tensor):
+        return given
+    lengths = torch.as_tensor(given, device=device)
+    is_whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
+    return lengths.long() if is_whole else lengths
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,10 @@ class ChainEnergy(StateEnergy):
         unary: log-potentials of the states at each position, given the input.
         transition: row r, column s: from state r to state s at the next position; the same everywhere, or one
             matrix for each example and step.
-        lengths: positions of each chain, 1 up to ``unary``'s; all positions if not given.
+        lengths: positions of each chain, 1 up to ``unary``'s, a tensor, an array or a list of integers; all
+            positions if not given.
+
+    Log-potentials in half precision, as under autocast, are kept in float32.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
@@ -50,14 +63,18 @@ class ChainEnergy(StateEnergy):
 
     unary: Float[Tensor, "batch length states"]
     transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
-    lengths: Int[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # all, from __post_init__
+    lengths: Int[Tensor, " batch"] | Any = None
 
     def __post_init__(self) -> None:
+        for name in ("unary", "transition"):
+            if getattr(self, name).dtype in HALF:
+                object.__setattr__(self, name, getattr(self, name).float())
         self._check_potentials(num_tables=self.unary.shape[1] - 1)
         batch, length = self.unary.shape[:2]
         if self.lengths is None:
             full = torch.full((batch,), length, dtype=torch.int64, device=self.unary.device)
             object.__setattr__(self, "lengths", full)
+        object.__setattr__(self, "lengths", as_lengths(self.lengths, self.unary.device))
         self._check_index("lengths", self.lengths, batch)
         lengths = self.lengths
 

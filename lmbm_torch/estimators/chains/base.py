@@ -56,8 +56,9 @@ class Rows(NamedTuple):
 class SequenceClassifier(TrainedEstimator, ABC):
     """A joint classifier of the positions of sequences.
 
-    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, of data frames with the same
-    columns, or of lists of tokens: dictionaries, texts or lists of texts, as sklearn-crfsuite takes tokens
+    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, an array ``(sequences, length,
+    features)``, a list of data frames with the same columns, or a list of lists of tokens: dictionaries,
+    texts or lists of texts, as sklearn-crfsuite takes tokens
     (:mod:`~lmbm_torch.estimators.chains.token_features`). ``y`` is a list of arrays ``(length,)`` of classes.
     Subclasses compute the energy in :meth:`_energy`.
 
@@ -242,8 +243,11 @@ def _column_names(X: Any) -> np.ndarray | None:
 
 def _stacked(X: Sequence) -> Rows:
     """Join the arrays of a list; raise ValueError unless all are feature arrays of one width."""
+    if isinstance(X, np.ndarray) and X.ndim == 3:
+        X = [*X]
     if isinstance(X, np.ndarray) or sparse.issparse(X):
-        raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
+        got = f"{type(X).__name__} of shape {X.shape}"
+        raise ValueError(f"X: expected a list of arrays (length, features), got {got}")
     if not len(X):
         raise ValueError("X: expected at least one sequence, got none")
     empty = [number for number, each in enumerate(X) if getattr(each, "shape", None) and not each.shape[0]]

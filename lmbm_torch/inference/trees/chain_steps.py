@@ -152,7 +152,9 @@ def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) ->
     """Return log Σ_r exp(message_r) table_rs."""
     if least == torch.inf:
         return (message[..., None] + log_table).logsumexp(-2)
-    sums = (message.exp()[:, None] @ table).squeeze(1)
+    # Autocast would round a product of matrices to half precision.
+    with torch.autocast("cpu", enabled=False):
+        sums = (message.exp()[:, None] @ table).squeeze(1)
     lost = sums < least
     if not least or not bool(lost.any()):
         return sums.log()
