@@ -352,8 +352,7 @@ def test_refusals(numbers):
         ([X[0], sparse.csr_array(X[1])], y[:2], "X: expected all sequences dense"),
         (X, y[1:], "y: expected 30 arrays"),
         (X[:2], [y[0], y[1][1:]], "y: expected .* labels for sequence 1"),
-        (X, unknown, "y: expected a class at every position, got 1 missing"),
-        (X, unlabelled, "y: expected a class at every position"),
+        (X, unlabelled, "y: expected at least one tag, got none"),
         (X, [each[:, 0] + 0.5 for each in X], "Unknown label type: continuous"),
         ([X[0], X[1] * np.nan], y[:2], "X contains NaN"),
         ([X[0], X[1][:0]], [y[0], y[1][:0]], r"X: expected at least one position .* got none in \[1\]"),
@@ -363,6 +362,9 @@ def test_refusals(numbers):
     ):
         with pytest.raises(ValueError, match=message):
             ChainCRF().fit(sequences, labels)
+    for model in (ChainSVM(), MaximumEntropyMarkovClassifier(), HiddenMarkovClassifier()):
+        with pytest.raises(ValueError, match="y: expected a class at every position"):
+            model.fit(X, unknown)
     with pytest.raises(ValueError, match="X: each sequence"):
         ChainCRF(tol=0.9).fit(X, y).predict([X[0][:, 1:]])
     with pytest.raises(ValueError, match=r"'kernel' parameter of ChainSVM must be .* Got 'cosine'"):

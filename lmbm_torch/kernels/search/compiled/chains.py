@@ -83,7 +83,7 @@ def marginals(unary, lengths, tables, strides, nodes, edges):
     """Write P(y_t) and P(y_t, y_{t+1}) of chains, up to each chain's length: forward–backward.
 
     Args:
-        unary: (chains, length, states) log-potentials, at most 0, with maximum 0 at each position, and at most
+        unary: (chains, length, states) log-potentials, with maximum 0 at each position, and at most
             ``MOST_FORBIDDEN`` for forbidden states.
         lengths: (chains,).
         tables: (tables, states, states) unnormalised probabilities of steps, ``LEAST_SUM`` to 1, or 0 for
@@ -105,10 +105,10 @@ def marginals(unary, lengths, tables, strides, nodes, edges):
 @fast_part
 def joins(steps, are_reached):
     """Return whether a step of positive probability comes from a reached state."""
+    found = False
     for r in range(len(steps)):
-        if steps[r] > 0.0 and are_reached[r]:
-            return True
-    return False
+        found |= steps[r] > 0.0 and are_reached[r]
+    return found
 
 
 @fast
