@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_shape
-from lmbm_torch.energies.chain import as_lengths
+from lmbm_torch.energies.chain import as_lengths, check_lengths
 from lmbm_torch.shapes import Bool, Int
 from lmbm_torch.verdicts import number, refuse_unless
 
@@ -41,7 +41,7 @@ def positions(
         if not is_padded:
             raise ValueError("lengths: expected with positions one after another, got none")
         return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
-    lengths = as_lengths(lengths, features.device)
+    lengths = as_lengths(lengths, features)
     check_shape("lengths", lengths, len(features) if is_padded else None)
     check_device("lengths", lengths, features.device)
     if not is_padded:
@@ -50,7 +50,7 @@ def positions(
         max_length = features.shape[1]
     elif max_length is None:
         max_length = int(number("longest sequence", (lengths,), lengths.max))
-    _check_range(lengths, max_length)
+    check_lengths(lengths, max_length)
     return torch.arange(max_length, device=features.device) < lengths[:, None]
 
 
@@ -61,15 +61,6 @@ def _check_total(lengths: Tensor, rows: int) -> None:
         raise ValueError(f"{wanted}, got {int(lengths.min())} and {int(lengths.sum())}")
 
     refuse_unless(wanted, (lengths,), lambda: (lengths.min() >= 1) & (lengths.sum() == rows), refuse)
-
-
-def _check_range(lengths: Tensor, longest: int) -> None:
-    wanted = f"lengths: expected 1 to {longest}"
-
-    def refuse() -> None:
-        raise ValueError(f"{wanted}, got {int(lengths.min())} to {int(lengths.max())}")
-
-    refuse_unless(wanted, (lengths,), lambda: ((lengths >= 1) & (lengths <= longest)).all(), refuse)
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:

@@ -16,7 +16,7 @@ MOST_FILES = 434
 MOST_LINES = 72_275
 MOST_CODE = 43_780
 # In packages, and in modules besides.
-MOST_NAMES = 178
+MOST_NAMES = 181
 MOST_NAMES_OF_MODULES = 94
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 47), "estimators": (14, 42), "inference": (14, 51)}
