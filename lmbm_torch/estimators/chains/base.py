@@ -191,13 +191,15 @@ class SequenceClassifier(TrainedEstimator, ABC):
         self.token_features_ = TokenFeatures.of(X, self.min_freq) if are_tokens(X) else None
         names = _column_names(X)
         if self.token_features_ is not None:
-            X, _ = self.token_features_.matrices(X)
             names = np.array(self.token_features_.names, dtype=object)
         if names is not None:
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        rows = _stacked(X if self.token_features_ else self._in_order(X))
+        if self.token_features_ is None:
+            rows = _stacked(self._in_order(X))
+        else:
+            rows = Rows(*self.token_features_.rows(X)[:2])
         self.n_features_in_ = rows.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
         return rows
 
@@ -206,15 +208,15 @@ class SequenceClassifier(TrainedEstimator, ABC):
         if are_tokens(X):
             if self.token_features_ is None:
                 raise ValueError("X: expected arrays (length, features) as in fit, got lists of tokens")
-            X, unknown = self.token_features_.matrices(X)
+            features, start, unknown = self.token_features_.rows(X)
             if unknown:
                 left_out = f"X: {unknown} features of tokens were unknown in fit and are left out"
                 warnings.warn(left_out, stacklevel=level_of_caller())
+            rows = Rows(features, start)
         elif self.token_features_ is not None:
             raise ValueError("X: expected lists of tokens as in fit, got arrays")
         else:
-            X = self._in_order(X)
-        rows = _stacked(X)
+            rows = _stacked(self._in_order(X))
         check_shape("X: each sequence", rows.features, None, self.n_features_in_)
         if known is None:
             return rows
