@@ -214,7 +214,13 @@ def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray
 def _labelled_chains(
     chains: ChainOracle | ChainKernelProblem, upper: np.ndarray, penalty: float
 ) -> dict[str, Any]:
-    """Return labels, the start of each chain, and the weight of each chain's loss."""
+    """Return labels, the start of each chain, and the weight of each chain's loss.
+
+    Raises:
+        ValueError: chains of which only some steps are allowed.
+    """
+    if chains.allowed is not None:
+        raise ValueError("problem: expected one in which every step is allowed, which checkers know alone")
     return {
         "labels": field(chains.labels, np.int32),
         "chains": field(chains.start, np.int64),

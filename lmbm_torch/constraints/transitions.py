@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,7 +15,7 @@ SCHEMES = ("BIO", "IOB1", "BIOES")
 # Prefixes that open a chunk, and prefixes after which a chunk may end, in BIOES.
 _OPENING, _CLOSING = frozenset("BSO"), frozenset("ESO")
 
-Pairs = Iterable[tuple[str | None, str | None]]
+Pairs = Iterable[tuple[Any, Any]]
 
 
 class AllowedTransitions(NamedTuple):
@@ -31,12 +31,18 @@ class AllowedTransitions(NamedTuple):
     steps: Bool[torch.Tensor, "tags tags"]
     end: Bool[torch.Tensor, " tags"]
 
+    def pairs(self, tags: Sequence[int]) -> list[tuple[int | None, int | None]]:
+        """Return the allowed pairs among some tags, by index, as :func:`allowed_transitions` takes pairs."""
+        starts = [(None, tag) for tag in tags if self.start[tag]]
+        steps = [(tag, after) for tag in tags for after in tags if self.steps[tag, after]]
+        return [*starts, *steps, *((tag, None) for tag in tags if self.end[tag])]
 
-def allowed_transitions(tags: Sequence[str], constraints: str | Pairs) -> AllowedTransitions:
+
+def allowed_transitions(tags: Sequence[Any], constraints: str | Pairs) -> AllowedTransitions:
     """Return which tags may begin a sequence, follow each other, and end a sequence.
 
     Args:
-        tags: the names of the tags, by class index; in a scheme ``"O"``, or a prefix, a hyphen and a type.
+        tags: the tags, by class index; in a scheme texts: ``"O"``, or a prefix, a hyphen and a type.
         constraints: a scheme, or all allowed pairs ``(tag, next tag)``. A pair ``(None, tag)`` allows a tag
             at the start and ``(tag, None)`` at the end; without any such pair every tag may start, or end.
             The schemes: ``"BIO"`` (IOB2: each chunk begins with B), ``"IOB1"`` (B only between two adjacent
@@ -58,7 +64,7 @@ def allowed_transitions(tags: Sequence[str], constraints: str | Pairs) -> Allowe
         return _of_pairs(names, constraints)
     if constraints not in SCHEMES:
         raise ValueError(f"constraints: expected one of {', '.join(SCHEMES)}, or pairs, got {constraints!r}")
-    parts = [_parts(name, constraints) for name in names]
+    parts = [_parts(str(name), constraints) for name in names]
     outside = ("O", "")
     return AllowedTransitions(
         torch.tensor([_may_follow(outside, part, constraints) for part in parts], device="cpu"),
@@ -91,7 +97,7 @@ def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) ->
     return prefix in "IE" and is_same
 
 
-def _of_pairs(names: list[str], pairs: Pairs) -> AllowedTransitions:
+def _of_pairs(names: list[Any], pairs: Pairs) -> AllowedTransitions:
     """Return the masks of listed pairs."""
     place = {name: index for index, name in enumerate(names)}
     start, end = torch.zeros(2, len(names), dtype=torch.bool, device="cpu")
@@ -103,7 +109,7 @@ def _of_pairs(names: list[str], pairs: Pairs) -> AllowedTransitions:
         if before is None and after is None:
             raise ValueError("constraints: expected a tag in each pair, got (None, None)")
         if before is None:
-            start[place[str(after)]] = True
+            start[place[after]] = True
         elif after is None:
             end[place[before]] = True
         else:

@@ -18,11 +18,13 @@ from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
+from lmbm_torch.energies.semi_chain import CONTINUED, SemiChainEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tied_cliques import TiedCliques
 from lmbm_torch.energies.tree import TreeEnergy
 
 __all__ = [
+    "CONTINUED",
     "PADDING",
     "BaseEnergy",
     "BipartiteEnergy",
@@ -34,6 +36,7 @@ __all__ = [
     "MarginEnergy",
     "PairwiseEnergy",
     "RestrictedEnergy",
+    "SemiChainEnergy",
     "SequentialEnergy",
     "TiedCliques",
     "TreeEnergy",

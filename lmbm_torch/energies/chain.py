@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,41 @@ from lmbm_torch.verdicts import refuse_unless
 
 # The label beyond a chain's end, which is no class.
 PADDING = -1
+HALF = (torch.float16, torch.bfloat16)
+
+
+def as_lengths(given: Any, like: Tensor) -> Tensor:
+    """Return lengths as a tensor on the device of sequences: whole numbers of an array or a list in int64.
+
+    Args:
+        given: a tensor, kept unchanged, an array, a list, or None for the full length.
+        like: (batch, length, …).
+    """
+    if isinstance(given, Tensor):
+        return given
+    if given is None:
+        return torch.full(like.shape[:1], like.shape[1], dtype=torch.int64, device=like.device)
+    lengths = torch.as_tensor(given, device=like.device)
+    is_whole = not lengths.is_floating_point() and lengths.dtype != torch.bool
+    return lengths.long() if is_whole else lengths
+
+
+def check_lengths(lengths: Int[Tensor, " batch"], most: int) -> None:
+    """Raise ValueError for lengths outside 1 to ``most``."""
+
+    def refuse() -> None:
+        raise ValueError(f"lengths: expected 1 to {most}, got {int(lengths.min())} to {int(lengths.max())}")
+
+    what = f"lengths: expected 1 to {most}"
+    refuse_unless(what, (lengths,), lambda: ((lengths >= 1) & (lengths <= most)).all(), refuse)
+
+
+def in_float(energy: Any, *names: str) -> None:
+    """Convert tensors of an energy in half precision, as of autocast, to float32."""
+    for name in names:
+        tensor = getattr(energy, name)
+        if isinstance(tensor, Tensor) and tensor.dtype in HALF:
+            object.__setattr__(energy, name, tensor.float())
 
 
 @dataclass(frozen=True)
@@ -33,7 +68,10 @@ class ChainEnergy(StateEnergy):
         unary: log-potentials of the states at each position, given the input.
         transition: row r, column s: from state r to state s at the next position; the same everywhere, or one
             matrix for each example and step.
-        lengths: positions of each chain, 1 up to ``unary``'s; all positions if not given.
+        lengths: positions of each chain, 1 up to ``unary``'s, a tensor, an array or a list of integers; all
+            positions if not given.
+
+    Log-potentials in half precision, as under autocast, are kept in float32.
 
     Raises:
         ValueError: a tensor of the wrong shape, dtype or device; lengths out of range.
@@ -50,27 +88,14 @@ class ChainEnergy(StateEnergy):
 
     unary: Float[Tensor, "batch length states"]
     transition: Float[Tensor, "states states"] | Float[Tensor, "batch steps states states"]
-    lengths: Int[Tensor, " batch"] = None  # pyright: ignore[reportAssignmentType]  # all, from __post_init__
+    lengths: Int[Tensor, " batch"] | Any = None
 
     def __post_init__(self) -> None:
+        in_float(self, "unary", "transition")
         self._check_potentials(num_tables=self.unary.shape[1] - 1)
-        batch, length = self.unary.shape[:2]
-        if self.lengths is None:
-            full = torch.full((batch,), length, dtype=torch.int64, device=self.unary.device)
-            object.__setattr__(self, "lengths", full)
-        self._check_index("lengths", self.lengths, batch)
-        lengths = self.lengths
-
-        def refuse() -> None:
-            got = f"{int(lengths.min())} to {int(lengths.max())}"
-            raise ValueError(f"lengths: expected 1 to {length}, got {got}")
-
-        refuse_unless(
-            f"lengths: expected 1 to {length}",
-            (lengths,),
-            lambda: ((lengths >= 1) & (lengths <= length)).all(),
-            refuse,
-        )
+        object.__setattr__(self, "lengths", as_lengths(self.lengths, self.unary))
+        self._check_index("lengths", self.lengths, self.batch_size)
+        check_lengths(self.lengths, self.unary.shape[1])
 
     @property
     def max_length(self) -> int:

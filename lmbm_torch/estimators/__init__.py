@@ -14,6 +14,7 @@ with naming_extras(), uncollected():
     from lmbm_torch.estimators.chains.baselines import MaximumEntropyMarkovClassifier
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
     from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
+    from lmbm_torch.estimators.chains.validation import cross_val_predict_sequences
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
@@ -63,4 +64,5 @@ __all__ = [
     "StructuralSVMClassifier",
     "StructuralSVMClassifierCV",
     "ThresholdTunedClassifier",
+    "cross_val_predict_sequences",
 ]

@@ -8,6 +8,7 @@ match with an unknown label is not defined: leave instances with missing labels 
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
+    from lmbm_torch.metrics.chunks import chunk_confusion, chunk_report
     from lmbm_torch.metrics.classes import (
         ExactMatch,
         FOfAverages,
@@ -48,7 +49,9 @@ __all__ = [
     "SampleF1",
     "SequenceAccuracy",
     "changed_pixel_error",
+    "chunk_confusion",
     "chunk_f1",
+    "chunk_report",
     "exact_match",
     "f_of_averages",
     "hamming_loss",

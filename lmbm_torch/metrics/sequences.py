@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies.chain import PADDING
+from lmbm_torch.metrics.chunks import chunks, is_chunk_tag
 from lmbm_torch.metrics.classes import Sums
 from lmbm_torch.shapes import Bool, Float, Int
 
@@ -37,8 +38,8 @@ def chunk_f1(
 ) -> float:
     """Return F1 of chunks; a chunk is right if the type and the first and last position are right.
 
-    Chunks follow the CoNLL-2000 shared task: a chunk begins with ``B-type``, or with ``I-type`` unless it
-    continues a chunk of the same type, and continues with ``I-type``. F1 without any chunk is 0.
+    Chunks follow the CoNLL-2000 shared task, see :func:`~lmbm_torch.metrics.chunks.chunks`. F1 without any
+    chunk is 0.
 
     Args:
         preds, target: see :func:`sequence_accuracy`.
@@ -102,8 +103,8 @@ class ChunkF1(Sums):
 
     def __init__(self, label_names: Sequence[str], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if strange := [name for name in label_names if name != "O" and name[:2] not in ("B-", "I-")]:
-            raise ValueError(f"label_names: expected O, B-type or I-type, got {strange}")
+        if strange := [name for name in label_names if not is_chunk_tag(name)]:
+            raise ValueError(f"label_names: expected O, B-type, I-type, E-type or S-type, got {strange}")
         self.label_names = tuple(label_names)
 
     def update(self, preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> None:
@@ -129,17 +130,6 @@ class ChunkF1(Sums):
             for number, sequence in enumerate(sequences)
             for chunk in chunks([self.label_names[label] for label in sequence])
         }
-
-
-def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Return first and last position and type of each chunk of a sequence of tags."""
-    first, kind = 0, ""
-    for place, tag in enumerate([*tags, "O"]):
-        goes_on = kind and tag == f"I-{kind}"
-        if kind and not goes_on:
-            yield first, place - 1, kind
-        if not goes_on:
-            first, kind = place, tag[2:]
 
 
 def _inside(preds: Tensor, target: Tensor) -> Bool[Tensor, "batch length"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_counts
@@ -39,21 +40,27 @@ class _Chain(StoredModule):
         self.register_parameter("transition_feature_weight", conditional if conditional_transitions else None)
 
     def forward(
-        self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+        self,
+        x: Tensor,
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
+        max_length: int | None = None,
     ) -> ChainEnergy:
         """Return the energy of a batch.
 
         Args:
             x: input of the encoder, with features ``(batch, length, features)`` including padding, or the
                 features of all chains' positions one after another, ``(positions, features)``, dense or CSR.
-            lengths: positions of each chain, int64; the full length of padded features if not given.
+            lengths: positions of each chain, whole numbers; the full length of padded features if not given.
             max_length: of positions one after another, the length to pad to; by default the length of the
                 longest chain, for which the host waits for a GPU.
         """
         return self.energy(self.encoder(x), lengths, max_length)
 
     def energy(
-        self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+        self,
+        features: Tensor,
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
+        max_length: int | None = None,
     ) -> ChainEnergy:
         """Return the energy for the encoder's features.
 
@@ -109,7 +116,10 @@ class LinearChain(_Chain):
     """
 
     def sufficient_statistics(
-        self, x: Tensor, labels: Int[Tensor, "batch length"], lengths: Int[Tensor, " batch"] | None = None
+        self,
+        x: Tensor,
+        labels: Int[Tensor, "batch length"],
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
     ) -> Float[Tensor, "batch weights"]:
         """Return F(x, y) with ⟨weights(), F(x, y)⟩ = score(y) (survey, Equation 11), always dense.
 
@@ -177,7 +187,10 @@ class MaximumEntropyMarkov(_Chain):
     """
 
     def energy(
-        self, features: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+        self,
+        features: Tensor,
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
+        max_length: int | None = None,
     ) -> ChainEnergy:
         """Return the energy for the encoder's features."""
         return super().energy(features, lengths, max_length).locally_normalised()

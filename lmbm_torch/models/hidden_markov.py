@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -53,14 +54,17 @@ class HiddenMarkov(StoredModule):
         return {"emission": self.emission}
 
     def forward(
-        self, x: Tensor, lengths: Int[Tensor, " batch"] | None = None, max_length: int | None = None
+        self,
+        x: Tensor,
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
+        max_length: int | None = None,
     ) -> ChainEnergy:
         """Return the energy of a batch.
 
         Args:
             x: observations, ``(batch, length, features)`` with padding, or the observations of all chains
                 one after another, ``(positions, features)``, dense or, except for normal emissions, CSR.
-            lengths: positions of each chain, int64; the full length of padded ``x`` if not given.
+            lengths: positions of each chain, whole numbers; the full length of padded ``x`` if not given.
             max_length: see :meth:`lmbm_torch.models.LinearChain.forward`.
 
         Raises:
@@ -75,7 +79,7 @@ class HiddenMarkov(StoredModule):
         self,
         x: Tensor,
         labels: Int[Tensor, "batch length"],
-        lengths: Int[Tensor, " batch"] | None = None,
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
         *,
         smoothing: float = 1.0,
         weight: Float[Tensor, " batch"] | None = None,
@@ -112,7 +116,7 @@ class HiddenMarkov(StoredModule):
         x: Tensor,
         nodes: Float[Tensor, "batch length states"],
         transitions: Float[Tensor, "states states"],
-        lengths: Int[Tensor, " batch"] | None = None,
+        lengths: Int[Tensor, " batch"] | ArrayLike | None = None,
         *,
         smoothing: float = 1.0,
     ) -> None:

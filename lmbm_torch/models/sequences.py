@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_shape
+from lmbm_torch.energies.chain import as_lengths, check_lengths
 from lmbm_torch.shapes import Bool, Int
 from lmbm_torch.verdicts import number, refuse_unless
 
@@ -16,7 +18,7 @@ __all__ = []
 
 def positions(
     features: Tensor,
-    lengths: Int[Tensor, " batch"] | None,
+    lengths: Int[Tensor, " batch"] | ArrayLike | None,
     num_features: int,
     max_length: int | None = None,
 ) -> Bool[Tensor, "batch length"]:
@@ -25,7 +27,7 @@ def positions(
     Args:
         features: ``(batch, length, features)`` with padding, or all sequences' positions one after another,
             ``(positions, features)``, dense or CSR.
-        lengths: int64, of each sequence, at least 1; the full length of padded features if not given.
+        lengths: whole numbers, of each sequence, at least 1; the full length of padded features if not given.
         num_features: width of a position's features.
         max_length: of positions one after another, the length to pad to; by default the length of the longest
             sequence, for which the host waits for a GPU.
@@ -41,6 +43,7 @@ def positions(
                 "lengths: required when the positions of all sequences stand one after another, got None"
             )
         return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
+    lengths = as_lengths(lengths, features)
     check_shape("lengths", lengths, len(features) if is_padded else None)
     check_device("lengths", lengths, features.device)
     if not is_padded:
@@ -49,7 +52,7 @@ def positions(
         max_length = features.shape[1]
     elif max_length is None:
         max_length = int(number("longest sequence", (lengths,), lengths.max))
-    _check_range(lengths, max_length)
+    check_lengths(lengths, max_length)
     return torch.arange(max_length, device=features.device) < lengths[:, None]
 
 
@@ -60,15 +63,6 @@ def _check_total(lengths: Tensor, rows: int) -> None:
         raise ValueError(f"{wanted}, got {int(lengths.min())} and {int(lengths.sum())}")
 
     refuse_unless(wanted, (lengths,), lambda: (lengths.min() >= 1) & (lengths.sum() == rows), refuse)
-
-
-def _check_range(lengths: Tensor, longest: int) -> None:
-    wanted = f"lengths: expected 1 to {longest}"
-
-    def refuse() -> None:
-        raise ValueError(f"{wanted}, got {int(lengths.min())} to {int(lengths.max())}")
-
-    refuse_unless(wanted, (lengths,), lambda: ((lengths >= 1) & (lengths <= longest)).all(), refuse)
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:

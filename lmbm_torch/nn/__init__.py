@@ -1,8 +1,10 @@
 """Layers for the end of a neural network.
 
 * ``crf``: a linear-chain conditional random field over tag scores.
+* ``semi_crf``: a semi-Markov conditional random field, over segments of up to a number of tokens.
 """
 
 from lmbm_torch.nn.crf import CRF
+from lmbm_torch.nn.semi_crf import SemiCRF
 
-__all__ = ["CRF"]
+__all__ = ["CRF", "SemiCRF"]

@@ -163,7 +163,7 @@ class CRF(nn.Module):
         labels = tokens.packed(tags if self.batch_first else tags.mT)
         # A sequence without a token has one position, whose tag may be anything.
         labels = labels.where(tokens.kept.any(1, keepdim=True), 0)
-        return _reduced(energy.score(labels) - chain_dp.log_partition(energy), tokens.kept, reduction)
+        return reduced(energy.score(labels) - chain_dp.log_partition(energy), tokens.kept, reduction)
 
     @one_door
     def marginal_log_likelihood(
@@ -195,7 +195,7 @@ class CRF(nn.Module):
         allowed = allowed | ~energy.inside[..., None] | ~tokens.kept.any(1)[:, None, None]
         some = replace(energy, unary=energy.unary.masked_fill(~allowed, -torch.inf))
         logs = chain_dp.log_partition(some) - chain_dp.log_partition(energy)
-        return _reduced(logs, tokens.kept, reduction)
+        return reduced(logs, tokens.kept, reduction)
 
     @one_door
     def log_partition(
@@ -323,7 +323,7 @@ class CRF(nn.Module):
             return ChainEnergy(unary, steps, lengths)
 
 
-def _reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"], reduction: str) -> Tensor:
+def reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"], reduction: str) -> Tensor:
     """Return the values of sequences with a token, summed as asked for."""
     values = values.where(kept.any(1), 0)
     if reduction == "none":

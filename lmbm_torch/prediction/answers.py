@@ -21,6 +21,7 @@ from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.metrics import ChunkF1, SequenceAccuracy, multilabel_metrics
+from lmbm_torch.metrics.chunks import is_chunk_tag
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import (
     Probabilities,
@@ -228,8 +229,8 @@ def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray
 
 
 def _are_chunks(names: Sequence[str]) -> bool:
-    """Return whether all tags are ``O``, ``B-type`` or ``I-type``."""
-    return all(name == "O" or name[:2] in ("B-", "I-") for name in names) and {*names} != {"O"}
+    """Return whether all tags are those of chunks."""
+    return all(map(is_chunk_tag, names)) and {*names} != {"O"}
 
 
 def _padded(labels: Sequence[np.ndarray]) -> Int[Tensor, "batch length"]:

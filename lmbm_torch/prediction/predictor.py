@@ -12,7 +12,7 @@ import numpy as np
 
 from lmbm_torch import persistence
 from lmbm_torch.calibration.scales import Calibration
-from lmbm_torch.constraints import Constraints
+from lmbm_torch.constraints import Constraints, allowed_transitions
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.scaling import Scaling
@@ -138,7 +138,14 @@ class Predictor(Stored):
         if data.schema is None:
             raise ValueError(f"data: expected sequences of a file of columns, got {data.name}")
         fitted: Any = estimator
-        fitted.fit(*data.within(fold))
+        sequences = data.within(fold)
+        constraints = fitted.get_params(deep=False).get("constraints")
+        if constraints is not None:
+            # The classes of the estimator are indices of tags.
+            seen = np.unique(np.concatenate(sequences.labels)).tolist()
+            allowed = allowed_transitions(data.label_names, constraints)
+            fitted.set_params(constraints=allowed.pairs(seen))
+        fitted.fit(*sequences)
         return cls(fitted, data.schema)
 
     @classmethod

@@ -204,6 +204,22 @@ def test_tags_that_are_no_chunks_have_no_f1(files, tmp_path):
     assert "test/chunk_f1" not in metrics
 
 
+@pytest.mark.parametrize("name", ["crf", "m3n"])
+def test_constraints_are_of_the_tags_of_the_file(name, files, tmp_path):
+    data = ["data=conll", f"data.path={files[0]}", f"data.test={files[1]}", f"paths.run={tmp_path / 'run'}"]
+    estimated.start(composed(*data, f"estimator={name}", "estimator.constraints=BIO"))
+    found = Predictor.load(tmp_path / "run")
+    tags = found.schema.label_names
+    energy = found.estimator.energy([np.zeros((2, found.estimator.n_features_in_))])
+    assert {
+        (before, after)
+        for row, before in enumerate(tags)
+        for column, after in enumerate(tags)
+        if energy.transition[row, column] == -np.inf
+    } == {("O", "I-NP"), ("B-VP", "I-NP")}
+    assert [tag for tag, value in zip(tags, energy.unary[0, 0], strict=True) if value == -np.inf] == ["I-NP"]
+
+
 def test_sequences_and_label_vectors_are_not_taken_for_each_other(files, tmp_path):
     run, conll = f"paths.run={tmp_path / 'run'}", ["data=conll", f"data.path={files[0]}"]
     with pytest.raises(ValueError, match=r"estimator: expected one of sequences, .* got LMSBNClassifier"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,6 +13,9 @@ from strategies.chain import chain_energies, labellings, random_chain_energy
 from strategies.pairwise import all_labellings, random_pairwise_energy
 
 from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
+from lmbm_torch.inference.trees import chain_dp, chain_steps
+from lmbm_torch.losses import chain_negative_log_likelihood
+from lmbm_torch.models import LinearChain
 
 
 @given(chain_energies())
@@ -133,6 +137,46 @@ def test_refuses_what_does_not_fit(name, change):
     fields = {"unary": torch.zeros(2, 3, 2), "transition": torch.zeros(2, 2), "lengths": torch.tensor([3, 1])}
     with pytest.raises(ValueError, match=f"^{name}: expected"):
         ChainEnergy(**(fields | change))
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda each: np.array(each, np.int32), torch.tensor])
+def test_lengths_may_be_a_list_or_an_array(kind):
+    energy = ChainEnergy(torch.zeros(2, 3, 2), torch.zeros(2, 2), kind([3, 1]))
+    assert energy.lengths.dtype == torch.int64
+    assert energy.inside.sum(1).tolist() == [3, 1]
+    model = LinearChain(num_features=2, num_states=2)
+    assert model(torch.zeros(2, 3, 2), kind([3, 1])).lengths.tolist() == [3, 1]
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize("lengths", [[1.0, 3.0], [True, True], [3], np.array([0.5, 1.0])])
+def test_lengths_that_are_no_whole_numbers_are_refused(lengths):
+    with pytest.raises(ValueError, match=r"^lengths: expected"):
+        ChainEnergy(torch.zeros(2, 3, 2), torch.zeros(2, 2), lengths)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("has_kernel", [True, False])
+def test_energies_of_autocast_are_summed_in_single_precision(dtype, has_kernel, monkeypatch):
+    if not has_kernel:
+        monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
+    generator = torch.Generator().manual_seed(0)
+    unary = torch.randn(2, 6, 3, generator=generator).to(dtype).requires_grad_()
+    transition = torch.randn(3, 3, generator=generator, requires_grad=True)
+    labels = torch.zeros(2, 6, dtype=torch.int64)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        energy = ChainEnergy(unary, transition)
+        loss = chain_negative_log_likelihood(energy, labels)
+        marginals = chain_dp.marginals(energy)
+    exact = ChainEnergy(unary.double(), transition.double())
+    torch.testing.assert_close(
+        loss.double(), chain_negative_log_likelihood(exact, labels), rtol=1e-6, atol=1e-5
+    )
+    torch.testing.assert_close(
+        marginals.states.double(), chain_dp.marginals(exact).states, rtol=1e-6, atol=1e-6
+    )
+    loss.sum().backward()
+    assert (unary.grad.dtype, transition.grad.dtype) == (dtype, torch.float32)
 
 
 @pytest.mark.parametrize("per_step", [False, True])

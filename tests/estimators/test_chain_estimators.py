@@ -327,21 +327,32 @@ def test_arrays_are_looked_at_together_as_lists_are_one_by_one(numbers, kind):
     assert torch.equal(model.energy([X[0].astype(np.float64), *X[1:]]).unary, expected)
 
 
+def test_one_array_of_equally_long_sequences_is_a_list_of_arrays():
+    random = np.random.default_rng(0)
+    X = random.normal(size=(20, 4, 3))
+    y = (X[..., 0] > 0).astype(int)
+    model, by_list = ChainCRF().fit(X, y), ChainCRF().fit([*X], [*y])
+    np.testing.assert_array_equal(model.coef_, by_list.coef_)
+    assert [row.tolist() for row in model.predict(X)] == [row.tolist() for row in by_list.predict([*X])]
+    assert model.score(X, y) == by_list.score([*X], [*y])
+    with pytest.raises(ValueError, match="X: each sequence"):
+        model.predict(X[..., 1:])
+
+
 def test_refusals(numbers):
     X, y = numbers[0]
     unknown = [each.astype(object) for each in y]
     unknown[3][0] = None
     unlabelled = [np.full(len(each), np.nan) for each in y]
     for sequences, labels, message in (
-        (np.ones((4, 2)), y, "X: expected a list"),
+        (np.ones((4, 2)), y, r"X: expected a list of arrays \(length, features\), got .* \(4, 2\)"),
         ([], [], "X: expected at least one sequence"),
         (X, None, "y: expected an array of labels for each sequence, got None"),
         ([X[0], X[1][:, 1:]], y[:2], "X: expected as many features"),
         ([X[0], sparse.csr_array(X[1])], y[:2], "X: expected all sequences dense"),
         (X, y[1:], "y: expected 30 arrays"),
         (X[:2], [y[0], y[1][1:]], "y: expected .* labels for sequence 1"),
-        (X, unknown, "y: expected a class at every position, got 1 missing"),
-        (X, unlabelled, "y: expected a class at every position"),
+        (X, unlabelled, "y: expected at least one tag, got none"),
         (X, [each[:, 0] + 0.5 for each in X], "Unknown label type: continuous"),
         ([X[0], X[1] * np.nan], y[:2], "X contains NaN"),
         ([X[0], X[1][:0]], [y[0], y[1][:0]], r"X: expected at least one position .* got none in \[1\]"),
@@ -351,6 +362,9 @@ def test_refusals(numbers):
     ):
         with pytest.raises(ValueError, match=message):
             ChainCRF().fit(sequences, labels)
+    for model in (ChainSVM(), MaximumEntropyMarkovClassifier(), HiddenMarkovClassifier()):
+        with pytest.raises(ValueError, match="y: expected a class at every position"):
+            model.fit(X, unknown)
     with pytest.raises(ValueError, match="X: each sequence"):
         ChainCRF(tol=0.9).fit(X, y).predict([X[0][:, 1:]])
     with pytest.raises(ValueError, match=r"'kernel' parameter of ChainSVM must be .* Got 'cosine'"):

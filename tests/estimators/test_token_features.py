@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -57,7 +59,8 @@ def test_tokens_equal_the_matrices_of_their_features(kind):
     settings = {"random_state": 0} if kind is ChainSVM else {}
     model = kind(**settings).fit(SENTENCES, TAGS)
     features = TokenFeatures.of(SENTENCES, 1)
-    matrices, unknown = features.matrices(SENTENCES)
+    rows, start, unknown = features.rows(SENTENCES)
+    matrices = [rows[first:end] for first, end in itertools.pairwise(start)]
     assert unknown == 0
     by_matrix = kind(**settings).fit(matrices, TAGS)
     np.testing.assert_array_equal(model.coef_, by_matrix.coef_)
@@ -106,9 +109,8 @@ def test_a_vocabulary_is_saved(tmp_path):
 
 def objective(model, X, y, c1, c2):
     """CRFsuite's objective, by enumeration over all tag sequences."""
-    import itertools
-
-    matrices, _ = model.token_features_.matrices(X)
+    rows, start, _ = model.token_features_.rows(X)
+    matrices = [rows[first:end] for first, end in itertools.pairwise(start)]
     total, classes = 0.0, len(model.classes_)
     for matrix, tags in zip(matrices, y, strict=True):
         scores = matrix @ model.coef_.T + model.intercept_

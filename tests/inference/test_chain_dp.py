@@ -255,14 +255,53 @@ def test_refuses_what_has_no_answer(routine):
     energy = random_chain_energy(0, ragged=False)
     with pytest.raises(ValueError, match=r"^unary: expected finite values or −∞"):
         routine(replace(energy, unary=torch.full_like(energy.unary, torch.nan)))
-    with pytest.raises(ValueError, match=r"^energy: expected float32 or float64"):
-        routine(ChainEnergy(energy.unary.half(), energy.transition.half()))
     unary = energy.unary.clone()
     unary[2, 3] = -torch.inf
     with pytest.raises(
         ValueError, match=r"^energy: expected a labelling .* got none in 1, the first at row 2"
     ):
         routine(replace(energy, unary=unary))
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+@pytest.mark.parametrize("kind", ["shared", "per step", "known"])
+def test_forbidden_transitions_are_summed_by_the_kernel(kind, is_long, monkeypatch):
+    """Half of the transitions forbidden, or states known one after another: sums of 0 that lost nothing."""
+    length = 300 if is_long else 5
+    energy = random_chain_energy(3, length, 4, scale=3.0, per_step=kind == "per step", ragged=False)
+    generator = torch.Generator().manual_seed(0)
+    forbidden = torch.rand(energy.transition.shape, generator=generator) < 0.4
+    forbidden[..., 0, :] = forbidden[..., 0] = False
+    unary = energy.unary
+    if kind == "known":
+        known = torch.rand(unary.shape, generator=generator) < 0.4
+        known[..., 0] = False
+        unary = unary.masked_fill(known, -torch.inf)
+    tables = energy.transition.masked_fill(forbidden, -torch.inf)
+    energy = replace(energy, unary=unary, transition=tables)
+    found, by_steps = chain_dp.marginals(energy), chain_steps.forward
+    monkeypatch.setattr(chain_steps, "forward", None)
+    again = chain_dp.marginals(energy)
+    monkeypatch.setattr(chain_steps, "forward", by_steps)
+    monkeypatch.setattr(chain_steps, "compiled", lambda *_: None)
+    expected = chain_dp.marginals(energy)
+    for name in ("states", "edges", "log_partition"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=1e-9, atol=1e-12)
+        assert torch.equal(getattr(found, name), getattr(again, name))
+    assert bool((found.edges[energy.transition.expand_as(found.edges) == -torch.inf] == 0).all())
+
+
+@pytest.mark.parametrize("is_backward", [False, True])
+def test_a_path_that_vanishes_for_a_while_is_summed_as_logarithms(is_backward):
+    """Two states without steps between them: 100 positions favour the one, 150 positions the other."""
+    unary = torch.zeros(1, 250, 2, dtype=torch.float64)
+    unary[0, :100, 1] = unary[0, 100:, 0] = -10.0
+    transition = torch.zeros(2, 2, dtype=torch.float64).fill_diagonal_(1.0).log()
+    energy = ChainEnergy(unary.flip(1) if is_backward else unary, transition)
+    found = chain_dp.marginals(energy)
+    assert float(chain_dp.log_partition(energy)) == pytest.approx(-1000)
+    assert float(found.log_partition) == pytest.approx(-1000)
+    assert found.states[0, :, 1].tolist() == [1.0] * 250
 
 
 def test_refuses_counts_that_are_none():

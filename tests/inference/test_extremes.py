@@ -93,7 +93,8 @@ def test_what_is_large_stays_finite(make, routine, size):
         assert value.isfinite().all()
 
 
-@every_routine
+# Chains keep half precision in float32.
+@pytest.mark.parametrize(("make", "routine"), [each for each in ROUTINES if each[0] is not chain])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(make, routine, dtype):
     with pytest.raises(ValueError, match=r"energy: expected float32 or float64, got torch\.b?float16"):

@@ -17,6 +17,7 @@ from strategies.bipartite import random_bipartite_energy
 from strategies.chain import random_chain_energy
 from strategies.directed import random_directed_energy
 from strategies.pairwise import random_clique_energy, random_pairwise_energy
+from strategies.semi_chain import random_semi_chain_energy
 from strategies.sequential import random_sequential_energy
 from strategies.tree import random_tree_energy
 
@@ -49,17 +50,19 @@ KINDS = {
     for energy in (
         *BINARY,
         *OF_STATES,
+        random_semi_chain_energy(0),
         random_sequential_energy(0, num_states=(2,) * LABELS),
         constrained.restricted(BINARY[1], RULES),
     )
 }
-OF_SEVERAL_VALUES = ("ChainEnergy", "TreeEnergy", "SequentialEnergy")
+OF_SEVERAL_VALUES = ("ChainEnergy", "TreeEnergy", "SemiChainEnergy", "SequentialEnergy")
 REFUSED = {
     *((kind, "decode_hinge", False) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, "decode_hinge", True) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, quantity, True) for kind in OF_SEVERAL_VALUES for quantity in table.SUMS),
-    *((kind, "decode", True) for kind in OF_SEVERAL_VALUES[:2]),
+    *((kind, "decode", True) for kind in OF_SEVERAL_VALUES[:3]),
     ("TreeEnergy", "sample", False),
+    ("SemiChainEnergy", "sample", False),
     ("SequentialEnergy", "log_partition", False),
 }
 

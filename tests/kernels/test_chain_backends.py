@@ -125,13 +125,44 @@ def test_likelihoods_and_gradients_are_those_of_dynamic_programming(seed, scale)
     for compute in (
         numpy_steps.loss_and_gradient,
         compiled_steps.loss_and_gradient,
-        compiled_steps._by_logarithms,
+        lambda *arrays: compiled_steps._by_logarithms(*arrays, np.ones(len(weight), np.bool_)),
     ):
         errors, pairs = np.full_like(scores, np.nan), np.ones_like(transition)
         loss = compute(scores, transition, start, labels, weight, errors, pairs)
         assert loss == pytest.approx(float(total.detach()), rel=1e-9, abs=1e-9)
         np.testing.assert_allclose(errors, by_score[energy.inside].numpy(), atol=1e-9)
         np.testing.assert_allclose(pairs - 1, by_pair.numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["steps", "labels", "disconnected"])
+@pytest.mark.parametrize("seed", range(4))
+def test_likelihoods_with_forbidden_labels_and_steps_are_those_of_definitions(seed, kind):
+    """Half of the steps or labels forbidden, or two states that no step joins and that win in turn."""
+    scores, transition, start, labels, weight = random_likelihood(seed, 3.0)
+    random = np.random.default_rng(seed)
+    if kind == "disconnected":
+        scores = np.zeros((250, 2))
+        scores[:100, 1] = scores[100:, 0] = -10.0
+        transition, start, labels = np.zeros((2, 2)), np.array([0, 250]), np.full(250, seed % 2)
+        weight = np.ones(1)
+        transition[[0, 1], [1, 0]] = -1e30
+    elif kind == "steps":
+        forbidden = random.random(transition.shape) < 0.5
+        steps = np.delete(np.arange(len(labels)), start[1:] - 1)
+        forbidden[labels[steps], labels[steps + 1]] = False
+        transition = np.where(forbidden, -1e30, transition)
+    else:
+        forbidden = random.random(scores.shape) < 0.5
+        forbidden[np.arange(len(labels)), labels] = False
+        scores = np.where(forbidden, -1e30, scores)
+    found = []
+    for compute in (numpy_steps.loss_and_gradient, compiled_steps.loss_and_gradient):
+        errors, pairs = np.full_like(scores, np.nan), np.ones_like(transition)
+        loss = compute(scores, transition, start, labels, weight, errors, pairs)
+        found.append((loss, errors, pairs))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-9, abs=1e-9)
+    for own, expected in zip(found[1][1:], found[0][1:], strict=True):
+        np.testing.assert_allclose(own, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])

@@ -16,7 +16,7 @@ MEASURING = [name for name, text in SCRIPTS.items() if "described(__file__" in t
 EACH_ROW = r"print\((row|rows\[-1\]), flush=True\)"
 # Those that show rows in another way than ``told``, and the call that does.
 PRINTING = (
-    *("conll_crf", "crbm_epochs", "crbm_gradients", "cutoffs", "dense_map", "dual_coordinate"),
+    *("crbm_epochs", "crbm_gradients", "cutoffs", "dense_map", "dual_coordinate"),
     *("ensemble_orders", "kernel_classes", "kernel_networks", "log_partition_bounds", "rbm_tempering"),
     *("searches", "shared_dual_coordinate", "smo", "undirected_decoding"),
 )

@@ -9,13 +9,21 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy import sparse
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.estimators.chains.tag_sets import (
+    Tags,
+    are_partial,
+    known_classes,
+    label_rows,
+    labelling_within,
+    steps_of,
+)
 from lmbm_torch.estimators.chains.token_features import TokenFeatures, are_tokens
 from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call
@@ -41,23 +49,27 @@ class Rows(NamedTuple):
     Args:
         features: (positions, features), dense or CSR.
         start: (sequences + 1,), the first position of each sequence.
+        allowed: (positions, classes), true for each allowed class of a position; all if None.
     """
 
     features: Features
     start: np.ndarray
+    allowed: np.ndarray | None = None
 
     def of(self, sequences: np.ndarray) -> Rows:
         """Return the positions of some sequences, by number."""
         positions = [np.arange(*self.start[each : each + 2]) for each in sequences]
         start = np.concatenate([[0], np.cumsum([len(each) for each in positions])])
-        return Rows(self.features[np.concatenate(positions)], start)
+        chosen = np.concatenate(positions)
+        return Rows(self.features[chosen], start, None if self.allowed is None else self.allowed[chosen])
 
 
 class SequenceClassifier(TrainedEstimator, ABC):
     """A joint classifier of the positions of sequences.
 
-    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, of data frames with the same
-    columns, or of lists of tokens: dictionaries, texts or lists of texts, as sklearn-crfsuite takes tokens
+    ``X`` is a list of arrays ``(length, features)``, all dense or all sparse, an array ``(sequences, length,
+    features)``, a list of data frames with the same columns, or a list of lists of tokens: dictionaries,
+    texts or lists of texts, as sklearn-crfsuite takes tokens
     (:mod:`~lmbm_torch.estimators.chains.token_features`). ``y`` is a list of arrays ``(length,)`` of classes.
     Subclasses compute the energy in :meth:`_energy`.
 
@@ -70,6 +82,8 @@ class SequenceClassifier(TrainedEstimator, ABC):
     min_freq = 1
     token_features_: TokenFeatures | None
 
+    # Allowed pairs of classes, of classifiers with the parameter.
+    constraints: Any = None
     # Rules over the classes of positions are unknown.
     rules = None
 
@@ -93,84 +107,123 @@ class SequenceClassifier(TrainedEstimator, ABC):
         """Return the energies unchanged: the distribution needs no calibration."""
         return list(energies)
 
-    def energy(self, X) -> ChainEnergy:
-        """Return the chains' energy for sequences ``X``, in float64, on ``device``."""
-        return self._energy(self._validate_predict(X))
+    def energy(self, X, *, known=None) -> ChainEnergy:
+        """Return the chains' energy for sequences ``X``, in float64, on ``device``.
+
+        Args:
+            known: see :meth:`predict`.
+        """
+        return self._known_energy(self._validate_predict(X, known))
 
     @answer_call
-    def decode(self, X, *, top_k: int = 1) -> Decoding:
-        """Return the ``top_k`` labellings of largest score as indices into ``classes_``, with padding."""
-        return chain_dp.decode(self.energy(X), top_k=top_k)
+    def decode(self, X, *, top_k: int = 1, known=None) -> Decoding:
+        """Return the ``top_k`` labellings of largest score as indices into ``classes_``, with padding.
+
+        Args:
+            known: see :meth:`predict`.
+        """
+        return chain_dp.decode(self.energy(X, known=known), top_k=top_k)
 
     @answer_call
-    def predict(self, X) -> list[np.ndarray]:
-        """Return the classes of each sequence's positions."""
-        return [self.classes_[row] for row in self._each(X, lambda energy: chain_dp.decode(energy).labels)]
+    def predict(self, X, *, known=None) -> list[np.ndarray]:
+        """Return the classes of each sequence's positions.
+
+        Args:
+            known: for each sequence a list with an entry for each position: a class, a set of classes, or
+                None or NaN for any class. The prediction completes the known classes.
+
+        Raises:
+            ValueError: an invalid input, named in the message; known classes that the constraints forbid.
+        """
+        labels = self._each(X, known, lambda energy: chain_dp.decode(energy).labels)
+        return [self.classes_[row] for row in labels]
 
     def score(self, X, y) -> float:
         """Return the share of positions with the right class."""
         predicted = self.predict(X)
-        truth = _label_rows(y, [len(each) for each in predicted])
+        truth = label_rows(y, [len(each) for each in predicted])
         return float(np.mean(np.concatenate(predicted) == truth))
 
-    def _each(self, X, found: Callable[[ChainEnergy], Tensor]) -> list[np.ndarray]:
+    def _each(self, X, known: Any, found: Callable[[ChainEnergy], Tensor]) -> list[np.ndarray]:
         """Return values of each sequence's positions, computed in groups of similar length.
 
         Padding all sequences to the longest would cost time and memory.
         """
-        rows = self._validate_predict(X)
+        rows = self._validate_predict(X, known)
         lengths, of_each = np.diff(rows.start), {}
         for group in _of_similar_length(lengths, len(self.classes_)):
-            values = found(self._energy(rows.of(group))).cpu().numpy()
+            values = found(self._known_energy(rows.of(group))).cpu().numpy()
             of_each |= {place: row[: lengths[place]] for place, row in zip(group, values, strict=True)}
         return [of_each[place] for place in range(len(lengths))]
 
     @abstractmethod
     def _energy(self, rows: Rows) -> ChainEnergy:
-        """Return the energy of validated rows."""
+        """Return the energy of validated rows, whatever classes are known."""
+
+    def _known_energy(self, rows: Rows) -> ChainEnergy:
+        """Return the energy of validated rows, with −∞ for classes that are not allowed."""
+        energy = self._energy(rows)
+        if rows.allowed is None:
+            return energy
+        unary = energy.unary.clone()
+        allowed = torch.from_numpy(rows.allowed).to(unary.device)
+        unary[energy.inside] = unary[energy.inside].masked_fill(~allowed, -torch.inf)
+        return replace(energy, unary=unary)
 
     def _chains(self, scores: np.ndarray, transition: np.ndarray, rows: Rows) -> ChainEnergy:
         """Return the energy of scores (positions, classes) and transitions, on ``device``."""
-        return padded_chains(scores, transition, np.diff(rows.start)).to(self._device)
+        steps = steps_of(self.classes_, self.constraints)
+        return padded_chains(scores, transition, np.diff(rows.start), steps).to(self._device)
 
     def _validate_fit(self, X, y) -> tuple[Rows, np.ndarray]:
         """Return the rows, and the indices of the positions' classes; set ``classes_``."""
+        rows = self._fit_rows(X)
+        labels = label_rows(y, np.diff(rows.start).tolist())
+        if are_partial(labels):
+            raise ValueError("y: expected a class at every position, which only a ChainCRF does without")
+        self.classes_, codes, _ = Tags.of(labels)
+        assert codes is not None  # of tags known in full
+        return rows, codes
+
+    def _fit_rows(self, X) -> Rows:
+        """Return the rows of a training; set the names and number of features."""
         check_parameters(self)
         self.token_features_ = TokenFeatures.of(X, self.min_freq) if are_tokens(X) else None
         names = _column_names(X)
         if self.token_features_ is not None:
-            X, _ = self.token_features_.matrices(X)
             names = np.array(self.token_features_.names, dtype=object)
         if names is not None:
             self.feature_names_in_ = names
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        rows = _stacked(X if self.token_features_ else self._in_order(X))
-        labels = _label_rows(y, np.diff(rows.start).tolist())
-        missing = sum(each is None or each != each for each in labels.tolist())
-        if missing:
-            raise ValueError(f"y: expected a class at every position, got {missing} missing")
-        check_classification_targets(labels)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        if self.token_features_ is None:
+            rows = _stacked(self._in_order(X))
+        else:
+            rows = Rows(*self.token_features_.rows(X)[:2])
         self.n_features_in_ = rows.features.shape[1]  # pyright: ignore[reportOptionalSubscript]
-        return rows, codes
+        return rows
 
-    def _validate_predict(self, X) -> Rows:
+    def _validate_predict(self, X, known: Any = None) -> Rows:
         check_is_fitted(self)
         if are_tokens(X):
             if self.token_features_ is None:
                 raise ValueError("X: expected arrays (length, features) as in fit, got lists of tokens")
-            X, unknown = self.token_features_.matrices(X)
+            features, start, unknown = self.token_features_.rows(X)
             if unknown:
                 left_out = f"X: {unknown} features of tokens were unknown in fit and are left out"
                 warnings.warn(left_out, stacklevel=level_of_caller())
+            rows = Rows(features, start)
         elif self.token_features_ is not None:
             raise ValueError("X: expected lists of tokens as in fit, got arrays")
         else:
-            X = self._in_order(X)
-        rows = _stacked(X)
+            rows = _stacked(self._in_order(X))
         check_shape("X: each sequence", rows.features, None, self.n_features_in_)
-        return rows
+        if known is None:
+            return rows
+        lengths = np.diff(rows.start)
+        allowed = known_classes(known, lengths, self.classes_)
+        labelling_within(allowed, lengths, steps_of(self.classes_, self.constraints), "known")
+        return rows._replace(allowed=allowed)
 
     def _in_order(self, X: Sequence) -> Sequence:
         """Return data frames with the columns of ``fit`` in the order of ``fit``.
@@ -197,9 +250,13 @@ class ProbabilisticSequenceClassifier(SequenceClassifier):
         return replace(super().capabilities, has_probabilities=True)
 
     @answer_call
-    def predict_proba(self, X) -> list[np.ndarray]:
-        """Return P(class | whole sequence) of each position, (length, classes) for each sequence."""
-        return self._each(X, lambda energy: chain_dp.marginals(energy).states)
+    def predict_proba(self, X, *, known=None) -> list[np.ndarray]:
+        """Return P(class | sequence, known classes) of each position, (length, classes) for each sequence.
+
+        Args:
+            known: see :meth:`predict`.
+        """
+        return self._each(X, known, lambda energy: chain_dp.marginals(energy).states)
 
 
 def by_position(weights: np.ndarray | None, start: np.ndarray) -> np.ndarray | None:
@@ -242,8 +299,11 @@ def _column_names(X: Any) -> np.ndarray | None:
 
 def _stacked(X: Sequence) -> Rows:
     """Join the arrays of a list; raise ValueError unless all are feature arrays of one width."""
+    if isinstance(X, np.ndarray) and X.ndim == 3:
+        X = [*X]
     if isinstance(X, np.ndarray) or sparse.issparse(X):
-        raise ValueError(f"X: expected a list of arrays (length, features), got {type(X).__name__}")
+        got = f"{type(X).__name__} of shape {X.shape}"
+        raise ValueError(f"X: expected a list of arrays (length, features), got {got}")
     if not len(X):
         raise ValueError("X: expected at least one sequence, got none")
     empty = [number for number, each in enumerate(X) if getattr(each, "shape", None) and not each.shape[0]]
@@ -270,39 +330,13 @@ def _need_no_looks(arrays: Sequence) -> bool:
     return all((type(each) is np.ndarray or sparse.issparse(each)) and each.ndim == 2 for each in arrays)
 
 
-def _label_rows(y: Sequence, lengths: list[int]) -> np.ndarray:
-    """Join the labels of all sequences; raise ValueError for lengths other than the sequences'."""
-    if y is None:
-        raise ValueError("y: expected an array of labels for each sequence, got None")
-    labels = [np.asarray(each) for each in y]
-    if len(labels) != len(lengths):
-        raise ValueError(f"y: expected {len(lengths)} arrays of labels, one a sequence, got {len(labels)}")
-    for number, (each, length) in enumerate(zip(labels, lengths, strict=True)):
-        if each.shape != (length,):
-            raise ValueError(f"y: expected {length} labels for sequence {number}, got shape {each.shape}")
-    return np.concatenate(labels)
-
-
 def train_likelihood(
-    classifier: ProbabilisticSequenceClassifier,
-    X: Features,
-    codes: np.ndarray,
-    start: np.ndarray,
-    C: float,
-    weights: np.ndarray | None,
-    absolute: float = 0.0,
+    classifier: ProbabilisticSequenceClassifier, problem: LikelihoodProblem, absolute: float = 0.0
 ) -> StructuralWeights:
     """Return weights of features, with intercepts, and transitions; report the training of a classifier.
 
-    L-BFGS minimises ½‖w‖² + absolute · ‖w‖₁ − C Σ log p(y | x), with intercepts and transitions in the norms.
-
-    Args:
-        X: (rows, features), all chains one after another.
-        codes: (rows,), indices into the classes.
-        start: (chains + 1,), the first row of each chain.
-        weights: (chains,), multiplies C.
+    L-BFGS minimises the objective of the problem plus absolute · ‖w‖₁.
     """
-    problem = LikelihoodProblem(X, codes, start, len(classifier.classes_), C=C, sample_weight=weights)
     state: Any
     if absolute > 0:
         state = elastic_net.solve(problem, absolute, tol=classifier.tol, max_iter=classifier.max_iter)

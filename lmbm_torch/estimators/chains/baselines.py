@@ -21,6 +21,7 @@ from lmbm_torch.estimators.chains.base import (
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem
 
 
 class IndependentPositions(SequenceClassifier):
@@ -127,7 +128,8 @@ class MaximumEntropyMarkovClassifier(ProbabilisticSequenceClassifier):
             inputs = np.hstack([inputs, before.toarray()])
         # For two classes logistic regression penalises the difference of the weights, twice either weight.
         C = self.C_ / 2 if count == 2 else self.C_
-        coef, _ = train_likelihood(self, inputs, codes, np.arange(len(codes) + 1), C, weights)
+        start = np.arange(len(codes) + 1)
+        coef, _ = train_likelihood(self, LikelihoodProblem(inputs, codes, start, count, C, weights))
         self.coef_, self.intercept_ = self._of_features(coef[:, : -count - 1] @ back, coef[:, -1])
         self.transition_ = coef[:, -count - 1 : -1].T.copy()
         return self

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lmbm_torch.constraints.transitions import SCHEMES
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.base import (
     ProbabilisticSequenceClassifier,
@@ -17,6 +18,7 @@ from lmbm_torch.estimators.chains.base import (
 )
 from lmbm_torch.estimators.chains.kernel_likelihood import fit_kernel
 from lmbm_torch.estimators.chains.max_margin import row_scores, train_max_margin
+from lmbm_torch.estimators.chains.tag_sets import Tags, label_rows, steps_of
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import (
     KERNELS,
@@ -27,7 +29,11 @@ from lmbm_torch.estimators.common.settings import (
     StrOptions,
 )
 from lmbm_torch.fitting.feature_units import merged
+from lmbm_torch.solvers.chains.linear import LikelihoodProblem, PartialLikelihoodProblem
 from lmbm_torch.solvers.networks.problems import Features
+
+# Constraints of sequences: a scheme of tags, or pairs of classes.
+TRANSITIONS = [StrOptions(SCHEMES), "array-like", None]
 
 
 class ChainCRF(ProbabilisticSequenceClassifier):
@@ -45,6 +51,9 @@ class ChainCRF(ProbabilisticSequenceClassifier):
             trained in the dual (dual_optimization_conditional_models_2006), chain by chain: for some hundred
             chains. ``c1`` is then 0, and ``tol`` a relative duality gap.
         min_freq: features of tokens that occur in fewer tokens are left out.
+        constraints: a scheme of tags (``"BIO"``, ``"IOB1"``, ``"BIOES"``) or allowed pairs of classes, see
+            :func:`~lmbm_torch.constraints.allowed_transitions`. Other sequences have probability 0, in
+            training and in predictions.
         tol: training ends at this norm of the gradient, relative to the norm at zero weights, and this
             relative gain of an iteration.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
@@ -77,6 +86,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         "c1": [Number(Real, 0, None, closed="left")],
         "c2": [Number(Real, 0, None, closed="neither"), None],
         "min_freq": [Number(Integral, 1, None, closed="left")],
+        "constraints": TRANSITIONS,
     }
 
     def __init__(
@@ -90,6 +100,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         kernel_degree=3,
         coef0=1.0,
         min_freq=1,
+        constraints=None,
         tol=1e-3,
         max_iter=500,
         device="cpu",
@@ -103,6 +114,7 @@ class ChainCRF(ProbabilisticSequenceClassifier):
         self.kernel_degree = kernel_degree
         self.coef0 = coef0
         self.min_freq = min_freq
+        self.constraints = constraints
         self.tol = tol
         self.max_iter = max_iter
         self.device = device
@@ -112,25 +124,41 @@ class ChainCRF(ProbabilisticSequenceClassifier):
     def fit(self, X, y, sample_weight=None):
         """Train on sequences (length, features) and their positions' classes (length,).
 
+        A position's class may be known in part: None or NaN for any class, a set of classes for one of some.
+        Training then maximises the probability of all labellings that agree, which is not concave;
+        ``duality_gap_`` is NaN.
+
         Args:
             sample_weight: (sequences,), multiplies C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: an invalid parameter or input, named in the message; classes that the constraints
+                forbid.
         """
         if self.kernel != "linear":
             if self.c1:
                 raise ValueError(f"c1: expected 0 with a kernel, got {self.c1}")
+            if self.constraints is not None:
+                raise ValueError(f"constraints: expected None with a kernel, got {self.constraints!r}")
             fit_kernel(self, X, y, sample_weight)
             return self
-        rows, codes = self._validate_fit(X, y)
+        rows = self._fit_rows(X)
+        lengths = np.diff(rows.start)
+        tags = Tags.of(label_rows(y, lengths.tolist()))
+        self.classes_ = tags.classes
+        steps = steps_of(self.classes_, self.constraints)
+        codes = tags.labelling(lengths, steps)
         weights = self._weights(sample_weight, rows.start[1:])
         scaled = self._scaled(rows.features, by_position(weights, rows.start))
         # Equal columns share one weight at the least ‖w‖², not at the least ‖w‖₁.
         inputs, back = merged(scaled) if self.c1 == 0 else (scaled, None)
-        features, transition = train_likelihood(
-            self, inputs, codes, rows.start, self.C_, weights, absolute=self.c1 * self.C_
-        )
+        given: Any = (inputs, codes, rows.start, len(self.classes_), self.C_, weights, steps)
+        problem = LikelihoodProblem(*given)
+        if tags.mask is not None:
+            problem = PartialLikelihoodProblem(*given, allowed_labels=tags.mask)
+        features, transition = train_likelihood(self, problem, absolute=self.c1 * self.C_)
+        if tags.mask is not None:
+            self.duality_gap_ = float("nan")
         coef = features[:, :-1] if back is None else features[:, :-1] @ back
         self.coef_, self.intercept_ = self._of_features(coef, features[:, -1])
         self.transition_ = transition.reshape(len(self.classes_), -1).copy()
@@ -181,6 +209,7 @@ class ChainSVM(SequenceClassifier):
             training positions.
         gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         coupling_penalty: a factor of the squared transitions in ‖w‖².
+        constraints: allowed pairs of classes, as of :class:`ChainCRF`.
         tol: relative duality gap at which training ends.
         max_iter: iterations after which training ends even above ``tol``, with a ConvergenceWarning.
         device: device of dense features' kernel values, and of predictions except linear scores, such as
@@ -211,6 +240,7 @@ class ChainSVM(SequenceClassifier):
         **SHARED,
         "C": RELATIVE_PENALTY,
         "kernel": [StrOptions(KERNELS), callable],
+        "constraints": TRANSITIONS,
     }
 
     def __init__(
@@ -222,6 +252,7 @@ class ChainSVM(SequenceClassifier):
         kernel_degree=3,
         coef0=1.0,
         coupling_penalty=1.0,
+        constraints=None,
         tol=1e-3,
         max_iter=1000,
         device="cpu",
@@ -234,6 +265,7 @@ class ChainSVM(SequenceClassifier):
         self.kernel_degree = kernel_degree
         self.coef0 = coef0
         self.coupling_penalty = coupling_penalty
+        self.constraints = constraints
         self.tol = tol
         self.max_iter = max_iter
         self.device = device
@@ -248,11 +280,16 @@ class ChainSVM(SequenceClassifier):
             sample_weight: (sequences,), multiplies C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: an invalid parameter or input, named in the message; classes that the constraints
+                forbid.
         """
         rows, codes = self._validate_fit(X, y)
         weights = self._weights(sample_weight, rows.start[1:])
-        options = {"coupling_penalty": self.coupling_penalty, "sample_weight": weights}
+        options: dict[str, Any] = {"coupling_penalty": self.coupling_penalty, "sample_weight": weights}
+        steps = steps_of(self.classes_, self.constraints)
+        if steps is not None:
+            Tags(self.classes_, codes, None).labelling(np.diff(rows.start), steps)
+            options["allowed"] = steps
         self.transition_ = train_max_margin(self, rows.features, codes, rows.start, **options)
         return self
 

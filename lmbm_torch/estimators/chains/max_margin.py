@@ -94,7 +94,9 @@ def _weights_of_features(
     X, back = merged(X)
     C = estimator.C_
     has_single_positions = len(start) == len(codes) + 1
-    has_values = has_single_positions and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
+    has_values = (
+        has_single_positions and "allowed" not in options and 8 * len(codes) ** 2 <= part_bytes(_GRAM_BYTES)
+    )
     suits_smoothing = _suits_smoothing(X, start, options["num_states"], C)
     is_free = solve is _free_duals
     if is_free:
@@ -124,7 +126,7 @@ def _duals_of_values(
     """Return duals (classes, rows) for kernel values (rows, rows), which are changed."""
     gram += 1.0
     problem = ChainKernelProblem(gram, codes, start, C=estimator.C_, **options)
-    solver = multi_class if problem.has_single_positions else smo
+    solver = multi_class if problem.has_single_positions and problem.allowed is None else smo
     state = estimator._run(solver, problem, seed=estimator._seed())
     duals = problem.coef(state.nodes).T
     return duals, duals.sum(1), state.transition, state

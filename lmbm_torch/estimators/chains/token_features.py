@@ -48,7 +48,9 @@ def attributes(token: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
     elif isinstance(token, Mapping):
         for key, value in token.items():
             name = f"{prefix}{key}"
-            if isinstance(value, (bool, np.bool_, Real)):
+            if isinstance(value, str):
+                yield f"{name}:{value}", 1.0
+            elif isinstance(value, (bool, np.bool_, Real)):
                 number = float(value)
                 if not np.isfinite(number):
                     raise ValueError(f"X: expected a finite number for the feature {name!r}, got {number}")
@@ -99,28 +101,69 @@ class TokenFeatures(Stored):
         """Return the column of each name."""
         return {name: column for column, name in enumerate(self.names)}
 
-    def matrices(self, X: Sequence[Sequence[Any]]) -> tuple[list[Any], int]:
-        """Return a CSR matrix (length, features) for each sequence, and how many features were unknown.
+    def rows(self, X: Sequence[Sequence[Any]]) -> tuple[Any, np.ndarray, int]:
+        """Return the features of all tokens, the starts of the sequences, and how many features were unknown.
+
+        Returns:
+            A CSR matrix (tokens, features) in canonical format, (sequences + 1,) first tokens, and a count.
 
         Raises:
             ValueError: a sequence without a token; see :func:`attributes`.
         """
-        found, unknown = [], 0
+        values: list[float] = []
+        columns: list[int] = []
+        ends, start, unknown = [0], [0], 0
         for number, tokens in enumerate(X):
             if not isinstance(tokens, (list, tuple)) or not tokens:
                 raise ValueError(f"X: expected a list of tokens for sequence {number}, got {tokens!r:.40}")
-            values, columns, ends = [], [], [0]
             for token in tokens:
-                for name, value in attributes(token):
-                    column = self.columns.get(name)
+                unknown += self._add(token, "", columns, values)
+                ends.append(len(columns))
+            start.append(len(ends) - 1)
+        shape = (len(ends) - 1, len(self.names))
+        matrix = sparse.csr_array((np.asarray(values, dtype=np.float64), columns, ends), shape=shape)
+        matrix.sum_duplicates()
+        return matrix, np.asarray(start), unknown
+
+    def _add(self, token: Any, prefix: str, columns: list[int], values: list[float]) -> int:
+        """Add the columns and values of a token; return how many features were unknown.
+
+        Texts, truth values and lists of texts, most features, are looked up without a call of their own.
+        """
+        unknown, find, found = 0, self.columns.get, []
+        if type(token) is not dict:
+            found = attributes(token, prefix)
+        else:
+            for key, value in token.items():
+                kind = type(value)
+                if kind is str:
+                    texts: Any = (value,)
+                elif kind is bool:
+                    found.append((f"{prefix}{key}", float(value)))
+                    continue
+                elif kind is list:
+                    texts = value
+                elif kind is dict:
+                    unknown += self._add(value, f"{prefix}{key}:", columns, values)
+                    continue
+                else:
+                    found.extend(attributes({key: value}, prefix))
+                    continue
+                for text in texts:
+                    if type(text) is not str:
+                        found.extend(attributes({key: [text]}, prefix))
+                        continue
+                    column = find(f"{prefix}{key}:{text}")
                     if column is None:
                         unknown += 1
                     else:
                         columns.append(column)
-                        values.append(value)
-                ends.append(len(columns))
-            shape = (len(tokens), len(self.names))
-            matrix = sparse.csr_array((np.asarray(values, dtype=np.float64), columns, ends), shape=shape)
-            matrix.sum_duplicates()
-            found.append(matrix)
-        return found, unknown
+                        values.append(1.0)
+        for name, value in found:
+            column = find(name)
+            if column is None:
+                unknown += 1
+            else:
+                columns.append(column)
+                values.append(value)
+        return unknown

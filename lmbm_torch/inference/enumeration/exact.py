@@ -27,6 +27,7 @@ from lmbm_torch.energies import (
     MarginEnergy,
     PairwiseEnergy,
     RestrictedEnergy,
+    SemiChainEnergy,
     TreeEnergy,
 )
 from lmbm_torch.inference.common.given import clamp
@@ -390,7 +391,7 @@ class _Labellings:
 
     @classmethod
     def of(cls, energy: Energy, known: Tensor | None) -> _Labellings:
-        if isinstance(energy, ChainEnergy | TreeEnergy):
+        if isinstance(energy, ChainEnergy | SemiChainEnergy | TreeEnergy):
             raise TypeError(
                 "energy: expected a kind with labels in {0, 1}, got "
                 f"{type(energy).__name__}; chain_dp and tree_dp take labels of several states"

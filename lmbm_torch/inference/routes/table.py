@@ -27,6 +27,7 @@ from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
+from lmbm_torch.energies.semi_chain import SemiChainEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.limits import LIMITS
@@ -404,6 +405,16 @@ ROUTES: tuple[Routes, ...] = (
         ("decode", *SUMS),
         False,
         (NO_KNOWN, Route(ALWAYS, "trees.chain_dp.{quantity}", BY_PROGRAMMING)),
+    ),
+    Routes(
+        (SemiChainEnergy,),
+        ("decode", "marginals", "log_partition"),
+        False,
+        (
+            NO_KNOWN,
+            Route(SEVERAL, None, "top_k: expected 1 for segments, got {query.top_k}"),
+            Route(ALWAYS, "trees.semi_chain_dp.{quantity}", BY_PROGRAMMING),
+        ),
     ),
     Routes(
         (TreeEnergy,),

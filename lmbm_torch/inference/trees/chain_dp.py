@@ -9,7 +9,7 @@ On the CPU a kernel goes through each chain by itself, gradients included; witho
 of gradients, each position is one step for the whole batch. A step of sum-product is a matrix product of
 probabilities. Where transitions differ by less than the dtype's range, whatever the unaries, what underflows
 could not have been seen in any of its sums. Where they differ by more, for instance because some are
-forbidden, no kernel is taken, and the sums that may have lost something are done again as logsumexp.
+forbidden, the kernel tells which chains may have lost something, and sums are done again as logsumexp.
 
 On a GPU all positions are computed together (:mod:`lmbm_torch.inference.trees.chain_scans`), by logsumexp.
 

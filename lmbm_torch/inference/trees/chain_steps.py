@@ -26,6 +26,8 @@ FORBIDDEN = -1e30
 COARSE = 100.0
 # The same magnitude in float64.
 COARSE_DOUBLE = COARSE * 2.0**29
+# Least log-potential of a step, relative to the largest, for a kernel in float64.
+LEAST_STEP = math.log(1e-280)
 _POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
 
 
@@ -152,7 +154,9 @@ def _product(message: Tensor, table: Tensor, log_table: Tensor, least: float) ->
     """Return log Σ_r exp(message_r) table_rs."""
     if least == torch.inf:
         return (message[..., None] + log_table).logsumexp(-2)
-    sums = (message.exp()[:, None] @ table).squeeze(1)
+    # Autocast would round a product of matrices to half precision.
+    with torch.autocast("cpu", enabled=False):
+        sums = (message.exp()[:, None] @ table).squeeze(1)
     lost = sums < least
     if not least or not bool(lost.any()):
         return sums.log()
@@ -274,26 +278,35 @@ def sums(
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return P(y_t), P(y_t, y_{t+1}) and the log partition, by a kernel on the CPU in double precision.
 
-    None without numba, on another device, if a sum of probabilities may lose terms, and for potentials so
-    large that float64 rounds their sums.
+    None without numba, on another device, if a sum of probabilities may have lost terms, if a chain has no
+    labelling that is allowed, and for potentials so large that float64 rounds their sums.
 
     Args:
         with_marginals: False for the log partition alone, with empty marginals.
         each_step: False for the sum of the pairs over all steps, (batch, 1, states, states).
     """
     kernel = compiled("search.chains", "forward–backward") if is_on_host(energy.unary) else None
-    if kernel is None or chains.least or largest(energy) > COARSE_DOUBLE:
+    if kernel is None or largest(energy) > COARSE_DOUBLE:
         return None
-    unary = torch.stack(chains.unary, 1)
+    unary, tables = torch.stack(chains.unary, 1), chains.tables
+    if chains.least:
+        allowed = chains.transition > FORBIDDEN / 2
+        least = float(chains.transition.where(allowed, 0).amin())
+        if least < LEAST_STEP:
+            return None
+        if least < math.log(torch.finfo(tables.dtype).tiny):
+            unary, tables = unary.double(), chains.transition.double().exp()
     batch, length, states = unary.shape
     rows = batch if with_marginals else 0
     nodes = unary.new_zeros(rows, length, states)
     edges = unary.new_zeros(rows, length - 1 if each_step else min(1, length - 1), states, states)
-    steps = _steps_of(chains.tables)
+    steps = _steps_of(tables)
     total = kernel.marginals(unary.numpy(), energy.lengths.numpy(), *steps, nodes.numpy(), edges.numpy())
+    if np.isnan(total).any():
+        return None
     scale = chains.shift + torch.from_numpy(total).to(chains.shift)
     _check_possible(scale)
-    return nodes, edges, scale
+    return nodes.to(energy.dtype), edges.to(energy.dtype), scale
 
 
 def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:

@@ -45,7 +45,12 @@ class ExponentiatedState(ChainState):
 
 
 def init(problem: ChainKernelProblem) -> ExponentiatedState:
-    """Return the state of independent labels, with most of the mass on the truth."""
+    """Return the state of independent labels, with most of the mass on the truth.
+
+    Raises:
+        ValueError: a problem of which only some steps are allowed.
+    """
+    problem.check_unrestricted()
     states = problem.num_states
     log_nodes = FIRST_ODDS * problem.truth
     nodes = np.exp(log_nodes - np.logaddexp.reduce(log_nodes, 1)[:, None])

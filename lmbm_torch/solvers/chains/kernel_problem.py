@@ -9,7 +9,7 @@ import torch
 
 from lmbm_torch.checks import check_finite, check_positive, check_shape
 from lmbm_torch.solvers.base import Certified, SolverState, at_most
-from lmbm_torch.solvers.chains.problems import LabelledChains, best_labels
+from lmbm_torch.solvers.chains.problems import AllowedSteps, LabelledChains, best_labels
 from lmbm_torch.solvers.gram import asymmetry
 
 # Passes between two certificates; a certificate costs about ten passes.
@@ -65,6 +65,7 @@ class ChainKernelProblem(LabelledChains):
         C: the losses' weight in ½‖w‖² + Σ_x C_x hinge_x.
         sample_weight: (chains,), multiplies C.
         coupling_penalty: η > 0, multiplies the transitions' squares.
+        allowed: the steps allowed in labellings, the true ones included; all if None.
 
     Raises:
         ValueError: wrong shapes, kernel values not finite or asymmetric, labels outside the states, chains
@@ -78,6 +79,7 @@ class ChainKernelProblem(LabelledChains):
     C: float = 1.0
     sample_weight: np.ndarray | None = None
     coupling_penalty: float = 1.0
+    allowed: AllowedSteps | None = None
     upper: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -95,6 +97,11 @@ class ChainKernelProblem(LabelledChains):
     def has_single_positions(self) -> bool:
         """Return whether every chain has one position, so transitions are irrelevant."""
         return len(self.labels) == len(self.upper)
+
+    def check_unrestricted(self) -> None:
+        """Raise ValueError for a problem of which only some steps are allowed, see :mod:`.smo`."""
+        if self.allowed is not None:
+            raise ValueError("problem: expected one in which every step is allowed, for solvers but smo")
 
     def coef(self, nodes: np.ndarray) -> np.ndarray:
         """Return C_x (truth − μ), (positions, states), the coefficients of the kernel values."""
@@ -128,6 +135,7 @@ class ChainKernelProblem(LabelledChains):
 
     def _best(self, fields: np.ndarray, transition: np.ndarray) -> np.ndarray:
         """Return the score of the best labelling minus the truth's, (chains,)."""
+        fields, transition = self.forbidding(fields, transition)
         if self.has_single_positions:
             # Avoids compiling a further kernel for small tables.
             return fields.max(1) - fields[np.arange(len(fields)), self.labels]

@@ -7,17 +7,46 @@ from functools import cached_property
 
 import numpy as np
 
-from lmbm_torch.checks import check_positive
+from lmbm_torch.checks import check_positive, check_shape
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.base import TINY
-from lmbm_torch.solvers.chains.problems import LabelledChains, best_labels
+from lmbm_torch.solvers.chains.problems import FORBIDDEN, AllowedSteps, LabelledChains, best_labels
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
 from lmbm_torch.solvers.structural.linear import Curvature, LinearOutputs
 from lmbm_torch.solvers.structural.smoothing import MarginProblem
 
 # Blocks of about equally many positions, shared by threads.
 BLOCKS = 8
+
+
+def likelihoods(
+    scores: np.ndarray, transition: np.ndarray, start: np.ndarray, labels: np.ndarray, upper: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients by scores and by transitions.
+
+    Args:
+        scores: (positions, states), ``FORBIDDEN`` for labels that are not allowed.
+        transition: (states, states), ``FORBIDDEN`` for steps that are not allowed.
+        start: (chains + 1,).
+        labels: (positions,), allowed ones.
+        upper: (chains,), C_x.
+    """
+    backend = kernels("dual.chains", "chain CRFs")
+    # A fixed number of blocks, so sums do not depend on the number of threads.
+    ends = np.searchsorted(start, np.linspace(0, len(scores), BLOCKS + 1))
+    losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
+    pairs = np.zeros((BLOCKS, *transition.shape))
+
+    def compute(block: int) -> None:
+        first, end = ends[block : block + 2]
+        within = start[first : end + 1]
+        losses[block] = backend.loss_and_gradient(
+            scores, transition, within, labels, upper[first:end], errors, pairs[block]
+        )
+
+    share(range(BLOCKS), compute)
+    return float(losses.sum()), errors, pairs.sum(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +60,7 @@ class LinearChains(LabelledChains, LinearOutputs):
         num_states: S.
         C: the losses' weight.
         sample_weight: (chains,), multiplies C.
+        allowed: the steps allowed in labellings, the true ones included; all if None.
 
     Raises:
         ValueError: wrong shapes, labels outside the states, values not finite, C not above zero.
@@ -43,6 +73,7 @@ class LinearChains(LabelledChains, LinearOutputs):
     num_states: int
     C: float = 1.0
     sample_weight: np.ndarray | None = None
+    allowed: AllowedSteps | None = None
     upper: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,21 +94,7 @@ class LinearChains(LabelledChains, LinearOutputs):
 
     def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """Return Σ_x C_x (log Σ_y exp score(y) − score(y_x)), with gradients by scores and by transitions."""
-        backend = kernels("dual.chains", "chain CRFs")
-        # A fixed number of blocks, so sums do not depend on the number of threads.
-        ends = np.searchsorted(self.start, np.linspace(0, len(scores), BLOCKS + 1))
-        losses, errors = np.zeros(BLOCKS), np.empty_like(scores)
-        pairs = np.zeros((BLOCKS, *transition.shape))
-
-        def compute(block: int) -> None:
-            first, end = ends[block : block + 2]
-            start, upper = self.start[first : end + 1], self.upper[first:end]
-            losses[block] = backend.loss_and_gradient(
-                scores, transition, start, self.labels, upper, errors, pairs[block]
-            )
-
-        share(range(BLOCKS), compute)
-        return float(losses.sum()), errors, pairs.sum(0)
+        return likelihoods(*self.forbidding(scores, transition), self.start, self.labels, self.upper)
 
     def curvature_of(self, errors: np.ndarray, pairs: np.ndarray, coupling_penalty: float = 1.0) -> Curvature:
         """Estimate the Hessian of ½‖w‖² and the losses from the gradients by scores and transitions.
@@ -124,6 +141,45 @@ class LikelihoodProblem(LinearChains):
 
 
 @dataclass(frozen=True, eq=False)
+class PartialLikelihoodProblem(LikelihoodProblem):
+    """min_w ½‖w‖² − Σ_x C_x log p(labels of x are allowed | x): the likelihood of partly labelled chains.
+
+    The loss is log Σ_y exp(score(y)) less the same sum over the allowed labellings, and not convex. Arguments
+    of :class:`LinearChains`, with an allowed labelling as ``labels``, and
+
+    Args:
+        allowed_labels: (positions, states), true for each allowed label of a position.
+
+    Raises:
+        ValueError: see :class:`LinearChains`; an array of another shape.
+    """
+
+    allowed_labels: np.ndarray = None  # pyright: ignore[reportAssignmentType]  # behind fields with defaults
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_shape("allowed_labels", self.allowed_labels, len(self.labels), self.num_states)
+
+    def losses(self, scores: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return the losses with gradients by scores and by transitions."""
+        scores, transition = self.forbidding(scores, transition)
+        loss, errors, pairs = likelihoods(scores, transition, self.start, self.labels, self.upper)
+        # Of a chain with a single allowed labelling the second sum is the score, subtracted already.
+        are_open, rows = self._open
+        some = np.where(self.allowed_labels[rows], scores[rows], FORBIDDEN)
+        start = np.concatenate([[0], self.lengths[are_open].cumsum()])
+        within = likelihoods(some, transition, start, self.labels[rows], self.upper[are_open])
+        errors[rows] -= within[1]
+        return loss - within[0], errors, pairs - within[2]
+
+    @cached_property
+    def _open(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the chains with several allowed labellings, and the positions of the chains."""
+        are_open = np.add.reduceat(self.allowed_labels.sum(1) > 1, self.start[:-1]) > 0
+        return np.flatnonzero(are_open), np.flatnonzero(np.repeat(are_open, self.lengths))
+
+
+@dataclass(frozen=True, eq=False)
 class ChainMargins(LinearChains, MarginProblem):
     """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], as by Frank–Wolfe.
 
@@ -149,7 +205,8 @@ class ChainMargins(LinearChains, MarginProblem):
     def hinges(self, flat: np.ndarray) -> float:
         """Return the hinges, see :meth:`MarginProblem.hinges`."""
         scores = self._augmented(self.scores(flat), 1.0)
-        _, hinges = best_labels(scores, self.transition(flat), self.lengths, self.labels)
+        scores, transition = self.forbidding(scores, self.transition(flat))
+        _, hinges = best_labels(scores, transition, self.lengths, self.labels)
         return float(self.upper @ np.maximum(hinges, 0.0))
 
     def expected_loss(self, errors: np.ndarray) -> float:

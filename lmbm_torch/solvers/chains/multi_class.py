@@ -29,8 +29,9 @@ def init(problem: ChainKernelProblem) -> FactoredState:
     """Return the state at zero weights: all mass lies with the truth.
 
     Raises:
-        ValueError: chains of several positions.
+        ValueError: chains of several positions, or of which only some labels are allowed.
     """
+    problem.check_unrestricted()
     if not problem.has_single_positions:
         raise ValueError(f"start: expected chains of one position, got one of {problem.lengths.max()}")
     return smo.init(problem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -15,6 +15,48 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.networks.problems import Features, sample_weights
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 
+# Log-potential of forbidden labels and steps: far below any score, with finite sums.
+FORBIDDEN = -1e30
+
+
+class AllowedSteps(NamedTuple):
+    """Masks of the states that may begin a chain, follow each other, and end a chain.
+
+    Args:
+        start: (states,).
+        steps: (states, states), row before and column after.
+        end: (states,).
+    """
+
+    start: np.ndarray
+    steps: np.ndarray
+    end: np.ndarray
+
+    def forbid(
+        self, scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, value: float = FORBIDDEN
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the scores (positions, states) and the transitions with ``value`` where none is allowed."""
+        ends, scores = lengths.cumsum(), scores.copy()
+        scores[ends - lengths] = np.where(self.start, scores[ends - lengths], value)
+        scores[ends - 1] = np.where(self.end, scores[ends - 1], value)
+        return scores, np.where(self.steps, transition, value)
+
+
+def allowed_labels(
+    labels: np.ndarray, lengths: np.ndarray, allowed: AllowedSteps | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a labelling of each chain (positions,), and whether a labelling is allowed (chains,).
+
+    Args:
+        labels: (positions, states), true for each allowed label of a position.
+        lengths: (chains,).
+        allowed: the steps allowed; all if None.
+    """
+    scores, transition = np.where(labels, 0.0, -np.inf), np.zeros((labels.shape[1],) * 2)
+    if allowed is not None:
+        scores, transition = allowed.forbid(scores, transition, lengths, -np.inf)
+    return _best_paths(scores, transition, lengths)
+
 
 def chain_problem(
     features: Features,
@@ -22,6 +64,7 @@ def chain_problem(
     start: Sequence[int] | np.ndarray,
     *,
     num_states: int,
+    allowed: AllowedSteps | None = None,
     **settings: Unpack[LossSettings],
 ) -> StructuralProblem:
     """Return the max-margin problem of chains with Hamming loss, ½‖w‖² + C Σ hinge.
@@ -35,6 +78,7 @@ def chain_problem(
         labels: (positions,), states.
         start: (chains + 1,), first position of each chain.
         num_states: S.
+        allowed: the steps allowed in labellings, the true ones included; all if None.
         settings: see :class:`~lmbm_torch.solvers.structural.problems.LossSettings`.
 
     Raises:
@@ -45,7 +89,7 @@ def chain_problem(
     labels = checked_states(labels, features.shape[0], num_states)  # pyright: ignore[reportOptionalSubscript]
     return StructuralProblem.from_rows(
         features,
-        ChainOracle(labels, np.asarray(start, np.int64), num_states),
+        ChainOracle(labels, np.asarray(start, np.int64), num_states, allowed),
         num_outputs=num_states,
         num_couplings=num_states**2,
         start=start,
@@ -77,6 +121,13 @@ class LabelledChains:
     num_states: int
     C: float
     sample_weight: np.ndarray | None
+    allowed: AllowedSteps | None
+
+    def forbidding(self, scores: np.ndarray, transition: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return scores (positions, states) and transitions, ``FORBIDDEN`` where not allowed."""
+        if self.allowed is None:
+            return scores, transition
+        return self.allowed.forbid(scores, transition, self.lengths)
 
     def _check(self, positions: int) -> None:
         """Check the settings, and convert the labels and starts to arrays."""
@@ -117,11 +168,13 @@ class ChainOracle:
         labels: (positions,), the true states.
         start: (chains + 1,).
         num_states: S.
+        allowed: the steps allowed; all if None.
     """
 
     labels: np.ndarray
     start: np.ndarray
     num_states: int
+    allowed: AllowedSteps | None = None
 
     def __call__(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
         """Return the maximisers of Δ + score."""
@@ -129,7 +182,10 @@ class ChainOracle:
         truth = self._truths(examples)
         augmented = scores.astype(np.float64) + 1
         augmented[np.arange(len(truth)), truth] -= 1
-        found, bound = best_labels(augmented, couplings.reshape(self.num_states, -1), lengths, truth)
+        transition = couplings.reshape(self.num_states, -1)
+        if self.allowed is not None:
+            augmented, transition = self.allowed.forbid(augmented, transition, lengths)
+        found, bound = best_labels(augmented, transition, lengths, truth)
         return Maximisers(self.planes(examples, found), bound)
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
@@ -171,8 +227,7 @@ def best_labels(
         lengths: (chains,).
         truth: (positions,).
     """
-    first, labels = lengths.cumsum() - lengths, np.empty_like(truth)
-    kernels("search.chains", "Viterbi").best_paths(scores, first, lengths, transition[None], (0, 0), labels)
+    labels, _ = _best_paths(scores, transition, lengths)
     steps = np.delete(np.arange(len(truth)), lengths.cumsum() - 1)
 
     def each(path: np.ndarray) -> np.ndarray:
@@ -180,11 +235,28 @@ def best_labels(
         values[steps] += transition[path[steps], path[steps + 1]]
         return values
 
-    return labels, np.add.reduceat(each(labels) - each(truth), first)
+    return labels, np.add.reduceat(each(labels) - each(truth), lengths.cumsum() - lengths)
 
 
-def padded_chains(scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray) -> ChainEnergy:
-    """Return concatenated chains, (positions, states), as a padded energy in float64."""
+def _best_paths(
+    scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each chain's labelling of largest score (positions,), and whether one is allowed (chains,)."""
+    labels, kernel = np.zeros(len(scores), np.int64), kernels("search.chains", "Viterbi")
+    first = lengths.cumsum() - lengths
+    return labels, kernel.best_paths(scores, first, lengths, transition[None], (0, 0), labels)
+
+
+def padded_chains(
+    scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray, allowed: AllowedSteps | None = None
+) -> ChainEnergy:
+    """Return concatenated chains, (positions, states), as a padded energy in float64.
+
+    Args:
+        allowed: the steps allowed; all if None.
+    """
+    if allowed is not None:
+        scores, transition = allowed.forbid(scores, transition, lengths, -np.inf)
     inside = np.arange(lengths.max()) < lengths[:, None]
     unary = np.zeros((*inside.shape, scores.shape[1]))
     unary[inside] = scores

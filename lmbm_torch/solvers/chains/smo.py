@@ -52,8 +52,8 @@ def update(
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
     backend = kernels("dual.chains", "SMO of chains")
     nodes, edges = state.nodes.copy(), state.edges.copy()
-    scores = np.ascontiguousarray(state.scores.T)
-    transition = state.transition.copy()
+    scores, transition = problem.forbidding(state.scores, state.transition.copy())
+    scores = np.ascontiguousarray(scores.T)
     for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
         backend.smo_sweep(problem, nodes, edges, scores, transition, order, STEPS_PER_VISIT)

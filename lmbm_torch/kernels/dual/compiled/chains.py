@@ -10,6 +10,10 @@ import numpy as np
 from lmbm_torch.kernels.dual.plain.chains import FASTER, HALVINGS, NEGLIGIBLE
 from lmbm_torch.kernels.jit import SUMS, fast, fast_part, njit, part
 
+# Log-potentials at most this are forbidden.
+MOST_FORBIDDEN = -5e29
+# Least sum of probabilities that has lost nothing: what underflows, below 1e-308, is below the last digit.
+LEAST_SUM = 1e-280
 # Largest range of log-potentials computed without logarithms: sums are above e^−NARROW, and terms that
 # underflow are below e^−700.
 NARROW = 300.0
@@ -357,18 +361,37 @@ def _gradient_sweep(chains, marginals, scores, transition, order):
 
 def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
     """Compute likelihoods, see :func:`lmbm_torch.kernels.dual.plain.chains.loss_and_gradient`."""
-    compute = _by_probabilities if np.ptp(transition) <= NARROW else _by_logarithms
-    return compute(scores, transition, start, labels, upper, errors, pairs)
+    total, are_left = 0.0, np.ones(len(upper), np.bool_)
+    allowed = transition[transition > MOST_FORBIDDEN]
+    if not len(allowed) or np.ptp(allowed) <= NARROW:
+        total = _by_probabilities(scores, transition, start, labels, upper, errors, pairs, are_left)
+    if are_left.any():
+        total += _by_logarithms(scores, transition, start, labels, upper, errors, pairs, are_left)
+    return total
+
+
+@fast_part
+def joins(steps, are_reached):
+    """Return whether a step of positive probability comes from a reached state."""
+    found = False
+    for r in range(len(steps)):
+        found |= steps[r] > 0.0 and are_reached[r]
+    return found
 
 
 @fast
-def _by_probabilities(scores, transition, start, labels, upper, errors, pairs):
-    """Compute the loss for narrow transitions: messages are probabilities with sum 1."""
+def _by_probabilities(scores, transition, start, labels, upper, errors, pairs, are_left):
+    """Compute the loss for narrow transitions: messages are probabilities with sum 1.
+
+    ``are_left`` becomes false for all chains but those whose sums may have lost terms that underflow.
+    """
     states, longest = scores.shape[1], 0
     for x in range(len(upper)):
         longest = max(longest, start[x + 1] - start[x])
     forward, odds = np.empty((longest, states)), np.empty((longest, states))
-    ahead, behind = np.empty(states), np.empty(states)
+    # Messages from behind to each position, with the position's odds, and their sums before the position.
+    ahead, behind, norms = np.empty((longest, states)), np.empty((longest, states)), np.empty(longest + 1)
+    is_reached, was_reached = np.empty(states, np.bool_), np.empty(states, np.bool_)
     # Sums of pairs without the common factor of the transitions.
     products, table, highest = np.zeros((states, states)), np.empty((states, states)), transition[0, 0]
     for r in range(states):
@@ -380,58 +403,75 @@ def _by_probabilities(scores, transition, start, labels, upper, errors, pairs):
     total = 0.0
     for x in range(len(upper)):
         first, length, weight = start[x], start[x + 1] - start[x], upper[x]
+        are_left[x] = False
         if weight == 0.0:
             errors[first : first + length] = 0.0
             continue
         loss = highest * (length - 1)
         for t in range(length):
             row, label, message = scores[first + t], labels[first + t], forward[t]
-            largest = row[0]
+            largest, norm, is_lost = row[0], 0.0, False
             for s in range(states):
                 largest = max(largest, row[s])
             loss += largest - row[label]
             for s in range(states):
-                odds[t, s] = np.exp(row[s] - largest)
+                odds[t, s], is_reached[s] = np.exp(row[s] - largest), row[s] > MOST_FORBIDDEN
                 message[s] = 1.0 if t == 0 else 0.0
             if t > 0:
                 loss -= transition[labels[first + t - 1], label]
                 for r in range(states):
                     for s in range(states):
                         message[s] += forward[t - 1, r] * table[r, s]
-            norm = 0.0
+                for s in range(states):
+                    if message[s] < LEAST_SUM and is_reached[s]:
+                        is_reached[s] = joins(table[:, s], was_reached)
+                        is_lost |= is_reached[s]
             for s in range(states):
+                was_reached[s] = is_reached[s]
                 message[s] *= odds[t, s]
                 norm += message[s]
+            if is_lost or norm < LEAST_SUM:
+                are_left[x] = True
+                break
             for s in range(states):
                 message[s] /= norm
             loss += math.log(norm)
-        total += weight * loss
+        if are_left[x]:
+            continue
+        norms[length] = 1.0
         for s in range(states):
-            behind[s] = 1.0
-        for t in range(length - 1, -1, -1):
-            label, norm, largest = labels[first + t], 0.0, 0.0
+            behind[length - 1, s] = 1.0
+        for t in range(length - 1, 0, -1):
+            largest, norms[t] = 0.0, 0.0
             for s in range(states):
-                norm += forward[t, s] * behind[s]
+                ahead[t, s] = odds[t, s] * behind[t, s]
+                largest = max(largest, ahead[t, s])
             for s in range(states):
-                errors[first + t, s] = weight * forward[t, s] * behind[s] / norm
+                ahead[t, s] /= largest
+            for r in range(states):
+                sums = 0.0
+                for s in range(states):
+                    sums += table[r, s] * ahead[t, s]
+                behind[t - 1, r] = sums
+                norms[t] += forward[t - 1, r] * sums
+            if norms[t] < LEAST_SUM:
+                are_left[x] = True
+                break
+        if are_left[x]:
+            continue
+        total += weight * loss
+        for t in range(length):
+            label = labels[first + t]
+            for s in range(states):
+                errors[first + t, s] = weight * forward[t, s] * behind[t, s] / norms[t + 1]
             errors[first + t, label] -= weight
             if t == 0:
-                break
+                continue
             pairs[labels[first + t - 1], label] -= weight
-            for s in range(states):
-                ahead[s] = odds[t, s] * behind[s]
-                largest = max(largest, ahead[s])
-            norm = 0.0
             for r in range(states):
-                behind[r] = 0.0
+                share = weight * forward[t - 1, r] / norms[t]
                 for s in range(states):
-                    behind[r] += table[r, s] * ahead[s]
-                behind[r] /= largest
-                norm += forward[t - 1, r] * behind[r]
-            for r in range(states):
-                share = weight * forward[t - 1, r] / (norm * largest)
-                for s in range(states):
-                    products[r, s] += share * ahead[s]
+                    products[r, s] += share * ahead[t, s]
     for r in range(states):
         for s in range(states):
             pairs[r, s] += products[r, s] * table[r, s]
@@ -463,8 +503,8 @@ def lower(values):
 
 
 @fast
-def _by_logarithms(scores, transition, start, labels, upper, errors, pairs):
-    """Compute the loss for transitions of any range: messages are logarithms with maximum 0."""
+def _by_logarithms(scores, transition, start, labels, upper, errors, pairs, are_left):
+    """Compute the loss of some chains for transitions of any range: messages are logarithms of at most 0."""
     states, longest = scores.shape[1], 0
     for x in range(len(upper)):
         longest = max(longest, start[x + 1] - start[x])
@@ -473,6 +513,8 @@ def _by_logarithms(scores, transition, start, labels, upper, errors, pairs):
     total = 0.0
     for x in range(len(upper)):
         first, length, weight = start[x], start[x + 1] - start[x], upper[x]
+        if not are_left[x]:
+            continue
         if weight == 0.0:
             errors[first : first + length] = 0.0
             continue

@@ -159,8 +159,8 @@ def loss_and_gradient(scores, transition, start, labels, upper, errors, pairs):
     """Return Σ_x upper_x (log Σ_y exp(score(y)) − score(y_x)); add the gradient to ``errors`` and ``pairs``.
 
     Args:
-        scores: (positions, states), unary log-potentials.
-        transition: (states, states).
+        scores: (positions, states), unary log-potentials; −1e30 forbids.
+        transition: (states, states); −1e30 forbids.
         start: (chains + 1,), first position of each chain, among all of ``scores``.
         labels: (positions,), the true states.
         upper: (chains,), weights of the losses; a weight 0 gives a gradient 0.

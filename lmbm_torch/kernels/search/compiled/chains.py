@@ -6,8 +6,13 @@ import math
 
 import numpy as np
 
-from lmbm_torch.kernels.jit import compiled, fast
+from lmbm_torch.kernels.jit import compiled, fast, fast_part
 from lmbm_torch.kernels.threads import by_rows
+
+# Least sum of probabilities that has lost nothing: what underflows, below 1e-308, is below the last digit.
+LEAST_SUM = 1e-280
+# Log-potentials at most this are forbidden.
+MOST_FORBIDDEN = -5e29
 
 
 def best_paths(scores, first, lengths, tables, strides, labels):
@@ -78,21 +83,32 @@ def marginals(unary, lengths, tables, strides, nodes, edges):
     """Write P(y_t) and P(y_t, y_{t+1}) of chains, up to each chain's length: forward–backward.
 
     Args:
-        unary: (chains, length, states) log-potentials, at most 0, with maximum 0 at each position.
+        unary: (chains, length, states) log-potentials, with maximum 0 at each position, and at most
+            ``MOST_FORBIDDEN`` for forbidden states.
         lengths: (chains,).
-        tables: (tables, states, states) unnormalised probabilities of steps, at most 1; the inverse times the
-            number of states must be finite in double precision.
+        tables: (tables, states, states) unnormalised probabilities of steps, ``LEAST_SUM`` to 1, or 0 for
+            forbidden steps.
         strides: see :func:`best_paths`.
         nodes: (chains, length, states), written; (0, …) for the log partition alone.
         edges: (chains, length − 1, states, states), written; (chains, 1, states, states) for sums over steps.
 
     Returns:
-        (chains,) the log partition, in double precision.
+        (chains,) the log partition, in double precision; NaN, and marginals undefined, for a chain whose sums
+        may have lost terms that underflow, or without a labelling that is allowed.
     """
     log_partition = np.empty(len(unary))
     arrays = unary, lengths, tables, *strides, nodes, edges, log_partition
     by_rows(len(unary), lambda begin, end, stop: _marginals(begin, end, *arrays, stop))
     return log_partition
+
+
+@fast_part
+def joins(steps, are_reached):
+    """Return whether a step of positive probability comes from a reached state."""
+    found = False
+    for r in range(len(steps)):
+        found |= steps[r] > 0.0 and are_reached[r]
+    return found
 
 
 @fast
@@ -104,6 +120,8 @@ def _marginals(
         longest = max(longest, lengths[x])
     forward, odds = np.empty((longest, states)), np.empty((longest, states))
     ahead, behind = np.empty(states), np.empty(states)
+    # Whether a path leads to each state of a position, and of the position before.
+    is_reached, was_reached = np.empty(states, np.bool_), np.empty(states, np.bool_)
     # One table of edges for all steps of a chain is their sum.
     is_summed, whole = edges.shape[1] == 1, np.empty((states, states))
     for x in range(begin, end):
@@ -113,23 +131,31 @@ def _marginals(
         for t in range(length):
             row, message, own = unary[x, t], forward[t], odds[t]
             for s in range(states):
-                own[s] = math.exp(row[s])
+                own[s], is_reached[s] = math.exp(row[s]), row[s] > MOST_FORBIDDEN
                 message[s] = 1.0 if t == 0 else 0.0
+            norm, is_lost = 0.0, False
             if t > 0:
                 table, before = tables[x * chain_stride + (t - 1) * step_stride], forward[t - 1]
                 for r in range(states):
                     steps = table[r]
                     for s in range(states):
                         message[s] += before[r] * steps[s]
-            norm = 0.0
+                for s in range(states):
+                    if message[s] < LEAST_SUM and is_reached[s]:
+                        is_reached[s] = joins(table[:, s], was_reached)
+                        is_lost |= is_reached[s]
             for s in range(states):
+                was_reached[s] = is_reached[s]
                 message[s] *= own[s]
                 norm += message[s]
+            if is_lost or norm < LEAST_SUM:
+                total = np.nan
+                break
             for s in range(states):
                 message[s] /= norm
             total += math.log(norm)
         log_partition[x] = total
-        if len(nodes) == 0:
+        if len(nodes) == 0 or math.isnan(total):
             continue
         whole[:] = 0.0
         for s in range(states):
@@ -153,6 +179,10 @@ def _marginals(
                 for s in range(states):
                     behind[r] += steps[s] * ahead[s]
                 norm += forward[t - 1, r] * behind[r]
+            # A message lost from behind has less than the last digit of all paths, if their sum is not lost.
+            if norm < LEAST_SUM:
+                log_partition[x] = np.nan
+                break
             # In this order no relevant value underflows.
             if is_summed:
                 for r in range(states):

@@ -1,0 +1,190 @@
+"""Tags of sequences that are known in part: one tag, one of some tags, or any tag at each position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+
+from lmbm_torch.constraints.transitions import allowed_transitions
+from lmbm_torch.solvers.chains.problems import AllowedSteps, allowed_labels
+
+__all__: list[str] = []
+
+
+class Tags(NamedTuple):
+    """Tags of the positions of all sequences of a training set.
+
+    Args:
+        classes: (classes,), sorted.
+        codes: (positions,), indices of classes; None where some tags are known in part.
+        mask: (positions, classes), true for each allowed class of a position; None where all tags are known.
+    """
+
+    classes: np.ndarray
+    codes: np.ndarray | None
+    mask: np.ndarray | None
+
+    @classmethod
+    def of(cls, labels: np.ndarray) -> Tags:
+        """Return the tags; the classes are all tags that occur.
+
+        Args:
+            labels: (positions,), each a tag, None or NaN for any tag, or a set of tags.
+
+        Raises:
+            ValueError: no tag at all, an empty set, or tags that are no classes.
+        """
+        if not are_partial(labels):
+            check_classification_targets(labels)
+            return cls(*np.unique(labels, return_inverse=True), None)
+        given = [_tags(each, "y") for each in labels.tolist()]
+        known = [tag for each in given if each is not None for tag in each]
+        if not known:
+            raise ValueError("y: expected at least one tag, got none")
+        check_classification_targets(known)
+        classes = np.unique(np.array(known))
+        if classes.dtype.kind == "f":
+            # Whole numbers that stood beside NaN.
+            classes = classes.astype(np.int64)
+        return cls(classes, None, _mask(given, classes, "y"))
+
+    def labelling(self, lengths: np.ndarray, steps: AllowedSteps | None) -> np.ndarray:
+        """Return indices of classes (positions,) that agree with the tags and the allowed steps.
+
+        Raises:
+            ValueError: a sequence without an allowed labelling.
+        """
+        if self.codes is not None and steps is None:
+            return self.codes
+        mask = np.eye(len(self.classes), dtype=np.bool_)[self.codes] if self.mask is None else self.mask
+        return labelling_within(mask, lengths, steps, "y")
+
+
+def are_partial(labels: np.ndarray) -> bool:
+    """Return whether some tags are sets, None or NaN."""
+    return any(isinstance(each, set | frozenset) or is_missing(each) for each in labels.tolist())
+
+
+def known_classes(known: Sequence[Any], lengths: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the allowed classes (positions, classes) of partly known tags.
+
+    Args:
+        known: for each sequence a list with None, NaN, a tag or a set of tags at each position.
+        lengths: (sequences,).
+        classes: the classes of the training.
+
+    Raises:
+        ValueError: lists of other lengths, an unknown tag, an empty set.
+    """
+    rows = label_rows(known, lengths.tolist(), "known")
+    return _mask([_tags(each, "known") for each in rows.tolist()], classes, "known")
+
+
+def label_rows(labels: Sequence[Any], lengths: list[int], name: str = "y") -> np.ndarray:
+    """Join the labels of all sequences.
+
+    Raises:
+        ValueError: lengths other than the sequences'.
+    """
+    if labels is None:
+        raise ValueError(f"{name}: expected an array of labels for each sequence, got None")
+    rows = [_array(each) for each in labels]
+    if len(rows) != len(lengths):
+        raise ValueError(f"{name}: expected {len(lengths)} arrays of labels, one a sequence, got {len(rows)}")
+    for number, (each, length) in enumerate(zip(rows, lengths, strict=True)):
+        if each.shape != (length,):
+            raise ValueError(
+                f"{name}: expected {length} labels for sequence {number}, got shape {each.shape}"
+            )
+    if any(each.dtype == object for each in rows):
+        # Joined with objects, numbers stay numbers and texts stay texts.
+        rows = [each.astype(object) for each in rows]
+    return np.concatenate(rows)
+
+
+def is_missing(tag: Any) -> bool:
+    """Return whether a tag is None or NaN."""
+    return tag is None or (isinstance(tag, float) and tag != tag)
+
+
+def steps_of(classes: np.ndarray, constraints: Any) -> AllowedSteps | None:
+    """Return the allowed steps between classes; None without constraints.
+
+    Args:
+        constraints: see :func:`~lmbm_torch.constraints.allowed_transitions`.
+
+    Raises:
+        ValueError: see :func:`~lmbm_torch.constraints.allowed_transitions`.
+    """
+    if constraints is None:
+        return None
+    pairs = constraints if isinstance(constraints, str) else tuple(map(tuple, constraints))
+    return _steps_of(tuple(classes.tolist()), pairs)
+
+
+def labelling_within(
+    allowed: np.ndarray, lengths: np.ndarray, steps: AllowedSteps | None, name: str
+) -> np.ndarray:
+    """Return an allowed labelling of all sequences, (positions,).
+
+    Args:
+        allowed: (positions, classes).
+        lengths: (sequences,).
+        steps: the steps allowed; all if None.
+        name: of the argument that holds the tags.
+
+    Raises:
+        ValueError: a sequence without an allowed labelling.
+    """
+    labels, are_possible = allowed_labels(allowed, lengths, steps)
+    if not are_possible.all():
+        wrong = np.flatnonzero(~are_possible)
+        raise ValueError(
+            f"{name}: expected tags that the constraints allow, got others in {len(wrong)} sequences, "
+            f"the first in sequence {wrong[0]}"
+        )
+    return labels
+
+
+@lru_cache(maxsize=16)
+def _steps_of(classes: tuple[Any, ...], constraints: Any) -> AllowedSteps:
+    return AllowedSteps(*(mask.numpy() for mask in allowed_transitions(classes, constraints)))
+
+
+def _array(labels: Any) -> np.ndarray:
+    """Return the labels of a sequence as an array; of objects, if some are sets or missing."""
+    if isinstance(labels, np.ndarray) or not isinstance(labels, list | tuple):
+        return np.asarray(labels)
+    if any(is_missing(each) or isinstance(each, set | frozenset) for each in labels):
+        found = np.empty(len(labels), dtype=object)
+        found[:] = labels
+        return found
+    return np.asarray(labels)
+
+
+def _tags(given: Any, name: str) -> frozenset[Any] | None:
+    """Return the tags allowed by an entry; None for all."""
+    if isinstance(given, set | frozenset):
+        if not given:
+            raise ValueError(f"{name}: expected a tag in each set of tags, got an empty set")
+        return frozenset(given)
+    return None if is_missing(given) else frozenset([given])
+
+
+def _mask(given: Iterable[frozenset[Any] | None], classes: np.ndarray, name: str) -> np.ndarray:
+    place = {tag: index for index, tag in enumerate(classes.tolist())}
+    given = list(given)
+    mask = np.zeros((len(given), len(classes)), np.bool_)
+    for row, tags in enumerate(given):
+        if tags is None:
+            mask[row] = True
+            continue
+        for tag in tags:
+            if tag not in place:
+                raise ValueError(f"{name}: expected one of {classes.tolist()}, got {tag!r}")
+            mask[row, place[tag]] = True
+    return mask
