@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 EXTRAS = {
-    "arff": "data",
     "clarabel": "convex",
     "cvxpy": "convex",
     "cvxpylayers": "convex",

@@ -51,7 +51,7 @@ ARROWS = {
     "metrics": RESULTS,
     "viz": RESULTS,
     "data": RESULTS | {"persistence.archives"},
-    "persistence": {"data.formats.limits"},
+    "persistence": set(),
     "prediction": BELOW_PREDICTION | {"estimators", "persistence"},
     "reports": BELOW_PREDICTION | {"estimators", "prediction"},
     "training": BELOW_PREDICTION | {"persistence", "prediction"},
@@ -59,7 +59,7 @@ ARROWS = {
     "compare": ABOVE,
     "cli": ABOVE | {"compare", "reports"},
 }
-EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
+EVERYONE = {"__version__", "checks", "extras", "files", "incoming", "memory", "shapes", "torch_internals", "verdicts"}
 # Classes that files hold say so where they stand.
 EVERYONE |= {"persistence.stored", "protocol"}
 
@@ -140,13 +140,12 @@ LEAVES = {
     "joblib": {"estimators.common.spreading", "cli.compare"},
     "cloudpickle": {"estimators.common.spreading"},
     "distributed": {"cli.compare"},
-    "pyarrow": {"prediction.parquet"},
+    "pyarrow": {"data.formats.table", "prediction.parquet"},
     "shap": {"estimators.explain.parts"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz"},
     "mlflow": {"training.callbacks.overviews"},
     "mlrl": {"compare.baselines"},
-    "arff": {"data"},
     "safetensors": {"persistence.archives"},
     "rich": {"estimators.common.calls", "compare", "cli"},
     "jinja2": {"reports.pages"},
@@ -162,7 +161,6 @@ LEAVES = {
 BRINGS = {
     # The last comes with newer versions of joblib.
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl", "cloudpickle"},
-    "liac-arff": {"arff"},
     "hydra-core": {"hydra", "omegaconf", "yaml"},
     "dask[distributed]": {"distributed"},
     "mlrl-boomer": {"mlrl"},

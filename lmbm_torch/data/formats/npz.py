@@ -15,8 +15,8 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.limits import check_archive, read_header
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import check_archive, read_header
 
 _DAMAGE = (
     # RuntimeError also for a compression unknown to zipfile.
