@@ -59,7 +59,17 @@ ARROWS = {
     "compare": ABOVE,
     "cli": ABOVE | {"compare", "reports"},
 }
-EVERYONE = {"__version__", "checks", "extras", "files", "incoming", "memory", "shapes", "torch_internals", "verdicts"}
+EVERYONE = {
+    "__version__",
+    "checks",
+    "extras",
+    "files",
+    "incoming",
+    "memory",
+    "shapes",
+    "torch_internals",
+    "verdicts",
+}
 # Classes that files hold say so where they stand.
 EVERYONE |= {"persistence.stored", "protocol"}
 
