@@ -99,6 +99,14 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
+def check_files(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Exit with all named files that do not exist."""
+    named = {"model": options.model, "file": options.file, "--rules": options.rules}
+    if absent := [name for name, path in named.items() if path is not None and not path.exists()]:
+        found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
+        parser.error("; ".join(found))
+
+
 def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
     """Return the options, by default with the rules in the run directory of the model."""
     folder = options.model if options.model.is_dir() else options.model.parent

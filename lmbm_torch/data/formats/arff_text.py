@@ -5,14 +5,13 @@ No import of torch is needed, so that commands can check names of attributes at 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from lmbm_torch.incoming import lines
 
@@ -83,7 +82,7 @@ class Content:
         for value, line in zip(values, lines, strict=True):
             try:
                 if value is None:
-                    yield np.nan
+                    yield math.nan
                 else:
                     yield known[value] if known else float(value.replace("_", "?"))
             except (KeyError, ValueError):

@@ -19,6 +19,10 @@ from lmbm_torch.incoming import UNREADABLE, encoding_of, ending, lines
 
 DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
+MISSING = frozenset(
+    ("", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>")
+) | {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "#NV"}
+"""Texts that stand for a missing value in a CSV file: those of pandas, the question mark and Excel's #NV."""
 DAMAGE = (csv.Error, *UNREADABLE)
 """Exceptions of unreadable files, besides ValueError."""
 # The first line by which programs tell Excel the separator.
@@ -74,6 +78,24 @@ def opened(
         names = [name.strip() for name in next(_read(reader, skipped), [])]
         check_names(names)
         yield Delimited(names, delimiter, _rows(reader, skipped, len(names)))
+
+
+def texts(file: Path, delimiter: str | None, encoding: str | None, most: int) -> dict[str, list[str | None]]:
+    """Return the columns of a CSV file as texts, None for missing values; without rows for a large file.
+
+    Args:
+        most: bytes up to which the rows are read.
+
+    Raises:
+        csv.Error, ValueError: see :func:`opened`.
+    """
+    with opened(file, delimiter, encoding=encoding) as found:
+        rows = [*found.rows] if file.stat().st_size <= most else []
+    columns = zip(*rows, strict=True) if rows else ((),) * len(found.names)
+    return {
+        name: [None if text.strip() in MISSING else text.strip() for text in column]
+        for name, column in zip(found.names, columns, strict=True)
+    }
 
 
 def check_names(names: Sequence[str]) -> None:

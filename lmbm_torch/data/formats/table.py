@@ -13,18 +13,15 @@ import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff_text, delimited
-from lmbm_torch.data.formats.delimited import DAMAGE, check_names
+from lmbm_torch.data.formats.delimited import DAMAGE, MISSING, check_names
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.columns import Missing, Table, Unknown, as_numbers, as_texts, is_missing, naming
-from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
+from lmbm_torch.data.tables.labels import fit_labels, matching
+from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 from lmbm_torch.incoming import ending, title
 
-MISSING = frozenset(
-    ("", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>")
-) | {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "#NV"}
-"""Texts that stand for a missing value in a CSV file: those of pandas, the question mark and Excel's #NV."""
 ENDINGS = (".csv", ".tsv", ".arff", ".parquet")
 """Endings of files of tables; those of compressed text files have ``.gz`` or ``.bz2`` behind."""
 
@@ -198,6 +195,9 @@ def read_table(
     missing_labels: MissingLabels = "unknown",
     sparse: bool = False,
     delimiter: str | None = None,
+    encoding: str | None = None,
+    label_words: Sequence[str | float] | None = None,
+    label_separator: str | None = None,
     test_splitter: Splitter = stratified_split,
 ) -> MultilabelData:
     """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
@@ -207,8 +207,9 @@ def read_table(
 
     Args:
         train: the table of the training part, as :func:`open_table` takes it.
-        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels;
-            values are 0, 1, true, false, yes, no, or missing.
+        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels; values are 0, 1,
+            true, false, yes, no, or missing; ``x`` or empty; or names of labels, as ``red;blue`` or an array
+            of JSON, see :func:`~lmbm_torch.data.tables.labels.fit_labels`.
         test: a table with the same columns, for testing only.
         test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
             without ``test``.
@@ -222,7 +223,9 @@ def read_table(
         missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
             that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
             negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
-        delimiter: between the values of CSV files; by default detected.
+        delimiter, encoding: of CSV files; by default detected.
+        label_words: two other words for 0 and 1 in columns of labels.
+        label_separator: between names of labels in one column; by default a semicolon.
         test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
 
@@ -244,9 +247,11 @@ def read_table(
         raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")
     if test is not None and test_fraction:
         raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
-    table = open_table(train, delimiter)
+    table = open_table(train, delimiter, encoding=encoding)
     with naming(table):
-        label_names = matching("labels", labels, list(table.columns))
+        label_columns = matching("labels", labels, list(table.columns))
+        form = fit_labels(table.columns, label_columns, label_words, label_separator)
+        table, label_names = replace(table, columns=form.applied(table.columns)), form.label_names
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
@@ -254,13 +259,14 @@ def read_table(
         if groups is not None:
             ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
         options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
-        schema = fit_schema(table, label_names, options, ~tested)
+        schema = replace(fit_schema(table, label_names, options, ~tested), label_form=form)
     data = _as_described(table, schema)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
-    test_table = open_table(test, delimiter, schema.delimiter)
-    if absent := [name for name in label_names if name not in test_table.columns]:
+    test_table = open_table(test, delimiter, schema.delimiter, encoding)
+    if absent := [name for name in label_columns if name not in test_table.columns]:
         raise ValueError(f"test: expected a column for each label, got none named {absent}")
+    test_table = _with_labels(test_table, schema)
     if missing_labels == "negative":
         with naming(test_table):
             test_table = _without_missing(test_table, label_names)
@@ -281,10 +287,16 @@ def new_rows(
         The errors of :func:`open_table` and of :class:`~lmbm_torch.data.tables.schema.Schema`.
     """
     table = open_table(source, delimiter, schema.delimiter)
-    if not labelled:
-        kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
-        table = replace(table, columns=kept)
-    return _as_described(table, schema)
+    if labelled:
+        return _as_described(_with_labels(table, schema), schema)
+    left_out = {*schema.label_names, *(column.name for column in schema.label_form.columns)}
+    kept = {name: each for name, each in table.columns.items() if name not in left_out}
+    return _as_described(replace(table, columns=kept), schema)
+
+
+def _with_labels(table: Table, schema: Schema) -> Table:
+    with naming(table):
+        return replace(table, columns=schema.label_form.applied(table.columns))
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:
