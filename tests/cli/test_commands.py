@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,18 @@ def test_a_folder_of_ones_own_adds_configuration(answers, start):
     assert code == 0
     assert "name: mine" in said
     assert "C: 0.25" in said
+
+
+@pytest.mark.parametrize("line", [["--help"], ["predict", "--help"], ["train", "--help"]])
+def test_a_reader_that_has_enough_ends_a_command_without_a_traceback(line):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from lmbm_torch.cli import entry; entry.main()", *line]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    # argparse passes over the error.
+    assert ended.returncode == (0 if line[0] == "predict" else 1)
+    assert ended.stderr == ""
 
 
 def test_parts_are_those_that_reading_knows():
