@@ -48,10 +48,10 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
     try:
         yield file
     except UnicodeDecodeError as error:
+        named = "UTF-8 or cp1252" if error.encoding in ("utf-8", "charmap") else error.encoding
         raise ValueError(
-            f"{argument}: {file}: expected text in UTF-8, got other bytes such as 0x"
-            f"{error.object[error.start]:02x}; save the file as UTF-8, or convert the file (from Windows' "
-            "encoding by iconv -f cp1252 -t utf-8)"
+            f"{argument}: {file}: expected text in {named}, got other bytes such as 0x"
+            f"{error.object[error.start]:02x}; save the file as UTF-8, or convert the file (iconv -t utf-8)"
         ) from error
     except (ValueError, *errors) as error:
         raise ValueError(f"{argument}: {file}: {error or type(error).__name__}") from error

@@ -18,6 +18,7 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 
 from lmbm_torch.cli.configuration import CONFIGURATION, check_given, in_a_sentence
+from lmbm_torch.cli.given_files import check_files
 from lmbm_torch.extras import naming_extras
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def _run(config: DictConfig) -> None:
     # Sequences are refused below, for a better reason than a missing path.
     if config.data._target_ != "lmbm_torch.data.read_conll":
         check_given(config, config.keys())
+        check_files(config)
     # At use: mistakes on the command line are reported before.
     from rich.console import Console
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 
@@ -30,7 +31,22 @@ HELP = "\n".join(
 
 
 def main() -> None:
-    """Run the command in the arguments of the process, as ``python -m`` would run the module."""
+    """Run the command in the arguments of the process, as ``python -m`` would run the module.
+
+    The command ends with status 1 where nobody reads the output any more, as behind ``| head``.
+    """
+    try:
+        try:
+            _run()
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Else Python writes the rest when it ends, and reports the error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _run() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if command in ("-h", "--help"):
         print(HELP)

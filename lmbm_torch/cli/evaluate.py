@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lmbm_torch.cli.options import chosen, file_parser, labelled_rows, opened_model, parse, test_file, title
+from lmbm_torch.cli.options import (
+    check_files,
+    chosen,
+    file_parser,
+    labelled_rows,
+    opened_model,
+    parse,
+    test_file,
+    title,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -19,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = file_parser("evaluate", __doc__, nargs="?")
     parser.add_argument("--output", type=Path, help="a JSON file to write the metrics to as well")
     options = parse(parser, arguments)
+    check_files(parser, options)
     # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli.showing import print_measured, print_metrics
     from lmbm_torch.files import write_metrics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lmbm_torch.prediction.decoders import Decoder
     from lmbm_torch.prediction.predictor import Predictor
 
+UNKNOWN = ("warn", "refuse", "zeros")
 PARTS = ("train", "test", "all")
 MOST_PROBABLE, LEAST_HINGE = "most probable", "least hinge"
 
@@ -46,6 +48,12 @@ def file_parser(command: str, description: str | None, nargs: str | None = None)
     parser.add_argument(
         "--delimiter",
         help="between the values of a CSV file; by default the one that its first rows agree on",
+    )
+    parser.add_argument(
+        "--unknown",
+        choices=UNKNOWN,
+        help="texts that no training row had, in a table: a warning, an error, or none of the categories; by "
+        "default as in training",
     )
     parser.add_argument(
         "--part", choices=PARTS, help="rows to take; by default the test part, or all without one"
@@ -99,6 +107,14 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return options
 
 
+def check_files(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Exit with all named files that do not exist."""
+    named = {"model": options.model, "file": options.file, "--rules": options.rules}
+    if absent := [name for name, path in named.items() if path is not None and not path.exists()]:
+        found = [f"{name}: expected a file or a folder, found none at {named[name]}" for name in absent]
+        parser.error("; ".join(found))
+
+
 def with_rules_of_run(options: argparse.Namespace) -> argparse.Namespace:
     """Return the options, by default with the rules in the run directory of the model."""
     folder = options.model if options.model.is_dir() else options.model.parent
@@ -112,10 +128,20 @@ def _is_folder(options: argparse.Namespace) -> bool:
 
 
 def opened_model(options: argparse.Namespace) -> Predictor:
-    """Return the model that the options name; for errors see :meth:`Predictor.load`."""
+    """Return the model that the options name, with the effect of unknown texts; see :meth:`Predictor.load`.
+
+    Raises:
+        ValueError: an effect of unknown texts for a model without a table.
+    """
+    from lmbm_torch.data.tables.schema import Schema
     from lmbm_torch.prediction.predictor import Predictor
 
-    return Predictor.load(options.model, options.trust)
+    saved = Predictor.load(options.model, options.trust)
+    if options.unknown is None:
+        return saved
+    if not isinstance(saved.schema, Schema):
+        raise ValueError("--unknown: expected none for a model that was trained without a table")
+    return replace(saved, schema=saved.schema.with_unknown(options.unknown))
 
 
 def chosen(options: argparse.Namespace, saved: Predictor, top_k: int = 1) -> tuple[Predictor, Decoder | None]:

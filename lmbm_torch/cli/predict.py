@@ -16,7 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lmbm_torch.cli.options import binding, chosen, file_parser, opened_model, parse
+from lmbm_torch.cli.options import binding, check_files, chosen, file_parser, opened_model, parse
+from lmbm_torch.extras import uncollected
 
 if TYPE_CHECKING:
     from lmbm_torch.cli.showing import Certificates
@@ -38,10 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--top-k", type=int, default=1, help="labellings of each row, best first")
     options = parse(parser, arguments)
+    check_files(parser, options)
     # At use: mistakes on the command line are reported before.
-    from lmbm_torch.checks import check_count
-    from lmbm_torch.cli.showing import Certificates, print_rows
-    from lmbm_torch.prediction import answers, reading, tables
+    with uncollected():
+        from lmbm_torch.checks import check_count
+        from lmbm_torch.cli.showing import Certificates, print_rows
+        from lmbm_torch.prediction import answers, reading, tables
 
     certificates = Certificates()
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lmbm_torch.cli.options import (
     binding,
+    check_files,
     chosen,
     file_parser,
     labelled_rows,
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error(f"--output: expected a file ending in {' or '.join(ENDINGS)}, got {options.output}")
     if options.card and options.output.suffix != ".md":
         parser.error(f"--card: expected --output to end in .md, got {options.output}")
+    check_files(parser, options)
     # At use: mistakes on the command line are reported before.
     from rich.console import Console
 

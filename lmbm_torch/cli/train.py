@@ -18,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lmbm_torch.cli.configuration import CONFIGURATION, check_callbacks, check_given, in_a_sentence
+from lmbm_torch.cli.given_files import check_files
 from lmbm_torch.cli.typed import Estimation
 
 
@@ -46,6 +47,7 @@ def _run(config: DictConfig) -> None:
         check_given(config, Estimation.__annotations__ if is_estimator else config.keys())
         if not is_estimator:
             check_callbacks(config)
+        check_files(config)
     # At use: mistakes on the command line are reported before.
     from lmbm_torch.cli import estimated, jobs
 

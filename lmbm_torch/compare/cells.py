@@ -40,6 +40,8 @@ Done = dict[tuple[str, str], Result]
 """Results by data set and method."""
 
 
+CELLS = "cells"
+"""The folder of results within the folder of a table."""
 _deadline = math.inf
 """The end of the time of this process, by ``time.time``."""
 
@@ -90,7 +92,7 @@ class Cell:
         return f"{self.data}: {self.method}"
 
     def file(self, folder: Path) -> Path:
-        return folder / "cells" / f"{self._slug}.json"
+        return folder / CELLS / f"{self._slug}.json"
 
     def state(self, folder: Path) -> Path:
         """Return the file of a resumable cell that is not finished."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 from rich.console import Console
 
 from lmbm_torch.compare import trials
-from lmbm_torch.compare.cells import Result, compute, print_tables, write_tables
+from lmbm_torch.compare.cells import CELLS, Result, compute, print_tables, write_tables
 from lmbm_torch.compare.tables import recipe_used, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz import interval_plot
+
+# The error of a comparison that failed, in the folder of the trials.
+FAILED = "failed.txt"
 
 
 def compare(
@@ -31,6 +35,7 @@ def compare(
     labels; the note of the table says the number.
 
     Raises:
+        Exception: the error of a trial; a call with other settings then starts anew.
         ValueError: arguments that :func:`lmbm_torch.compare.trials.cells` refuses; an unknown reference; a
             folder with trials of other settings.
     """
@@ -43,7 +48,11 @@ def compare(
     data = complete
     cells = list(trials.cells(data, methods, settings))
     _keep_settings(folder / "settings.json", data, settings)
-    found = compute(cells, folder, console)
+    try:
+        found = compute(cells, folder, console)
+    except Exception as error:
+        write_text(folder / FAILED, f"{type(error).__name__}: {error}\n")
+        raise
     rows = trials.summary(found, reference, settings)
     write_tables(rows, trials.columns(reference), folder, note=protocol)
     print_tables(rows, trials.columns(reference), console)
@@ -56,12 +65,18 @@ def compare(
 
 
 def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) -> None:
-    """Store the settings of the folder's trials; only the number of splits may change."""
+    """Store the settings of the folder's trials; only the number of splits may change.
+
+    Trials of a failed comparison with other settings are removed.
+    """
     made: dict[str, Any] = {"data": data.sha256(), "recipe": recipe_used(), **asdict(settings)}
     del made["splits"]
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
-        if before != made:
+        if before != made and (file.parent / FAILED).exists():
+            # A failed comparison does not stand in the way of the next one.
+            shutil.rmtree(file.parent / CELLS, ignore_errors=True)
+        elif before != made:
             changed = [key for key in made if before.get(key) != made[key]]
             others = {"data": "of other data", "recipe": "of another training recipe"}
             words = [others.get(key, f"of {key}={before.get(key)} instead of {made[key]}") for key in changed]
@@ -69,4 +84,5 @@ def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) 
                 f"output: expected a folder without trials of other settings, got {file.parent}, whose "
                 f"trials are {' and '.join(words)}; output=FOLDER names another one"
             )
+    (file.parent / FAILED).unlink(missing_ok=True)
     write_text(file, json.dumps(made, indent=1))

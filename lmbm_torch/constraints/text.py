@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from lmbm_torch.constraints.rules import NOT, Rule, at_least, at_most, exactly
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import UNREADABLE, lines
 
 __all__ = ["parse", "read"]
 
@@ -89,13 +90,13 @@ def read(path: str | PathLike) -> tuple[Rule, ...]:
         ['a -> b']
     """
     rules: list[Rule] = []
-    with reading(path, argument="rules") as file:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            text = COMMENT.sub(lambda found: found[1] or "", line).strip()
+    with reading(path, *UNREADABLE, argument="rules") as file, lines(file) as found:
+        for line in found:
+            text = COMMENT.sub(lambda part: part[1] or "", line.strip()).strip()
             try:
                 rules += parse(text) if text else ()
             except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
+                raise ValueError(f"line {found.number}: {error}") from error
     return tuple(rules)
 
 

@@ -1,13 +1,19 @@
 """Data sets: an immutable record of features and {0, 1} labels, read from files, services or the package.
 
-The readers need scipy. scikit-learn and liac-arff are imported at use. Batches for
-training stand in :mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
+Each name is imported at first use. The readers need scipy, some scikit-learn. Batches for training stand in
+:mod:`lmbm_torch.data.datamodule`, which needs Lightning and is therefore not imported here.
 ``read_uai`` and ``write_uai`` exchange energies with other solvers.
 """
 
-from lmbm_torch.extras import naming_extras
+from typing import TYPE_CHECKING
+
+from lmbm_torch.extras import late, naming_extras
 
 with naming_extras():
+    # All modules need the library, and the message names the extra.
+    import scipy as scipy
+
+if TYPE_CHECKING:
     from lmbm_torch.data.dataset import MultilabelData
     from lmbm_torch.data.formats.arff import fetch_openml, read_arff
     from lmbm_torch.data.formats.npz import read_npz
@@ -45,3 +51,22 @@ __all__ = [
     "write_mapped",
     "write_uai",
 ]
+
+__getattr__, __dir__ = late(
+    __name__,
+    {
+        "dataset": "MultilabelData",
+        "formats.arff": "fetch_openml read_arff",
+        "formats.npz": "read_npz",
+        "formats.svmlight": "read_svmlight",
+        "formats.table": "read_table",
+        "formats.uai": "read_evidence read_uai write_evidence write_uai",
+        "mapped": "open_mapped write_mapped",
+        "named": "load load_conll2000 load_ocr_letters",
+        "sequences.conll": "read_conll",
+        "sequences.records": "SequenceData digit_numbers",
+        "seven_segment": "SevenSegment",
+        "splits": "IterativeStratifiedKFold",
+        "tables.schema": "Schema",
+    },
+)

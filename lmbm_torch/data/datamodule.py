@@ -229,8 +229,28 @@ def serve_svmlight(
     if test is not None:
         of_reading["num_features"] = data.num_features
         data = data.with_test(read_svmlight(test, [int(name) for name in data.label_names], **of_reading))
-    elif test_fraction:
-        data = data.with_split(*stratified_split(data.labels, test_fraction, seed))
+    return serve(data, test_fraction=test_fraction, seed=seed, **options)
+
+
+def serve(
+    data: MultilabelData, *, test_fraction: float = 0.0, seed: int = 0, **options: Any
+) -> MultilabelDataModule:
+    """Serve batches of a data set, of which rows are held out for testing where it has no test part.
+
+    Args:
+        test_fraction: share of the completely labelled rows; ignored if there is a test part.
+        seed: of the rows held out and of :class:`MultilabelDataModule`.
+        options: other arguments of :class:`MultilabelDataModule`.
+
+    Raises:
+        TypeError: an option that the data module does not have.
+        ValueError: errors of the data module, or too few completely labelled rows.
+    """
+    if test_fraction and not len(data.test):
+        kept, tested = held_out(
+            data.train_labels, test_fraction, seed, stratified_split, argument="test_fraction"
+        )
+        data = data.with_split(data.train[kept], data.train[tested])
     return MultilabelDataModule(data, seed=seed, **options)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse, vstack
 
 from lmbm_torch.checks import check_labels, check_shape
-from lmbm_torch.data.features import Features, check_features
+from lmbm_torch.data.features import Features, check_features, with_narrow_indices
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.shapes import Float, Int
 
@@ -24,7 +24,7 @@ class MultilabelData:
     Args:
         name: for messages and reports.
         features: ``(instances, features)``, float32 or float64, a dense array or a CSR array in canonical
-            format (column indices sorted, without duplicates).
+            format (column indices sorted, without duplicates), which is kept with indices of 32 bits.
         labels: ``(instances, labels)``, float; 0, 1, or NaN where the label is not known.
         label_names: a name per label, distinct.
         feature_names: a name per feature.
@@ -56,6 +56,7 @@ class MultilabelData:
 
     def __post_init__(self) -> None:
         check_features("features", self.features)
+        object.__setattr__(self, "features", with_narrow_indices(self.features))
         check_shape("labels", self.labels, self.features.shape[0], None)
         if not np.issubdtype(self.labels.dtype, np.floating):
             raise ValueError(f"labels: expected a floating-point dtype, got {self.labels.dtype}")

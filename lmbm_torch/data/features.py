@@ -41,6 +41,17 @@ def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None
         )
 
 
+def with_narrow_indices(features: Features) -> Features:
+    """Return CSR features with indices of 32 bits, as scikit-learn's trees and SVMs need, where possible."""
+    most = np.iinfo(np.int32).max
+    if not isinstance(features, csr_array) or max(features.nnz, features.shape[1]) > most:
+        return features
+    places = features.indices.astype(np.int32, copy=False), features.indptr.astype(np.int32, copy=False)
+    if places[0] is features.indices and places[1] is features.indptr:
+        return features
+    return csr_array((features.data, *places), shape=features.shape)
+
+
 def check_below(name: str, numbers: np.ndarray, count: int) -> None:
     """Raise ValueError unless all numbers, at least one, are from 0 to count − 1."""
     if not 0 <= numbers.min() <= numbers.max() < count:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -16,11 +15,11 @@ import numpy as np
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.formats.limits import open_compressed
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.data.seven_segment import SEGMENTS, SevenSegment, bundled_digits
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import UNREADABLE, open_compressed
 from lmbm_torch.shapes import Float, Int, Shaped
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -34,10 +33,8 @@ def read_idx(path: str | PathLike) -> np.ndarray:
         FileNotFoundError: the file does not exist.
         ValueError: not an idx file, or truncated, or longer than the header says. The message names the file.
     """
-    with reading(path, OSError, EOFError, struct.error, zlib.error) as file:
-        with file.open("rb") as stream:
-            is_zipped = stream.read(2) == b"\x1f\x8b"
-        with open_compressed(file, ".gz" if is_zipped else ".idx") as stream:
+    with reading(path, struct.error, *UNREADABLE) as file:
+        with open_compressed(file) as stream:
             start = stream.read(4)
             zeros, code, rank = struct.unpack(">HBB", start)
             if zeros or code not in _TYPES:

@@ -22,8 +22,8 @@ from scipy.sparse import csr_array
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.dataset import MultilabelData, check_names
 from lmbm_torch.data.features import Features, check_features, numbered
-from lmbm_torch.data.formats.limits import read_header
 from lmbm_torch.files import reading, write_text
+from lmbm_torch.incoming import read_header
 from lmbm_torch.shapes import Float, Int
 
 DESCRIPTION = "data.json"

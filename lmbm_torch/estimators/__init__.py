@@ -6,10 +6,15 @@ Apart from the listed classes, two groups of modules are public; other modules a
 * ``networks.orderings``: orders of the labels of a belief network.
 """
 
-from lmbm_torch.extras import naming_extras
-from lmbm_torch.kernels.installed import uncollected
+from typing import TYPE_CHECKING
 
-with naming_extras(), uncollected():
+from lmbm_torch.extras import late, naming_extras
+
+with naming_extras():
+    # All modules need the library, and the message names the extra.
+    import sklearn as sklearn
+
+if TYPE_CHECKING:
     from lmbm_torch.estimators.automatic.classifier import AutoLabelClassifier
     from lmbm_torch.estimators.chains.baselines import MaximumEntropyMarkovClassifier
     from lmbm_torch.estimators.chains.classifiers import ChainCRF, ChainSVM
@@ -66,3 +71,29 @@ __all__ = [
     "ThresholdTunedClassifier",
     "cross_val_predict_sequences",
 ]
+
+__getattr__, __dir__ = late(
+    __name__,
+    {
+        "automatic.classifier": "AutoLabelClassifier",
+        "chains.baselines": "MaximumEntropyMarkovClassifier",
+        "chains.classifiers": "ChainCRF ChainSVM",
+        "chains.hidden_markov": "HiddenMarkovClassifier",
+        "classes.kernel_logistic": "KernelLogisticRegression",
+        "classes.multi_class_svm": "MultiClassSVM",
+        "hierarchies.classifier": "HierarchicalClassifier",
+        "joint.classifier": "JointClassifier",
+        "joint.head": "JointHead",
+        "label_chains.probabilistic": "ProbabilisticClassifierChain",
+        "machines.boltzmann": "LMBMClassifier",
+        "machines.conditional_rbm": "ConditionalRBMClassifier",
+        "machines.structural_svm": "StructuralSVMClassifier",
+        "networks.ensembles": "LMSBNEnsembleClassifier",
+        "networks.independent_labels": "IndependentLabelsClassifier",
+        "networks.sigmoid_belief": "LMSBNClassifier",
+        "wrappers.conformal": "ConformalClassifier",
+        "wrappers.constrained": "ConstrainedClassifier",
+        "wrappers.penalty_path": "LMBMClassifierCV LMSBNClassifierCV StructuralSVMClassifierCV",
+        "wrappers.threshold_tuning": "ThresholdTunedClassifier",
+    },
+)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+
+from lmbm_torch.extras import uncollected
 
 
 @cache
@@ -39,25 +38,3 @@ def kernels(name: str, task: str) -> ModuleType:
     """Return the compiled module ``name`` or, if not usable, the plain module with the same functions."""
     room, _, module = name.rpartition(".")
     return compiled(name, task) or import_module(f"lmbm_torch.kernels.{room}.plain.{module}")
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Run a block without garbage collection: imports and compilations are a fifth to a third faster.
-
-    Each collection would scan all objects of torch's modules. Nested blocks, and blocks within code that has
-    turned the collector off, change nothing.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        # Objects created in the block are long-lived: a full pass over them would cost the time just saved.
-        # Unfreezing moves all frozen objects to the oldest generation, collected by the next full pass.
-        if not gc.get_freeze_count():
-            gc.freeze()
-            gc.unfreeze()
-        gc.enable()

@@ -33,8 +33,8 @@ from numba.core.runtime import _nrt_python  # pyright: ignore[reportAttributeAcc
 from numba.core.serialize import dumps
 from numba.core.types import unliteral
 
+from lmbm_torch.extras import uncollected
 from lmbm_torch.files import replacing
-from lmbm_torch.kernels.installed import uncollected
 
 SUFFIX = ".kernel"
 _DIGEST = hashlib.sha256().digest_size

@@ -61,8 +61,7 @@ class SigmoidBeliefNetwork(Model):
         self.degree = degree
         self.cliques = cliques_up_to(num_labels, degree)
         self.register_buffer("ordering", order)
-        position = torch.argsort(order)
-        self.register_buffer("allowed_parents", (position[None, :] < position[:, None]) & (degree > 1))
+        self.register_buffer("allowed_parents", _allowed_parents(order, degree))
         self.feature_weight = nn.Parameter(torch.zeros(num_labels, num_features))
         self.bias = nn.Parameter(torch.zeros(num_labels))
         self.parent_weight = nn.Parameter(torch.zeros(num_labels, num_labels))
@@ -78,7 +77,6 @@ class SigmoidBeliefNetwork(Model):
         """
         check_permutation("ordering", ordering, self.num_labels)
         order = torch.tensor(np.asarray(ordering), dtype=torch.int64, device=self.ordering.device)
-        position = torch.argsort(order)
         other = type(self).__new__(type(self))
         # The dictionaries of a module hold everything.
         vars(other).update(
@@ -87,8 +85,7 @@ class SigmoidBeliefNetwork(Model):
         for name, weight in self._parameters.items():
             other._parameters[name] = None if weight is None else nn.Parameter(torch.zeros_like(weight))
         other._buffers["ordering"] = order
-        allowed = (position[None, :] < position[:, None]) & (self.degree > 1)
-        other._buffers["allowed_parents"] = allowed
+        other._buffers["allowed_parents"] = _allowed_parents(order, self.degree)
         return other
 
     def energy(self, features: Tensor) -> DirectedEnergy:
@@ -150,3 +147,12 @@ class SigmoidBeliefNetwork(Model):
         if bool(((parent_weight != 0) & ~self.allowed_parents.to(parent_weight.device)).any()):
             raise ValueError("parent_weight: expected 0 for labels that are no parents, got other values")
         self.take(feature_weight, bias, parent_weight, clique_weight)
+
+
+def _allowed_parents(ordering: Tensor, degree: int) -> Bool[Tensor, "labels labels"]:
+    """Return the labels in front of each label, which may be parents; none for degree 1."""
+    if ordering.is_meta:
+        # Shapes alone: operations on "meta" import torch's compiler, for as long as torch itself takes.
+        return torch.empty(len(ordering), len(ordering), dtype=torch.bool, device="meta")
+    position = torch.argsort(ordering)
+    return (position[None, :] < position[:, None]) & (degree > 1)

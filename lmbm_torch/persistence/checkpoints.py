@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import check_archive
 from lmbm_torch.persistence.archives import DAMAGE, pack, unpack
 from lmbm_torch.persistence.stored import Given
 
@@ -74,9 +75,6 @@ def check_whole(file: Path) -> None:
         ValueError: the checkpoint is, or the file is no zip file, as all checkpoints are.
         BadZipFile: the file is damaged otherwise.
     """
-    # At use: records of data are stored themselves.
-    from lmbm_torch.data.formats.limits import check_archive
-
     if not zipfile.is_zipfile(file):
         raise ValueError("expected a checkpoint, got a file that is truncated or of another kind")
     with zipfile.ZipFile(file) as archive:

@@ -101,9 +101,7 @@ def kind_named(name: str) -> Kind:
     Raises:
         ValueError: no imported class has the name.
     """
-    for room in ("", _PREDICTORS.get(name, ""), *_ROOMS):
-        if room:
-            import_module(LIBRARY + room)
+    for _ in _importing(name):
         # Of a class that is defined again, as in a notebook, the last definition counts.
         for each in reversed([*Stored.stored_classes()]):
             if each.stored_name() == name:
@@ -115,3 +113,19 @@ def kind_named(name: str) -> Kind:
         f"expected a class of lmbm_torch or an imported class, got {name}; trusting a class of your own by "
         "name imports the class (--trust NAME, or trust=[NAME])"
     )
+
+
+def _importing(name: str) -> Iterator[None]:
+    """Import modules that may define a class, step by step, lighter modules first."""
+    yield
+    if name in _PREDICTORS:
+        import_module(LIBRARY + _PREDICTORS[name])
+        yield
+    for room in _ROOMS:
+        package = import_module(LIBRARY + room)
+        # Of estimators the named one; all of them only if none has the name.
+        getattr(package, name, None)
+        yield
+        for each in package.__all__:
+            getattr(package, each)
+        yield

@@ -20,8 +20,6 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.metrics import ChunkF1, SequenceAccuracy, multilabel_metrics
-from lmbm_torch.metrics.chunks import is_chunk_tag
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import (
     Probabilities,
@@ -188,6 +186,9 @@ def evaluate(
     """
     if isinstance(data, SequenceData):
         return _evaluate_sequences(saved, data, rows)
+    # At use: predictions do without torchmetrics, which takes as long to import as torch.
+    from lmbm_torch.metrics import multilabel_metrics
+
     labels = known_labels(saved, data, rows)
     metrics = multilabel_metrics(len(saved.label_names))
     exact, nodes = [], []
@@ -207,6 +208,8 @@ def evaluate(
 
 def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> dict[str, float]:
     """Return the shares of correct tokens and sequences, and F1 of chunks if tags name chunks."""
+    from lmbm_torch.metrics import ChunkF1, SequenceAccuracy
+
     sequences = data.select(chosen)
     right, tokens, proven = 0, 0, 0
     of_sequences = SequenceAccuracy()
@@ -229,7 +232,9 @@ def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray
 
 
 def _are_chunks(names: Sequence[str]) -> bool:
-    """Return whether all tags are those of chunks."""
+    """Return whether all tags name chunks."""
+    from lmbm_torch.metrics.chunks import is_chunk_tag
+
     return all(map(is_chunk_tag, names)) and {*names} != {"O"}
 
 

@@ -32,6 +32,7 @@ from lmbm_torch.files import (
     write_metrics,
     write_text,
 )
+from lmbm_torch.incoming import lines
 from lmbm_torch.persistence import save
 from lmbm_torch.persistence.checkpoints import check_whole
 from lmbm_torch.prediction.decoders import with_settings
@@ -50,7 +51,8 @@ def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constr
         ValueError: lines that are no rules, rules over other labels, or contradictory rules.
     """
     rules = Constraints.of(read(path), label_names)
-    write_text(directory / RULES, Path(path).read_text(encoding="utf-8"), "x")
+    with lines(Path(path)) as found:
+        write_text(directory / RULES, "".join(found), "x")
     return rules
 
 

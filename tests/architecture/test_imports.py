@@ -51,7 +51,7 @@ ARROWS = {
     "metrics": RESULTS,
     "viz": RESULTS,
     "data": RESULTS | {"persistence.archives"},
-    "persistence": {"data.formats.limits"},
+    "persistence": set(),
     "prediction": BELOW_PREDICTION | {"estimators", "persistence"},
     "references": {"energies", "inference", "solvers"},
     "reports": BELOW_PREDICTION | {"estimators", "prediction"},
@@ -60,7 +60,17 @@ ARROWS = {
     "compare": ABOVE,
     "cli": ABOVE | {"compare", "reports"},
 }
-EVERYONE = {"__version__", "checks", "extras", "files", "memory", "shapes", "torch_internals", "verdicts"}
+EVERYONE = {
+    "__version__",
+    "checks",
+    "extras",
+    "files",
+    "incoming",
+    "memory",
+    "shapes",
+    "torch_internals",
+    "verdicts",
+}
 # Classes that files hold say so where they stand.
 EVERYONE |= {"persistence.stored", "protocol"}
 
@@ -141,13 +151,12 @@ LEAVES = {
     "joblib": {"estimators.common.spreading", "cli.compare"},
     "cloudpickle": {"estimators.common.spreading"},
     "distributed": {"cli.compare"},
-    "pyarrow": {"prediction.parquet"},
+    "pyarrow": {"data.formats.table", "prediction.parquet"},
     "shap": {"estimators.explain.parts"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz"},
     "mlflow": {"training.callbacks.overviews"},
     "mlrl": {"compare.baselines"},
-    "arff": {"data"},
     "safetensors": {"persistence.archives"},
     "rich": {"estimators.common.calls", "compare", "cli"},
     "jinja2": {"reports.pages"},
@@ -163,7 +172,6 @@ LEAVES = {
 BRINGS = {
     # The last comes with newer versions of joblib.
     "scikit-learn": {"sklearn", "joblib", "threadpoolctl", "cloudpickle"},
-    "liac-arff": {"arff"},
     "hydra-core": {"hydra", "omegaconf", "yaml"},
     "dask[distributed]": {"distributed"},
     "mlrl-boomer": {"mlrl"},

@@ -27,6 +27,7 @@ LIMITS = {
     "lmbm_torch/extras.py": (3.0, 0.00, 0.75),
     "lmbm_torch/files.py": (3.0, 0.00, 0.75),
     "lmbm_torch/fitting": (3.0, 0.00, 0.75),
+    "lmbm_torch/incoming.py": (3.0, 0.00, 0.75),
     "lmbm_torch/inference": (3.0, 0.00, 0.75),
     "lmbm_torch/kernels": (3.0, 0.00, 0.75),
     "lmbm_torch/losses": (3.0, 0.00, 0.75),

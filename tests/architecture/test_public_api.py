@@ -127,9 +127,14 @@ def code_for_readers() -> dict[str, str]:
 def test_lists_are_of_what_there_is(package):
     assert listed_modules(package) <= {*SOURCES}
     body = ast.parse(SOURCES[package]).body
-    lists = [ast.literal_eval(node.value) for node in body if isinstance(node, ast.Assign)]
-    listed = [name for names in lists for name in names]
+    assigned = [
+        node for node in body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    listed = [name for node in assigned for name in ast.literal_eval(node.value)]
     assert sorted(listed) == sorted(exported(package))
+    # Also of those that are imported at first use.
+    found = import_module(f"lmbm_torch.{package}")
+    assert [name for name in listed if not hasattr(found, name)] == []
 
 
 def test_the_package_has_few_names_each_of_a_room():

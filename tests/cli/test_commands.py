@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,10 @@ def answers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mine")
     (folder / "experiment").mkdir()
     (folder / "experiment" / "mine.yaml").write_text("# @package _global_\nname: mine\nC: 0.25\n")
+    (folder / "mine.csv").write_text("size;town;sun\n1,5;Rome;yes\n2,5;Oslo;no\n")
+    (folder / "new.csv").write_text("size;sun\n1,5;perhaps\n")
     train = ROOT / "scripts" / "train.py"
+    table = ["lmbm", "train", "data=table"]
     lines = [
         ["lmbm"],
         ["lmbm", "--help"],
@@ -51,7 +55,13 @@ def answers(tmp_path_factory):
         *(["lmbm", command, "--help"] for command in ("predict", "evaluate", "report", "reproduce")),
         ["lmbm", "train", "nonsense=1"],
         ["lmbm", "train", "data=nonsense"],
-        ["lmbm", "train", "data=table"],
+        table,
+        [*table, "data.train=no.csv", "data.test=no.tsv", "data.labels=sun", "rules=no.txt"],
+        [*table, f"data.train={folder}/mine.csv", "data.labels=[su,town]", "data.ignore=x"],
+        [*table, f"data.train={folder}/mine.csv", f"data.test={folder}/new.csv", "data.labels=sun"],
+        ["lmbm", "train", "data=arff", "data.data.path=no.arff", "data.data.labels=1"],
+        ["lmbm", "train", "data=conll", "data.path=no.conll", "data.test=no.txt", "estimator=crf"],
+        ["lmbm", "predict", str(folder / "run"), str(folder / "no.csv"), "--rules", str(folder / "no.txt")],
         ["lmbm", "train", "experiment=noisy_digits_mle_bp", "callbacks=centred"],
         ["lmbm", "train", "experiment=seven_segment_crbm", "callbacks=[centred]"],
         ["lmbm", "compare", "data=svmlight"],
@@ -69,8 +79,12 @@ def answers(tmp_path_factory):
     assert run.returncode == 0, run.stderr
     found = json.loads(run.stdout)
     return {
-        " ".join(line).replace(str(folder), "mine").replace(str(train), "scripts/train.py"): answer
-        for line, answer in zip(lines, found, strict=True)
+        " ".join(line).replace(str(folder), "mine").replace(str(train), "scripts/train.py"): (
+            code,
+            has_torch,
+            said.replace(str(folder), "FOLDER"),
+        )
+        for line, (code, has_torch, said) in zip(lines, found, strict=True)
     }
 
 
@@ -112,6 +126,39 @@ def test_every_command_is_a_module():
         ("lmbm train nonsense=1", "Key 'nonsense' is not in struct"),
         ("lmbm train data=nonsense", "Could not find 'data/nonsense'"),
         ("lmbm train data=table", "data.labels, data.train: expected a value, got none: add data.labels=…"),
+        (
+            "lmbm train data=table data.train=no.csv data.test=no.tsv data.labels=sun rules=no.txt",
+            "rules: expected a file, found none at no.txt\n  "
+            "data.train: expected a file, found none at no.csv\n  "
+            "data.test: expected a file, found none at no.tsv\n",
+        ),
+        (
+            "lmbm train data=table data.train=mine/mine.csv data.labels=[su,town] data.ignore=x",
+            "data.labels: expected names of columns, got 'su' without a match; the table has ['sun']\n  "
+            "data.ignore: expected names of columns, got 'x' without a match; the table has ['size', 'town', "
+            "'sun']\n  data.train: label 'town': expected 0, 1,",
+        ),
+        (
+            "lmbm train data=table data.train=mine/mine.csv data.test=mine/new.csv data.labels=sun",
+            "data.test: expected the columns of FOLDER/mine.csv, found none named ['town']\n  "
+            "data.test: label 'sun': expected 0, 1, true, false, yes, no, x beside empty cells, or a missing "
+            "value, got ['perhaps']",
+        ),
+        (
+            "lmbm train data=arff data.data.path=no.arff data.data.labels=1",
+            "data.data.path: expected a file, found none at no.arff",
+        ),
+        (
+            "lmbm train data=conll data.path=no.conll data.test=no.txt estimator=crf",
+            "data.test: expected a file, found none at no.txt\n  "
+            "data.path: expected a file, found none at no.conll",
+        ),
+        (
+            "lmbm predict mine/run mine/no.csv --rules mine/no.txt",
+            "model: expected a file or a folder, found none at FOLDER/run; "
+            "file: expected a file or a folder, found none at FOLDER/no.csv; "
+            "--rules: expected a file or a folder, found none at FOLDER/no.txt",
+        ),
         ("lmbm train experiment=noisy_digits_mle_bp callbacks=centred", "'callbacks=[images,centred]'"),
         ("lmbm train experiment=seven_segment_crbm callbacks=[centred]", "'callbacks=[default,centred]'"),
         ("lmbm compare data=svmlight", "data.train: expected a value, got none: add data.train=…"),
@@ -138,6 +185,18 @@ def test_a_folder_of_ones_own_adds_configuration(answers, start):
     assert code == 0
     assert "name: mine" in said
     assert "C: 0.25" in said
+
+
+@pytest.mark.parametrize("line", [["--help"], ["predict", "--help"], ["train", "--help"]])
+def test_a_reader_that_has_enough_ends_a_command_without_a_traceback(line):
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from lmbm_torch.cli import entry; entry.main()", *line]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    # argparse passes over the error.
+    assert ended.returncode == (0 if line[0] == "predict" else 1)
+    assert ended.stderr == ""
 
 
 def test_parts_are_those_that_reading_knows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from lmbm_torch.cli import compare, options, showing
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.data.scaling import standardise, usual
 from lmbm_torch.prediction import reading, tables
+from lmbm_torch.prediction.predictor import Predictor
 
 CONTENT = """id;size;town;body;sun;sea;dead
 a1;1,5;Rome;the sun and the sea;1;1;0
@@ -114,6 +116,21 @@ def test_rows_are_named_in_predictions(served):
         tables.columns(saved, 1, [*ids])
 
 
+def test_unknown_texts_are_taken_as_the_command_line_says(served, tmp_path, monkeypatch):
+    saved = Predictor(object(), served[0].data.schema)
+    monkeypatch.setattr(Predictor, "load", classmethod(lambda cls, path, trust: saved))
+    (tmp_path / "new.csv").write_text(CONTENT.replace("Rome", "Lima"))
+    parser = options.file_parser("predict", None)
+    for told, has_faults in (([], True), (["--unknown", "refuse"], True), (["--unknown", "zeros"], False)):
+        model = options.opened_model(parser.parse_args(["run", "new.csv", *told]))
+        with pytest.raises(ValueError, match="Lima") if has_faults else nullcontext():
+            found = reading.read_unlabelled(tmp_path / "new.csv", model)
+            assert found.features[:, 1:3].sum(1).tolist() == [0, 1, 0, 1, 0, 1]
+    saved = Predictor(object())
+    with pytest.raises(ValueError, match="--unknown: expected none for a model that was trained without"):
+        options.opened_model(parser.parse_args(["run", "new.csv", "--unknown", "zeros"]))
+
+
 def test_predicting_reads_rows_whose_labels_are_not_the_models(served, tmp_path):
     data, file = served
     saved = SimpleNamespace(schema=data.data.schema, label_names=data.label_names)
@@ -139,6 +156,29 @@ def test_svmlight_files_have_the_keys_of_tables(tmp_path):
     both = instantiate(composed("train", *train, f"data.test={tmp_path / 'test.svm'}").data)
     assert (len(both.train_set), len(both.test_set)) == (30, 1)
     assert both.label_names == ("0", "1", "2", "3", "4")
+
+
+@pytest.mark.parametrize("kind", ["npz", "arff"])
+def test_files_without_a_test_part_have_one_held_out(tmp_path, kind):
+    X, Y = np.arange(20.0)[:, None], np.arange(20)[:, None] % 2
+    told = ["data.data.labels=[y]"] if kind == "arff" else []
+    if kind == "npz":
+        np.savez(tmp_path / "mine.npz", x=X, y=Y)
+    else:
+        rows = [f"{x},{y}" for (x,), (y,) in zip(X.tolist(), Y.tolist(), strict=True)]
+        lines = ["@relation r", "@attribute x real", "@attribute y {0,1}", "@data", *rows]
+        (tmp_path / "mine.arff").write_text("\n".join(lines))
+    told = [f"data={kind}", f"data.data.path={tmp_path / 'mine'}.{kind}", *told]
+    assert [len(part) for part in parts_of(*told)] == [16, 4]
+    assert [len(part) for part in parts_of(*told, "data.test_fraction=0")] == [20, 0]
+    if kind == "npz":
+        np.savez(tmp_path / "mine.npz", x_train=X, y_train=Y, x_test=X[:2], y_test=Y[:2])
+        assert [len(part) for part in parts_of(*told)] == [20, 2]
+
+
+def parts_of(*overrides):
+    module = instantiate(composed("train", *overrides).data)
+    return module.train_set, module.test_set
 
 
 def test_sequences_are_not_compared_on(tmp_path):

@@ -106,6 +106,28 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
         compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
 
 
+def test_a_failed_comparison_does_not_block_the_next_one(tmp_path, monkeypatch):
+    compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+    whole = trials.try_tuned
+
+    def failing(data, method, settings, seed):
+        if seed and settings.seed:
+            raise RuntimeError("a worker was lost")
+        return whole(data, method, settings, seed)
+
+    monkeypatch.setattr(trials, "try_tuned", failing)
+    new, other = replace(SETTINGS, seed=1), replace(SETTINGS, seed=2)
+    with pytest.raises(ValueError, match="output: expected a folder without trials of other settings"):
+        compare(tiny_data(), FEW[:2], "LMSBN", new, tmp_path, QUIET)
+    with pytest.raises(RuntimeError, match="a worker was lost"):
+        compare(tiny_data(), FEW[:2], "LMSBN", new, tmp_path / "new", QUIET)
+    assert (tmp_path / "new" / "failed.txt").read_text() == "RuntimeError: a worker was lost\n"
+    monkeypatch.undo()
+    rows = compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path / "new", QUIET)
+    assert [row["method"] for row in rows] == FEW[:2]
+    assert not (tmp_path / "new" / "failed.txt").exists()
+
+
 def test_own_families_are_trained_by_the_recipe():
     own = ["LMSBN", "LMSBN, RBF kernel", "LMBM", "structural SVM", "conditional RBM"]
     every = {recipe.times_scale(C) for C in recipe.SEARCHED_C}

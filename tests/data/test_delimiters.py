@@ -154,8 +154,40 @@ def test_numbers_with_signs_between_thousands_are_no_categories(tmp_path, texts,
         read_table(file, "tag")
 
 
-def test_texts_in_other_encodings_are_refused_with_a_way_out(tmp_path):
+def test_texts_in_the_encoding_of_windows_are_read_with_a_warning(tmp_path):
     file = tmp_path / "mine.csv"
-    file.write_bytes("town,tag\nZürich,1\n".encode("cp1252"))
-    with pytest.raises(ValueError, match=r"mine\.csv: expected text in UTF-8, .* 0xfc; .* iconv"):
+    file.write_bytes("town,tag\r\nBern,0\r\nZürich,1\r\n".encode("cp1252"))
+    with pytest.warns(UserWarning, match=r"mine\.csv: .* in line 3, read as cp1252: 'Zürich,1'") as told:
+        assert open_table(file).columns["town"].tolist() == ["Bern", "Zürich"]
+    assert len(told) == 1
+    assert open_table(file, encoding="latin-1").columns["town"].tolist() == ["Bern", "Zürich"]
+    with pytest.raises(ValueError, match=r"mine\.csv: expected text in UTF-8 .* 0xfc; .*iconv"):
+        open_table(file, encoding="utf-8")
+    with pytest.raises(ValueError, match="encoding: expected a name such as cp1252, got 'utf-88'"):
+        open_table(file, encoding="utf-88")
+
+
+def test_commas_within_texts_stay_whatever_the_separator(tmp_path):
+    rows = [("note", "tag"), ("red, green", "1"), ("1,5", "0")]
+    for delimiter in (";", "\t", "|"):
+        table = open_table(written(tmp_path, delimiter, rows))
+        assert table.columns["note"].tolist() == ["red, green", "1,5"]
+
+
+@pytest.mark.parametrize("word", ["NULL", "None", "#N/A", "<NA>", "n/a", "#NV", "NaN", "?", "", "-nan"])
+def test_what_other_programs_write_for_missing_is_missing(tmp_path, word):
+    table = open_table(written(tmp_path, ";", [("x", "tag"), ("1", "1"), (word, "0"), ("2.5", "1")]))
+    np.testing.assert_array_equal(table.columns["x"], [1, np.nan, 2.5])
+
+
+def test_the_first_line_may_tell_the_separator(tmp_path):
+    file = tmp_path / "mine.csv"
+    # By the rows alone the separator would be a comma.
+    file.write_bytes("\ufeffsep=|\r\na,b|c,d\r\n1,5|2,5\r\n3,5|4,5,6\r\n5|\r\n".encode())
+    table = open_table(file)
+    assert table.delimiter == "|"
+    assert table.columns["a,b"].tolist() == [1.5, 3.5, 5]
+    assert cells(file, ["c,d"], "|") == {"c,d": ["2,5", "4,5,6", ""]}
+    file.write_text("sep=;\na;b\n1;2\n3\n")
+    with pytest.raises(ValueError, match=r"line 4: expected 2 values, got 1"):
         open_table(file)

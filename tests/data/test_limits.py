@@ -10,8 +10,8 @@ import tracemalloc
 
 import pytest
 
+from lmbm_torch import incoming as limits
 from lmbm_torch.data import read_arff, read_svmlight
-from lmbm_torch.data.formats import limits
 from lmbm_torch.data.formats.table import open_table
 from lmbm_torch.data.images import read_idx
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba")
-from lmbm_torch.kernels.installed import uncollected
+from lmbm_torch.extras import uncollected
 from lmbm_torch.kernels.jit import njit, part
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
@@ -16,11 +14,15 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.formats.limits import LimitedLines
+from lmbm_torch.data.formats import arff_text
 from lmbm_torch.data.tables.columns import TRUTH
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import UNREADABLE, title
 from lmbm_torch.shapes import Float
+
+# Kinds of attributes that are no features, in words.
+_UNREAD = {arff_text.TEXT: "strings", arff_text.DATE: "dates", arff_text.RELATIONAL: "relations"}
 
 
 def read_arff(
@@ -53,19 +55,20 @@ def read_arff(
         [[1.0], [0.0]]
     """
     names = _names_of_mulan(labels) if isinstance(labels, str | PathLike) else labels
-    with reading(path, csv.Error) as file:
-        sparse = is_sparse(file)
-        content = parse(file, encode_nominal=True)
-        if strings := [name for name, values in content["attributes"] if values == "STRING"]:
-            raise ValueError(f"attributes: expected numeric or nominal attributes, got strings in {strings}")
-        attributes = [name for name, _ in content["attributes"]]
-        codes = (_sparse_codes if sparse else _dense_codes)(content["data"], len(attributes))
-        categories = {name: values for name, values in content["attributes"] if isinstance(values, list)}
+    with reading(path, *UNREADABLE) as file:
+        content = arff_text.read(file)
+        unread = {kind: [each.name for each in content.attributes if each.kind == kind] for kind in _UNREAD}
+        if found := {kind: names for kind, names in unread.items() if names}:
+            words = " and ".join(f"{_UNREAD[kind]} in {names}" for kind, names in found.items())
+            raise ValueError(f"attributes: expected numeric or nominal attributes, got {words}")
+        attributes = [attribute.name for attribute in content.attributes]
+        codes = (_sparse_codes if content.is_sparse else _dense_codes)(content)
+        categories = {each.name: each.values for each in content.attributes if each.values}
         if names is None:
-            names = _count_of_meka(content["relation"])
+            names = _count_of_meka(content.relation)
         columns = _at_an_end(names, len(attributes)) if isinstance(names, int) else places(names, attributes)
         columns = sorted(columns) if isinstance(labels, str | PathLike) else columns
-        return labels_apart(file.stem, codes, attributes, categories, columns)
+        return labels_apart(title(file), codes, attributes, categories, columns)
 
 
 def _names_of_mulan(path: str | PathLike) -> list[str]:
@@ -78,9 +81,10 @@ def _names_of_mulan(path: str | PathLike) -> list[str]:
 
 
 def _count_of_meka(relation: str) -> int:
-    option = re.search(r"-C\s+(-?\d+)", relation)
+    # Options stand behind a colon: "vitamin-C 5 study" has none.
+    option = re.search(r":(?:.*\s)?-C\s+(-?\d+)(?!\S)", relation)
     if option is None:
-        raise ValueError(f"labels: expected MEKA's option '-C n' in the relation, got {relation!r}")
+        raise ValueError(f"labels: expected MEKA's option ': -C n' in the relation, got {relation!r}")
     return int(option[1])
 
 
@@ -91,72 +95,25 @@ def _at_an_end(count: int, num_attributes: int) -> list[int]:
     return list(columns[:count] if count > 0 else columns[count:])
 
 
-def is_sparse(file: Path) -> bool:
-    """Return whether the first data row is written in braces."""
-    with file.open(encoding="utf-8") as stream:
-        lines = iter(LimitedLines(stream))
-        for line in lines:
-            if line.lstrip().lower().startswith("@data"):
-                break
-        rows = (line.strip() for line in lines)
-        return next((row.startswith("{") for row in rows if row and not row.startswith("%")), False)
+def _dense_codes(content: arff_text.Content) -> np.ndarray:
+    codes = np.empty((len(content.rows), len(content.attributes)))
+    for number in range(len(content.attributes)):
+        codes[:, number] = [*content.codes(number, content.column(number), content.lines)]
+    return codes
 
 
-def parse(file: Path, *, encode_nominal: bool) -> dict[str, Any]:
-    """Parse a file by liac-arff: relation, attributes, and the data by row.
-
-    Args:
-        encode_nominal: give nominal values by their positions among the declared values, else as texts.
-
-    Raises:
-        ValueError: no valid ARFF.
-    """
-    with naming_extras():
-        import arff
-
-    kind = arff.LOD if is_sparse(file) else arff.DENSE
-    with file.open(encoding="utf-8") as stream:
-        try:
-            return arff.load(
-                _as_liac_expects(LimitedLines(stream)), encode_nominal=encode_nominal, return_type=kind
-            )
-        except arff.ArffException as error:
-            # The exception's own text cannot be printed for a row with a percent sign.
-            raise ValueError(f"no valid ARFF: {type(error).__name__} in line {error.line}") from error
-
-
-def _as_liac_expects(lines: Iterable[str]) -> Iterator[str]:
-    """Yield header lines with spaces for tabs and with integers declared as reals; refuse empty values.
-
-    liac-arff does not split a header line at a tab, truncates 1.5 in an INTEGER attribute to 1, and takes the
-    end of a truncated row for a missing value.
-    """
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if text.startswith("@"):
-            line = re.sub(r"\binteger\s*$", "real", line.expandtabs(1), flags=re.IGNORECASE)
-        elif text and not text.startswith("%") and re.search(r"(^|,)\s*(,|$)", text):
-            raise ValueError(f"empty value in line {number}")
-        yield line
-
-
-def _dense_codes(rows: Sequence[list[int | float | None]], num_attributes: int) -> np.ndarray:
-    return np.array(rows, dtype=np.float64).reshape(len(rows), num_attributes)
-
-
-def _sparse_codes(rows: Sequence[dict[int, int | float | None]], num_attributes: int) -> csr_array:
-    values = (np.nan if value is None else value for row in rows for value in row.values())
-    columns = (column for row in rows for column in row)
-    codes = csr_array(
-        (
-            np.fromiter(values, dtype=np.float64),
-            np.fromiter(columns, dtype=np.int64),
-            np.cumsum([0, *map(len, rows)]),
-        ),
-        shape=(len(rows), num_attributes),
-    )
-    # liac-arff does not check the column of a missing value.
-    codes.check_format(full_check=True)
+def _sparse_codes(content: arff_text.Content) -> csr_array:
+    indices = np.fromiter((column for row in content.rows for column in row), dtype=np.int64)
+    texts = [value for row in content.rows for value in row.values()]
+    lines = [line for row, line in zip(content.rows, content.lines, strict=True) for _ in row]
+    numbers = np.empty(len(texts))
+    order = np.argsort(indices, kind="stable")
+    for part in np.split(order, np.flatnonzero(np.diff(indices[order])) + 1) if len(order) else ():
+        values, at = [texts[place] for place in part], [lines[place] for place in part]
+        numbers[part] = [*content.codes(int(indices[part[0]]), values, at)]
+    parts = numbers, indices, np.cumsum([0, *map(len, content.rows)])
+    codes = csr_array(parts, shape=(len(content.rows), len(content.attributes)))
+    codes.sort_indices()
     return codes
 
 

@@ -15,8 +15,8 @@ from scipy.sparse import csr_array, issparse
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.limits import check_archive, read_header
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import check_archive, read_header
 
 _DAMAGE = (
     # RuntimeError also for a compression unknown to zipfile.
@@ -30,9 +30,11 @@ _CSR_PARTS = ("data", "indices", "indptr", "shape")
 def read_npz(path: str | PathLike, num_labels: int | None = None) -> MultilabelData:
     """Read ``x_train``, ``y_train``, ``x_test`` and ``y_test``, or ``x`` and ``y`` of data without a split.
 
-    Each array is a matrix, or the CSR parts ``<name>_data``, ``<name>_indices``, ``<name>_indptr`` and
-    ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are read if present.
-    Types without loss in float32 become float32, the rest float64. Nothing is ever unpickled.
+    Each array is a matrix, images ``(n, height, width)`` or images ``(n, channels, height, width)``, whose
+    numbers become features ``pixel_0`` and so on, or CSR parts ``<name>_data``, ``<name>_indices``,
+    ``<name>_indptr`` and ``<name>_shape``; labels are made dense. ``label_names`` and ``feature_names`` are
+    read if present. Types without loss in float32 become float32, the rest float64. Nothing is ever
+    unpickled.
 
     Args:
         num_labels: number of labels of new rows without known labels: in an archive of ``x`` alone, all
@@ -97,12 +99,15 @@ def _part(name: str, archive: NpzFile, suffix: str, num_unknown: int | None = No
         labels = _matrix(archive, "y" + suffix)
         check_dense("y" + suffix, labels.shape[0], labels.shape[1], "labels are never sparse")
         labels = labels.toarray() if issparse(labels) else labels
-    names = _names(archive, "label", labels.shape[1]), _names(archive, "feature", features.shape[1])
+    prefix = "pixel" if "x" + suffix in archive and archive["x" + suffix].ndim > 2 else "feature"
+    names = _names(archive, "label", labels.shape[1]), _names(archive, "feature", features.shape[1], prefix)
     return without_split(name, features, labels, *names)
 
 
 def _matrix(archive: NpzFile, name: str) -> Features:
     matrix: Features = archive[name] if name in archive else _from_csr_parts(archive, name)
+    if name[0] == "x" and np.ndim(matrix) in (3, 4) and len(matrix):
+        matrix = matrix.reshape(len(matrix), -1)
     if np.ndim(matrix) != 2 or not np.can_cast(matrix.dtype, np.float64, casting="same_kind"):
         raise ValueError(f"{name}: expected a matrix of numbers, got shape {np.shape(matrix)}")
     return matrix.astype(np.float32 if np.can_cast(matrix.dtype, np.float32) else np.float64)
@@ -121,6 +126,6 @@ def _from_csr_parts(archive: NpzFile, name: str) -> csr_array:
     return matrix
 
 
-def _names(archive: NpzFile, kind: str, count: int) -> tuple[str, ...]:
+def _names(archive: NpzFile, kind: str, count: int, prefix: str | None = None) -> tuple[str, ...]:
     key = f"{kind}_names"
-    return tuple(map(str, archive[key])) if key in archive else numbered(kind, count)
+    return tuple(map(str, archive[key])) if key in archive else numbered(prefix or kind, count)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 
 import numpy as np
@@ -11,9 +10,9 @@ from scipy.sparse import csr_array
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features, check_dense, numbered
-from lmbm_torch.data.formats.limits import LimitedLines, open_compressed
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import UNREADABLE, LimitedLines, lines, title
 
 
 def read_svmlight(
@@ -46,14 +45,21 @@ def read_svmlight(
     with naming_extras():
         from sklearn.datasets import load_svmlight_file
 
-    with reading(path, OSError, EOFError, OverflowError, zlib.error) as file:
-        with open_compressed(file) as stream:
-            features, label_sets = load_svmlight_file(
-                LimitedLines(stream),
-                n_features=num_features,
-                multilabel=True,
-                zero_based=zero_based,  # pyright: ignore[reportArgumentType]  # guessed from the default "auto"
-            )
+    with reading(path, OverflowError, *UNREADABLE) as file:
+        with lines(file) as found:
+            try:
+                features, label_sets = load_svmlight_file(
+                    _Lines(found),
+                    n_features=num_features,
+                    multilabel=True,
+                    zero_based=zero_based,  # pyright: ignore[reportArgumentType]  # guessed from "auto"
+                )
+            except (ValueError, OverflowError) as error:
+                # Of a line, or of the whole file after the last line.
+                words = str(error) or type(error).__name__
+                raise ValueError(
+                    words if words.startswith("line ") else f"line {found.number}: {words}"
+                ) from error
         occurring = {label for labels_of_row in label_sets for label in labels_of_row}
         columns = sorted(occurring) if labels is None else list(labels)
         if unknown := sorted(occurring - set(columns)):
@@ -66,4 +72,18 @@ def read_svmlight(
         features: Features = csr_array(features)
         features.sum_duplicates()
         names = [f"{label:.15g}" for label in columns], numbered("feature", features.shape[1])
-        return without_split(file.stem, features, indicator, *names)
+        return without_split(title(file), features, indicator, *names)
+
+
+class _Lines:
+    """Lines of text as a stream of bytes, which scikit-learn recognises by the method ``read``."""
+
+    def __init__(self, found: LimitedLines[str]) -> None:
+        self._found = found
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (line.encode() for line in self._found)
+
+    def read(self) -> bytes:
+        """Read nothing; only lines are read."""
+        raise NotImplementedError

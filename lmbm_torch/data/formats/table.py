@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-import csv
-import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import replace
-from io import TextIOWrapper
-from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
-from lmbm_torch.data.formats import arff
-from lmbm_torch.data.formats.limits import LimitedLines, open_compressed
+from lmbm_torch.data.formats import arff_text, delimited
+from lmbm_torch.data.formats.delimited import DAMAGE, MISSING, check_names
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.columns import Missing, Table, Unknown, as_numbers, as_texts, is_missing, naming
-from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
+from lmbm_torch.data.tables.labels import fit_labels, matching
+from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix
+from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
+from lmbm_torch.incoming import ending, title
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
-"""Texts that stand for a missing value in a CSV file."""
-DELIMITERS = (",", ";", "\t", "|")
-ROWS_TO_SNIFF = 50
-ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
-"""Endings of files of tables."""
+ENDINGS = (".csv", ".tsv", ".arff", ".parquet")
+"""Endings of files of tables; those of compressed text files have ``.gz`` or ``.bz2`` behind."""
 
 
 def is_table(path: str | PathLike) -> bool:
-    """Return whether the ending of a file is in :data:`ENDINGS`."""
-    return str(path).lower().endswith(ENDINGS)
+    """Return whether the ending of a file, apart from a compression, is in :data:`ENDINGS`."""
+    return ending(Path(path)) in ENDINGS
 
 
-def open_table(source: Any, delimiter: str | None = None, expected: str | None = None) -> Table:
-    """Open a table from a file, .csv or .tsv (also .gz) or dense .arff, or from a data frame.
+def open_table(
+    source: Any, delimiter: str | None = None, expected: str | None = None, encoding: str | None = None
+) -> Table:
+    """Open a table from a file, .csv, .tsv, dense .arff (each also .gz or .bz2) or .parquet, or a data frame.
 
-    A CSV file starts with a line of names and is UTF-8. A column is numeric if every value that is not
-    missing is a number, else a column of texts. If values are separated by another character than a comma, a
-    comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are all numbers count as
-    numbers. Data frames need ``frame.columns`` and ``frame[name].to_numpy()``, as in pandas and polars.
+    A CSV file starts with a line of names, behind a line ``sep=;`` if there is one. A column is numeric if
+    every value that is not missing is a number, else a column of texts. If values are separated by another
+    character than a comma, a comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are
+    all numbers count as numbers, and dates are texts. Data frames need ``frame.columns`` and
+    ``frame[name].to_numpy()``, as in pandas and polars.
 
     Args:
-        delimiter: between the values of a CSV file; by default the entry of :data:`DELIMITERS` by which the
-            first rows have the same number of values, more than one; else a comma, or a tab in .tsv files.
-        expected: the delimiter to try first.
+        delimiter, expected: see :func:`~lmbm_torch.data.formats.delimited.opened`.
+        encoding: of a text file; by default UTF-8, or with a warning the encoding of Windows.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -64,118 +61,90 @@ def open_table(source: Any, delimiter: str | None = None, expected: str | None =
             f"path: expected a file ending in one of {', '.join(ENDINGS)}, got {source}; "
             "read_npz and read_svmlight read matrices without named columns"
         )
-    with reading(source, csv.Error, OSError, EOFError, zlib.error) as file:
-        if file.suffix.lower() == ".arff":
+    with reading(source, *DAMAGE) as file:
+        if ending(file) == ".parquet":
+            return _from_parquet(file)
+        if ending(file) == ".arff":
             return _from_arff(file)
-        _check_delimiter(delimiter)
-        usual = "\t" if ".tsv" in file.name.lower() else ","
-        return _from_csv(file, _sniffed(file, expected, usual) if delimiter is None else delimiter)
+        with delimited.opened(file, delimiter, expected, encoding) as found:
+            cells = [*found.rows]
+        if not cells:
+            raise ValueError("expected at least one row, got none")
+        has_comma = found.delimiter != ","
+        columns = (
+            as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
+            for each in zip(*cells, strict=True)
+        )
+        return Table(title(file), dict(zip(found.names, columns, strict=True)), found.delimiter)
 
 
-def cells(path: str | PathLike, names: Sequence[str], delimiter: str | None = None) -> dict[str, list[str]]:
+def cells(
+    path: str | PathLike, names: Sequence[str], delimiter: str | None = None, encoding: str | None = None
+) -> dict[str, list[str]]:
     """Return the cells of named columns of a CSV file as written: ``007`` stays ``007``.
 
     Args:
         names: columns; names that the file does not have are left out.
         delimiter: found by :func:`open_table`; None for sources without cells, with an empty result.
+        encoding: see :func:`open_table`.
     """
     if delimiter is None:
         return {}
-    with reading(path, csv.Error, OSError, EOFError, zlib.error) as file, _opened(file) as stream:
-        rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
-        header = [name.strip() for name in next(_read(rows), [])]
-        content = [row for row in _read(rows) if row]
-    return {name: [row[header.index(name)] for row in content] for name in names if name in header}
+    with reading(path, *DAMAGE) as file, delimited.opened(file, delimiter, encoding=encoding) as found:
+        content = [*found.rows]
+    return {name: [row[found.names.index(name)] for row in content] for name in names if name in found.names}
 
 
-def _opened(file: Path) -> IO[str]:
-    return TextIOWrapper(open_compressed(file), encoding="utf-8-sig", newline="")
+def _from_parquet(file: Path) -> Table:
+    with naming_extras():
+        import pyarrow
+        import pyarrow.parquet
 
-
-def _sniffed(file: Path, expected: str | None, usual: str) -> str:
-    """Return the delimiter on which the first rows agree, or else most of the first rows.
-
-    With the delimiter of most rows, an error names the rows that differ.
-    """
-    with _opened(file) as stream:
-        head = list(islice(LimitedLines(stream), ROWS_TO_SNIFF))
-    of_most: dict[str, int] = {usual: 0}
-    for delimiter in dict.fromkeys([*filter(None, [expected]), usual, *DELIMITERS]):
-        try:
-            rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
-        except csv.Error:
-            continue
-        # The last line may be an incomplete row.
-        widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
-        if len(widths) == 1 and widths != {1}:
-            return delimiter
-        same = [len(row) == len(rows[0]) > 1 for row in rows]
-        if 2 * sum(same) > len(same):
-            of_most[delimiter] = sum(same)
-    return max(of_most, key=lambda delimiter: of_most[delimiter])
-
-
-def _from_csv(file: Path, delimiter: str) -> Table:
-    with _opened(file) as stream:
-        rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
-        names = [name.strip() for name in next(_read(rows), [])]
-        _check_names(names)
-        cells: list[list[str]] = []
-        for row in _read(rows):
-            if not row:
-                continue
-            if len(row) != len(names):
-                raise ValueError(f"line {rows.line_num}: expected {len(names)} values, got {len(row)}")
-            cells.append(row)
-    if not cells:
-        raise ValueError("expected at least one row, got none")
-    has_comma = delimiter != ","
-    columns = (
-        as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
-        for each in zip(*cells, strict=True)
-    )
-    return Table(file.name.partition(".")[0], dict(zip(names, columns, strict=True)), delimiter)
-
-
-def _check_delimiter(delimiter: Any) -> None:
-    if delimiter is None:
-        return
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
-        raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
-
-
-def _read(rows: Any) -> Iterator[list[str]]:
-    """Yield the rows of a reader; word the reader's own limit of a cell with the number of the line."""
     try:
-        yield from rows
-    except csv.Error as error:
-        limit = csv.field_size_limit()
-        if "field limit" not in str(error):
-            raise
-        raise ValueError(
-            f"line {rows.line_num}: expected cells of at most {limit} characters, got a longer one; "
-            "csv.field_size_limit of Python's csv module raises that"
-        ) from error
+        table = pyarrow.parquet.read_table(file)
+    except pyarrow.ArrowException as error:
+        raise ValueError(str(error)) from error
+    return replace(_from_frame(ArrowFrame(table)), name=file.stem)
+
+
+class ArrowFrame:
+    """An Arrow table as a data frame, with lists as texts in JSON."""
+
+    def __init__(self, table: Any) -> None:
+        self.table, self.columns = table, table.column_names
+
+    def __getitem__(self, name: str) -> Any:
+        column = self.table[name]
+        if not any(word in str(column.type) for word in ("list", "array")):
+            return column
+        texts = [None if each is None else json.dumps(each, default=str) for each in column.to_pylist()]
+        return _Texts(texts)
+
+
+class _Texts(list):
+    def to_numpy(self) -> np.ndarray:
+        return np.array(self, dtype=object)
 
 
 def _from_arff(file: Path) -> Table:
-    if arff.is_sparse(file):
+    content = arff_text.read(file)
+    if content.is_sparse:
         raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
-    content = arff.parse(file, encode_nominal=False)
-    names = [name for name, _ in content["attributes"]]
-    _check_names(names)
-    if not content["data"]:
+    check_names([attribute.name for attribute in content.attributes])
+    if not content.rows:
         raise ValueError("expected at least one row, got none")
     columns = {}
-    for (name, kind), values in zip(content["attributes"], zip(*content["data"], strict=True), strict=True):
-        is_text = isinstance(kind, list) or kind == "STRING"
-        columns[name] = as_numbers(values) if is_text else np.array(values, np.float64)
-    return Table(file.stem, columns)
+    for number, attribute in enumerate(content.attributes):
+        values = content.column(number)
+        is_number = attribute.kind == "numeric"
+        found = content.codes(number, values, content.lines) if is_number else ()
+        columns[attribute.name] = np.array([*found]) if is_number else as_numbers(values)
+    return Table(title(file), columns)
 
 
 def _from_frame(frame: Any) -> Table:
     names = [str(name) for name in frame.columns]
-    _check_names(names)
+    check_names(names)
     columns = {}
     for name, key in zip(names, frame.columns, strict=True):
         try:
@@ -206,18 +175,6 @@ def _is_missing(value: Any) -> bool:
     return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
 
 
-def _check_names(names: Sequence[str]) -> None:
-    if not names:
-        raise ValueError("expected a first line of column names, got none")
-    if nameless := [place for place, name in enumerate(names) if not name]:
-        raise ValueError(
-            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
-            "an index column"
-        )
-    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise ValueError(f"expected each column name once, got {twice} more than once")
-
-
 MissingLabels = Literal["unknown", "negative"]
 
 
@@ -238,6 +195,9 @@ def read_table(
     missing_labels: MissingLabels = "unknown",
     sparse: bool = False,
     delimiter: str | None = None,
+    encoding: str | None = None,
+    label_words: Sequence[str | float] | None = None,
+    label_separator: str | None = None,
     test_splitter: Splitter = stratified_split,
 ) -> MultilabelData:
     """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
@@ -247,8 +207,9 @@ def read_table(
 
     Args:
         train: the table of the training part, as :func:`open_table` takes it.
-        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels;
-            values are 0, 1, true, false, yes, no, or missing.
+        labels: names of columns, or patterns such as ``tag_*``, in the order of the labels; values are 0, 1,
+            true, false, yes, no, or missing; ``x`` or empty; or names of labels, as ``red;blue`` or an array
+            of JSON, see :func:`~lmbm_torch.data.tables.labels.fit_labels`.
         test: a table with the same columns, for testing only.
         test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
             without ``test``.
@@ -262,7 +223,9 @@ def read_table(
         missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
             that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
             negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
-        delimiter: between the values of CSV files; by default detected.
+        delimiter, encoding: of CSV files; by default detected.
+        label_words: two other words for 0 and 1 in columns of labels.
+        label_separator: between names of labels in one column; by default a semicolon.
         test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
 
@@ -284,9 +247,11 @@ def read_table(
         raise ValueError(f"missing_labels: expected 'unknown' or 'negative', got {missing_labels!r}")
     if test is not None and test_fraction:
         raise ValueError(f"test_fraction: expected 0 beside a test table, got {test_fraction}")
-    table = open_table(train, delimiter)
+    table = open_table(train, delimiter, encoding=encoding)
     with naming(table):
-        label_names = matching("labels", labels, list(table.columns))
+        label_columns = matching("labels", labels, list(table.columns))
+        form = fit_labels(table.columns, label_columns, label_words, label_separator)
+        table, label_names = replace(table, columns=form.applied(table.columns)), form.label_names
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
@@ -294,13 +259,14 @@ def read_table(
         if groups is not None:
             ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
         options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
-        schema = fit_schema(table, label_names, options, ~tested)
+        schema = replace(fit_schema(table, label_names, options, ~tested), label_form=form)
     data = _as_described(table, schema)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
-    test_table = open_table(test, delimiter, schema.delimiter)
-    if absent := [name for name in label_names if name not in test_table.columns]:
+    test_table = open_table(test, delimiter, schema.delimiter, encoding)
+    if absent := [name for name in label_columns if name not in test_table.columns]:
         raise ValueError(f"test: expected a column for each label, got none named {absent}")
+    test_table = _with_labels(test_table, schema)
     if missing_labels == "negative":
         with naming(test_table):
             test_table = _without_missing(test_table, label_names)
@@ -321,10 +287,16 @@ def new_rows(
         The errors of :func:`open_table` and of :class:`~lmbm_torch.data.tables.schema.Schema`.
     """
     table = open_table(source, delimiter, schema.delimiter)
-    if not labelled:
-        kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
-        table = replace(table, columns=kept)
-    return _as_described(table, schema)
+    if labelled:
+        return _as_described(_with_labels(table, schema), schema)
+    left_out = {*schema.label_names, *(column.name for column in schema.label_form.columns)}
+    kept = {name: each for name, each in table.columns.items() if name not in left_out}
+    return _as_described(replace(table, columns=kept), schema)
+
+
+def _with_labels(table: Table, schema: Schema) -> Table:
+    with naming(table):
+        return replace(table, columns=schema.label_form.applied(table.columns))
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:

@@ -7,9 +7,11 @@ running fastest. Logarithms of tables are decomposed into parities, the features
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,12 +20,14 @@ from torch import Tensor
 from lmbm_torch.checks import check_known, check_shape
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
 from lmbm_torch.files import Mode, reading, write_text
+from lmbm_torch.incoming import UNREADABLE, lines
 from lmbm_torch.shapes import Float, Known
 
 __all__ = ["read_evidence", "read_uai", "write_evidence", "write_uai"]
 
 # The exponential of a log-potential up to this size is a normal float64.
 LARGEST = 700.0
+_COMMENT = re.compile(r"(#|//|^\s*c\s).*", re.DOTALL)
 # Entries of all tables of a file, about 25 bytes each.
 MAX_ENTRIES = 10**7
 
@@ -50,8 +54,8 @@ def read_uai(path: str | PathLike) -> CliqueEnergy:
         >>> sorted(read_uai(path).cliques)
         [(0,), (0, 1), (1,)]
     """
-    with reading(path) as file:
-        tokens = _Tokens(file.read_text(encoding="utf-8").split())
+    with reading(path, *UNREADABLE) as file:
+        tokens = _Tokens(_words(file))
         if (kind := tokens.next("the kind of network")).upper() != "MARKOV":
             raise ValueError(f"network: expected MARKOV, got {kind[:20]!r}")
         num_labels = tokens.count("the number of variables")
@@ -141,8 +145,8 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
         >>> read_evidence(path, 3).tolist()
         [[nan, nan, 0.0]]
     """
-    with reading(path) as file:
-        words = file.read_text(encoding="utf-8").split()
+    with reading(path, *UNREADABLE) as file:
+        words = _words(file)
         tokens = _Tokens(words)
         first = tokens.count("the number of observations")
         is_new = len(words) == 1 + 2 * first
@@ -203,6 +207,12 @@ def _add(weights: Tables, clique: tuple[int, ...], log_table: np.ndarray) -> Non
     for index, weight in np.ndenumerate(coefficients):
         subset = tuple(sorted(label for label, inside in zip(clique, index, strict=True) if inside))
         weights[subset] = weights.get(subset, 0.0) + float(weight)
+
+
+def _words(file: Path) -> list[str]:
+    """Return the words of a file without comments: ``# …`` and ``// …``, and lines that begin with ``c``."""
+    with lines(file) as found:
+        return [word for line in found for word in _COMMENT.sub("", line).split()]
 
 
 def _number(what: str, word: str) -> float:

@@ -5,23 +5,25 @@ A file has one token a line and a blank line between sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
-from lmbm_torch.data.formats.limits import LimitedLines
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.sequences.windows import TAG_TEMPLATES, WORD_TEMPLATES, Windows
 from lmbm_torch.files import Mode, reading, replacing_text
+from lmbm_torch.incoming import UNREADABLE, lines
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Int
 
 DOCUMENT = "-DOCSTART-"
 """The beginning of a line without a token."""
+BLANKS = " \t"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,35 +52,52 @@ class Tokens:
 
 
 def read_columns(path: str | PathLike) -> Tokens:
-    """Read a file in UTF-8, with values separated by tabs or, if the first line has no tab, by blanks.
+    """Read a file of values separated by tabs or, if the first line has no tab, by blanks.
 
-    Lines that begin with ``-DOCSTART-`` end a sequence and are left out.
+    Lines that begin with ``-DOCSTART-`` end a sequence and are left out. So are comments, which begin with
+    ``#`` and stand in front of a sequence: lines of another number of values, and lines like ``# id 1`` whose
+    last value no other line has in that column.
 
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: a file without tokens, or a line with another number of values than the first line; the
             message names the file and the line.
     """
-    with reading(path) as file, file.open(encoding="utf-8-sig") as stream:
-        rows, lines, start, separator = [], [], [0], " "
-        for number, line in _lines(stream):
-            if not line.strip() or line.startswith(DOCUMENT):
+    with reading(path, *UNREADABLE) as file, lines(file) as found:
+        given = [line.strip("\r\n") for line in found]
+        first = next((line for line in given if _is_token(line) and not line.startswith("#")), "")
+        separator = "\t" if "\t" in first else " "
+        count = len(_split(first, separator))
+        last = {_split(line, separator)[-1] for line in given if _is_token(line) and line[0] != "#"} | {"#"}
+        rows, numbers, start = [], [], [0]
+        for number, line in enumerate(given, 1):
+            if not _is_token(line):
                 start.append(len(rows))
                 continue
-            if not rows:
-                separator = "\t" if "\t" in line else " "
-            row = line.split("\t") if separator == "\t" else line.split()
+            row = _split(line, separator)
+            is_comment = len(row) != count if line[:2] != "# " else len(row) != count or row[-1] not in last
+            if line[0] == "#" and first and start[-1] == len(rows) and is_comment:
+                continue
             if rows and len(row) != len(rows[0]):
                 raise ValueError(
-                    f"line {number}: expected {len(rows[0])} values as in line {lines[0]}, got {len(row)}: "
+                    f"line {number}: expected {len(rows[0])} values as in line {numbers[0]}, got {len(row)}: "
                     f"{line!r}"
                 )
             rows.append(row)
-            lines.append(number)
+            numbers.append(number)
         if not rows:
             raise ValueError("expected a token in some line, got none")
     # Several blank lines end one sequence.
-    return Tokens(rows, np.unique([*start, len(rows)]).astype(np.int64), lines, separator)
+    return Tokens(rows, np.unique([*start, len(rows)]).astype(np.int64), numbers, separator)
+
+
+def _is_token(line: str) -> bool:
+    return bool(line.strip(BLANKS)) and not line.startswith(DOCUMENT)
+
+
+def _split(line: str, separator: str) -> list[str]:
+    # Not at a no-break space, which is a part of a token.
+    return line.split("\t") if separator == "\t" else re.split(f"[{BLANKS}]+", line.strip(BLANKS))
 
 
 def write_columns(
@@ -98,11 +117,6 @@ def write_columns(
             for row, more in zip(tokens.rows[first:end], added[first:end], strict=True):
                 stream.write(tokens.separator.join([*row, *more]) + "\n")
             stream.write("\n")
-
-
-def _lines(stream: IO[str]) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(LimitedLines(stream), 1):
-        yield number, line.rstrip("\r\n")
 
 
 TRAIN, TEST = 0, 1

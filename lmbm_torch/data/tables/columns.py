@@ -61,7 +61,10 @@ def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.n
     except ValueError:
         known = [text for text in texts if text is not None]
         if decimal_comma and any("," in text for text in known) and not any("." in text for text in known):
-            return as_numbers([None if text is None else text.replace(",", ".") for text in texts])
+            numbers = as_numbers([None if text is None else text.replace(",", ".") for text in texts])
+            # Commas within texts stay.
+            if numbers.dtype != object:
+                return numbers
         return np.array(texts, dtype=object)
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.sparse import hstack
 
 from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import TRUTH, Column, Missing, Table, Unknown, fit_column, naming
+from lmbm_torch.data.tables.labels import LabelForm, matching
 from lmbm_torch.data.tables.texts import TextColumn, fit_text_column
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
@@ -54,6 +53,7 @@ class Schema(Stored):
         sparse: make CSR features, which many categories need, instead of dense features.
         id_columns: columns that name the rows, repeated in predictions; not features.
         delimiter: between the values of the CSV file of training; None for other sources.
+        label_form: the form of the columns of labels in the table of training.
 
     Raises:
         ValueError: no column, no label, a name more than once, or another value of ``unknown``.
@@ -72,6 +72,7 @@ class Schema(Stored):
     sparse: bool = False
     id_columns: tuple[str, ...] = ()
     delimiter: str | None = field(default=None, compare=False)
+    label_form: LabelForm = field(default_factory=LabelForm)
 
     def __post_init__(self) -> None:
         names = [*(column.name for column in self.columns), *self.label_names]
@@ -81,6 +82,10 @@ class Schema(Stored):
             raise ValueError(f"columns: expected each name once, got {names}")
         if self.unknown not in ("refuse", "zeros"):
             raise ValueError(f"unknown: expected 'refuse' or 'zeros', got {self.unknown!r}")
+
+    def with_unknown(self, unknown: Unknown) -> Schema:
+        """Return the schema with another effect of texts outside the categories."""
+        return replace(self, unknown=unknown)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -142,26 +147,6 @@ def fit_schema(
     )
     is_sparse = options.sparse or bool(texts - left_out)
     return Schema(tuple(columns), tuple(label_names), options.unknown, is_sparse, tuple(ids), table.delimiter)
-
-
-def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names that match any of ``patterns`` (``tag_*``), in the order of the patterns.
-
-    Raises:
-        ValueError: a pattern without a match; the message suggests similar names.
-    """
-    found: list[str] = []
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        # A name may contain wildcard characters.
-        matches = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
-        if not matches:
-            close = difflib.get_close_matches(pattern, names) or list(names[:10])
-            raise ValueError(
-                f"{argument}: expected names of columns, got {pattern!r} without a match; "
-                f"the table has {close}"
-            )
-        found += [name for name in matches if name not in found]
-    return found
 
 
 def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows labels"]:

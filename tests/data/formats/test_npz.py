@@ -103,6 +103,19 @@ def test_other_files_and_no_file_are_refused(path):
         read_npz(path)
 
 
+@pytest.mark.parametrize("shape", [(4, 2, 3), (4, 3, 2, 2)])
+def test_images_are_taken_as_they_are(path, shape):
+    images = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    np.savez(path, x=images, y=Y)
+    data = read_npz(path)
+    assert np.array_equal(data.features.reshape(shape), images)
+    assert data.features.dtype == np.float32
+    assert data.feature_names[:2] == ("pixel_0", "pixel_1")
+    np.savez(path, x=X, y=Y[:, :, None])
+    with pytest.raises(ValueError, match=r"y: expected a matrix of numbers, got shape \(4, \d, 1\)"):
+        read_npz(path)
+
+
 def test_truncated_files_are_refused(path):
     np.savez_compressed(path, x=X, y=Y)
     content = path.read_bytes()

@@ -1,0 +1,162 @@
+"""Rows of CSV files as texts, whatever the separator and whatever program wrote them.
+
+No import of torch is needed, so that commands can check names of columns at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from lmbm_torch.incoming import UNREADABLE, encoding_of, ending, lines
+
+DELIMITERS = (",", ";", "\t", "|")
+ROWS_TO_SNIFF = 50
+MISSING = frozenset(
+    ("", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>")
+) | {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "#NV"}
+"""Texts that stand for a missing value in a CSV file: those of pandas, the question mark and Excel's #NV."""
+DAMAGE = (csv.Error, *UNREADABLE)
+"""Exceptions of unreadable files, besides ValueError."""
+# The first line by which programs tell Excel the separator.
+_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class Delimited:
+    """The open rows of a CSV file.
+
+    Args:
+        names: of the columns, from the first line.
+        delimiter: between values.
+        rows: of the other lines, one value a column.
+    """
+
+    names: list[str]
+    delimiter: str
+    rows: Iterator[list[str]]
+
+
+@contextmanager
+def opened(
+    file: Path, delimiter: str | None = None, expected: str | None = None, encoding: str | None = None
+) -> Iterator[Delimited]:
+    """Open a CSV file, plain or compressed.
+
+    Args:
+        delimiter: between values; by default of a first line ``sep=;``, else the entry of :data:`DELIMITERS`
+            by which the first rows have the same number of values, more than one; else a comma, or a tab in
+            .tsv files.
+        expected: the delimiter to try first.
+        encoding: see :func:`~lmbm_torch.incoming.encoding_of`.
+
+    Raises:
+        csv.Error: quotes that do not fit.
+        ValueError: columns without a name or of the same name; on reading rows, another number of values; the
+            message names the line.
+    """
+    _check_delimiter(delimiter)
+    encoding = encoding_of(file, encoding)
+    if delimiter is None:
+        with lines(file, encoding) as text:
+            head = [*islice(text, ROWS_TO_SNIFF)]
+        told = _SEPARATOR.fullmatch(head[0]) if head else None
+        usual = "\t" if ending(file) == ".tsv" else ","
+        delimiter = told[1] if told else _sniffed(head, expected, usual)
+    with lines(file, encoding) as text:
+        given = iter(text)
+        first = [*islice(given, 1)]
+        skipped = int(bool(first) and _SEPARATOR.fullmatch(first[0]) is not None)
+        reader = csv.reader(chain(first[skipped:], given), delimiter=delimiter, strict=True)
+        names = [name.strip() for name in next(_read(reader, skipped), [])]
+        check_names(names)
+        yield Delimited(names, delimiter, _rows(reader, skipped, len(names)))
+
+
+def texts(file: Path, delimiter: str | None, encoding: str | None, most: int) -> dict[str, list[str | None]]:
+    """Return the columns of a CSV file as texts, None for missing values; without rows for a large file.
+
+    Args:
+        most: bytes up to which the rows are read.
+
+    Raises:
+        csv.Error, ValueError: see :func:`opened`.
+    """
+    with opened(file, delimiter, encoding=encoding) as found:
+        rows = [*found.rows] if file.stat().st_size <= most else []
+    columns = zip(*rows, strict=True) if rows else ((),) * len(found.names)
+    return {
+        name: [None if text.strip() in MISSING else text.strip() for text in column]
+        for name, column in zip(found.names, columns, strict=True)
+    }
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise ValueError for columns without a name, or of the same name."""
+    if not names:
+        raise ValueError("expected a first line of column names, got none")
+    if nameless := [place for place, name in enumerate(names) if not name]:
+        raise ValueError(
+            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
+            "an index column"
+        )
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+        raise ValueError(f"expected each column name once, got {twice} more than once")
+
+
+def _check_delimiter(delimiter: Any) -> None:
+    if delimiter is None:
+        return
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '\r\n"':
+        raise ValueError(f"delimiter: expected one character, no quote or line end, got {delimiter!r}")
+
+
+def _sniffed(head: Sequence[str], expected: str | None, usual: str) -> str:
+    """Return the delimiter on which the first rows agree, or else most of the first rows.
+
+    With the delimiter of most rows, an error names the rows that differ.
+    """
+    of_most: dict[str, int] = {usual: 0}
+    for delimiter in dict.fromkeys([*filter(None, [expected]), usual, *DELIMITERS]):
+        try:
+            rows = [row for row in csv.reader(head, delimiter=delimiter) if row]
+        except csv.Error:
+            continue
+        # The last line may be an incomplete row.
+        widths = {len(row) for row in (rows[:-1] if len(head) == ROWS_TO_SNIFF else rows)}
+        if len(widths) == 1 and widths != {1}:
+            return delimiter
+        same = [len(row) == len(rows[0]) > 1 for row in rows]
+        if 2 * sum(same) > len(same):
+            of_most[delimiter] = sum(same)
+    return max(of_most, key=lambda delimiter: of_most[delimiter])
+
+
+def _rows(reader: Any, skipped: int, count: int) -> Iterator[list[str]]:
+    for row in _read(reader, skipped):
+        if row and len(row) != count:
+            raise ValueError(f"line {reader.line_num + skipped}: expected {count} values, got {len(row)}")
+        if row:
+            yield row
+
+
+def _read(reader: Any, skipped: int) -> Iterator[list[str]]:
+    """Yield the rows of a reader; word the reader's own limit of a cell with the number of the line."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        limit = csv.field_size_limit()
+        line = f"line {reader.line_num + skipped}"
+        if "field limit" not in str(error):
+            raise csv.Error(f"{line}: {error}") from error
+        raise ValueError(
+            f"{line}: expected cells of at most {limit} characters, got a longer one; "
+            "csv.field_size_limit of Python's csv module raises that"
+        ) from error
