@@ -19,12 +19,9 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
     """
     # Imported at use: torchmetrics imports slowly.
     functional = import_module("lmbm_torch.metrics.functional")
-    predicted, truth = torch.as_tensor(predicted, device="cpu"), torch.as_tensor(truth, device="cpu")
-    known = ~truth.isnan()
-    counted = known.any(1)
-    labels = [torch.where(known, each, 0).long()[counted] for each in (predicted, truth)]
+    labels = [torch.as_tensor(each, device="cpu") for each in (predicted, truth)]
     if name == "hamming":
-        return 1 - float(functional.hamming_loss(*labels)) / float(known[counted].double().mean())
+        return 1 - float(functional.hamming_loss(*labels))
     return float(getattr(functional, "jaccard_index" if name == "jaccard" else name)(*labels))
 
 
