@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -13,9 +14,9 @@ from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.estimators.automatic.beliefs import beliefs
+from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.blend import choose, chosen, pooled, worth
-from lmbm_torch.estimators.automatic.candidates import Candidate, candidates, fitted
+from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, candidates, fitted
 from lmbm_torch.estimators.automatic.explaining import MemberFields, answering
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
@@ -25,17 +26,18 @@ from lmbm_torch.estimators.automatic.search import (
     Search,
     Table,
     Trial,
-    stratified_folds,
+    folds_of,
 )
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.measures import MEASURES
-from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.spreading import spread
 from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.explanations import Explanation, explanation, without_names
 from lmbm_torch.solvers.networks.problems import Features
 
+Folds = list[tuple[np.ndarray, np.ndarray]]
 # Instances of a batch of beliefs.
 BATCH = 10_000
 
@@ -65,7 +67,7 @@ class AutoLabelClassifier(StructuredClassifier):
             takes less and, for a process that first imports and compiles, half of the budget is left.
         families: names of the tried families, keys of
             :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
-        cv: number of folds, stratified by label sets.
+        cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
         mixture: whether the best candidates may be mixed.
         clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
             clock, and the longest time counts.
@@ -99,7 +101,7 @@ class AutoLabelClassifier(StructuredClassifier):
         "metric": [StrOptions({*MEASURES})],
         "time_budget": [POSITIVE],
         "families": ["array-like", None],
-        "cv": [COUNT],
+        "cv": ["cv_object"],
         "mixture": ["boolean"],
         "clock": [callable],
         "verbose": ["verbose"],
@@ -131,25 +133,22 @@ class AutoLabelClassifier(StructuredClassifier):
         self.constraints = constraints
 
     @fit_call
-    def fit(self, X: Rows, y: Rows) -> Self:
+    def fit(self, X: Rows, y: Rows, groups: ArrayLike | None = None) -> Self:
         """Choose by cross-validation, and train the choice on all instances.
 
         Args:
             X: (instances, features), dense or CSR; finite.
             y: (instances, labels) in {0, 1} and NaN (missing); or one class per instance.
+            groups: (instances,), instances of a group stay in a common fold.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message; a label without a known value;
-                fewer instances with a known label than folds.
+            ValueError: an invalid parameter or input, named in the message; fewer instances with a known
+                label than folds.
         """
         started = self.clock()
         X, labels, _ = self._validate_fit(X, y, None, allow_missing=True)
-        features, labels = self._with_known_labels(X, labels)
-        if not 2 <= self.cv <= len(labels):
-            raise ValueError(
-                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {self.cv}"
-            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        features, labels, folds = self._folded(X, labels, groups, seed)
         tried = candidates(
             self.metric,
             labels.shape[1],
@@ -157,7 +156,6 @@ class AutoLabelClassifier(StructuredClassifier):
             families=self.families,
             seed=seed,
         )
-        folds = stratified_folds(labels, self.cv, seed)
         deadline = started + SEARCH_SHARE * self.time_budget
         with bar(type(self).__name__, self.verbose) as tell:
             note = partial(self._note, tell, started)
@@ -174,11 +172,12 @@ class AutoLabelClassifier(StructuredClassifier):
         self.members_ = [*spread(_fitted, search.kept, members)]
         self.weights_ = np.array([weight for _, weight in choice.members])
         self._scores = [trial.score for trial, _ in choice.members]
+        self._num_labels = labels.shape[1]
         return self
 
     @answer_call
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
-        """Return labels (instances, labels) in {0, 1}, or classes if ``fit`` had classes.
+        """Return labels (instances, labels), or classes if ``fit`` had classes.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -189,8 +188,23 @@ class AutoLabelClassifier(StructuredClassifier):
         """
         labels = self._labels(self._validate_predict(X), self._rules(constraints))
         if self.binarizer_ is None:
-            return self._values(labels)
+            return self.label_values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
+
+    @answer_call
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """Return P(y_i = 1 | x), (instances, labels), or P(class | x), the mean over the members.
+
+        A member without probabilities counts with its own answer. Rules have no effect.
+        """
+        rows: Any = self._validate_predict(X)
+        parts = [self._present(rows[batch]) for batch in gen_batches(rows.shape[0], BATCH)]
+        found = np.concatenate(parts)
+        if self.binarizer_ is None:
+            return found
+        if found.shape[1] == 1:
+            return np.hstack([1 - found, found])
+        return found / np.maximum(found.sum(1, keepdims=True), np.finfo(float).tiny)
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
@@ -226,7 +240,7 @@ class AutoLabelClassifier(StructuredClassifier):
             X,
             num_features,
             tuple(dict.fromkeys(broken)),
-        )
+        ).in_values(self.classes_)
 
     def unfitted(self, row: int) -> Any:
         """Return the unfitted classifier of a row of ``table_``."""
@@ -235,6 +249,14 @@ class AutoLabelClassifier(StructuredClassifier):
         if isinstance(decoder, Rule):
             return RuledClassifier(candidate.unfitted(), decoder)
         return candidate.unfitted(decoder)
+
+    def _present(self, X: Any) -> np.ndarray:
+        """Return P(y_i = 1 | x), (instances, labels)."""
+        found = np.zeros((X.shape[0], self._num_labels))
+        for weight, member in zip(self.weights_, self.members_, strict=True):
+            own = beliefs(member, X)
+            found += weight * (answers_of(member, X) if own is None else marginals(own))
+        return found.clip(0, 1)
 
     def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         return self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
@@ -252,20 +274,24 @@ class AutoLabelClassifier(StructuredClassifier):
             return answers[0]
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X, self._scores), answers)
 
-    def _with_known_labels(self, X: Any, labels: np.ndarray) -> tuple[Features, np.ndarray]:
-        """Return the instances with known labels, and their labels, as integers if none is missing.
-
-        Raises:
-            ValueError: a label without a known value.
-        """
-        missing = np.isnan(labels)
-        for place in np.flatnonzero(missing.all(0)).tolist():
-            name = cast("tuple[str, ...]", self.label_names_)[place]
-            raise ValueError(f"y: expected a known value of each label, got none of {name}")
-        if not missing.any():
-            return X, labels.astype(np.int64)
-        rows = np.flatnonzero(~missing.all(1))
-        return X[rows], labels[rows]
+    def _folded(
+        self, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
+    ) -> tuple[Features, np.ndarray, Folds]:
+        """Return the instances with a known label, their labels, and folds; integers if none is missing."""
+        known = ~np.isnan(labels).all(1)
+        if known.all():
+            folds = folds_of(self.cv, X, labels, groups, seed)
+        elif self.cv is None or isinstance(self.cv, Integral):
+            together = None if groups is None else np.asarray(groups)[known]
+            X, labels = X[known], labels[known]
+            folds = folds_of(self.cv, X, labels, together, seed)
+        else:
+            # The splitter counts all instances.
+            place = np.cumsum(known) - 1
+            every = folds_of(self.cv, X, labels, groups, seed)
+            folds = [(place[train[known[train]]], place[held[known[held]]]) for train, held in every]
+            X, labels = X[known], labels[known]
+        return X, labels if np.isnan(labels).any() else labels.astype(np.int64), folds
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
         """Return the best trial, and further trials of the same folds while training time is left."""

@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Integral
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedKFold, check_cv
 
+from lmbm_torch.data.splits import IterativeStratifiedKFold
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
@@ -399,6 +402,37 @@ def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
     if found is not None:
         answers |= {rule: rule.answer(found) for rule in rules}
     return Fitted(answers, found, model, table.clock() - started)
+
+
+def folds_of(
+    cv: Any, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return training rows and held-out rows of each fold, both in random order.
+
+    Args:
+        cv: a number of folds, stratified by label sets, or with groups by labels; a splitter of scikit-learn,
+            or pairs of rows; None for 5 folds.
+        labels: (instances, labels), NaN for missing labels.
+        groups: (instances,), instances of a group stay in a common fold.
+        seed: of the folds and the order.
+
+    Raises:
+        ValueError: more folds than instances, or fewer than 2.
+    """
+    together, count = None if groups is None else np.asarray(groups), 5 if cv is None else cv
+    if isinstance(count, Integral):
+        if not 2 <= count <= len(labels):
+            raise ValueError(
+                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {count}"
+            )
+        if together is None:
+            return stratified_folds(labels, int(count), seed)
+        count = IterativeStratifiedKFold(int(count), random_state=seed % 2**31)
+    random, splitter = np.random.default_rng(seed), cast(Any, check_cv(count))
+    return [
+        (random.permutation(train), random.permutation(held))
+        for train, held in splitter.split(X, labels, together)
+    ]
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -26,7 +26,16 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
 
 
 def agreement(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the agreement of two label sets of each instance in [0, 1], (instances,), by F1 for averages."""
+    """Return the agreement of two label sets of each instance in [0, 1], (instances,), by F1 for averages.
+
+    Args:
+        first, second: (instances, labels), NaN in the second for missing labels, which do not count.
+    """
+    missing = np.isnan(second)
+    if missing.any():
+        if name == "hamming":
+            return (first == second).sum(1) / np.maximum((~missing).sum(1), 1)
+        first, second = (np.where(missing, 0, each) for each in (first, second))
     same = first == second
     if name == "exact_match":
         return same.all(1).astype(float)

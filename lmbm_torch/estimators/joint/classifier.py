@@ -19,8 +19,11 @@ from lmbm_torch.data.splits import IterativeStratifiedKFold
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, HasMethods, check_parameters, seeds_for
+from lmbm_torch.estimators.common.under_rules import Rules
+from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.joint.head import JointHead
 from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
+from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels
 from lmbm_torch.inference.results import Decoding
 
 # Logit of a label with a single value in training.
@@ -37,7 +40,9 @@ class JointClassifier(StructuredClassifier):
     The base may be any classifier of label matrices in {0, 1} with ``fit`` and ``predict_proba``, or else
     ``decision_function`` for logits: forests, neural networks, boosting of several labels. A base for single
     labels is fitted label by label, like ``MultiOutputClassifier``, after a first call of ``fit`` has refused
-    label matrices; a label with a single value in the rest of a fold keeps the value there. Wrap the base in
+    label matrices; a label with a single value in the rest of a fold keeps the value there. With missing
+    labels, classifiers of this library see NaN, and copies of every other base are fitted label by label to
+    the rows with a known label. Wrap the base in
     ``MultiOutputClassifier`` for parallel fits.
 
     Args:
@@ -86,12 +91,13 @@ class JointClassifier(StructuredClassifier):
 
         Args:
             X: instances in any form for the base: a matrix, dense or sparse, a data frame, a list.
-            y: labels (instances, labels) of two values, such as 0 and 1, or two classes (instances,).
+            y: labels (instances, labels) of two values, such as 0 and 1, NaN for missing labels, or two
+                classes (instances,).
             sample_weight: (instances,), for the base and the head.
             groups: (instances,), instances of a group stay in a common fold.
 
         Raises:
-            ValueError: missing labels, scores of another shape from the base, or a refusal of the base.
+            ValueError: scores of another shape from the base, or a refusal of the base.
         """
         check_parameters(self)
         head = JointHead() if self.head is None else cast(JointHead, clone(self.head))
@@ -100,7 +106,8 @@ class JointClassifier(StructuredClassifier):
         weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
         head.set_params(**seeds_for(head, self.random_state))
         base = cast(Any, clone(self.base)).set_params(**seeds_for(self.base, self.random_state))
-        self._is_by_label = False
+        takes_missing = isinstance(base, StructuredClassifier | ClassifierOfLabels)
+        self._is_by_label = bool(np.isnan(labels).any()) and not takes_missing
         total, times = np.zeros(labels.shape), np.zeros(len(labels))
         for train, test in self._folds(X, labels, groups):
             own = None if weights is None else weights[train]
@@ -140,9 +147,9 @@ class JointClassifier(StructuredClassifier):
         return _scores(self.base_, X, self.head_.n_features_in_)
 
     @answer_call
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
         """Return labels (instances, labels), or classes; see :meth:`JointHead.predict`."""
-        return self._fitted_head().predict(self.base_scores(X))
+        return self._fitted_head().predict(self.base_scores(X), known)
 
     @answer_call
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -156,9 +163,19 @@ class JointClassifier(StructuredClassifier):
         return self._fitted_head().log_prob(self.base_scores(X), Y)
 
     @answer_call
-    def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self,
+        X: Any,
+        known: ArrayLike | None = None,
+        top_k: int = 1,
+        constraints: Rules | None = None,
+    ) -> Decoding:
         """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
-        return self._fitted_head().decode(self.base_scores(X), known, top_k)
+        return self._fitted_head().decode(self.base_scores(X), known, top_k, constraints)
+
+    def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
+        """Return an explanation of one instance by the base's scores, see :meth:`JointHead.explain`."""
+        return self._fitted_head().explain(self.base_scores(X), num_features=num_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -187,7 +204,7 @@ class JointClassifier(StructuredClassifier):
     def _fitted(self, base: Any, X: Any, labels: np.ndarray, weights: np.ndarray | None) -> Any:
         """Fit a copy of the base, label by label after a refusal of label matrices."""
         options = {} if weights is None else {"sample_weight": weights}
-        own = labels.astype(np.int64)
+        own = labels if np.isnan(labels).any() else labels.astype(np.int64)
         if not self._is_by_label:
             try:
                 return cast(Any, clone(base)).fit(X, own[:, 0] if own.shape[1] == 1 else own, **options)
@@ -208,13 +225,8 @@ class LabelByLabel(BaseEstimator):
         self.base = base
 
     def fit(self, X: Any, y: np.ndarray, **options: Any) -> Self:
-        """Fit a copy for each label of labels (instances, labels) in {0, 1}."""
-        # MultiOutputClassifier takes no single label, and its parts no single value.
-        base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
-        self.models_ = [
-            cast(Any, clone(base)).fit(X, own, **options) if 0 < own.sum() < len(own) else float(own[0])
-            for own in y.T
-        ]
+        """Fit a copy for each label of labels (instances, labels) in {0, 1, NaN}, to the known labels."""
+        self.models_ = [self._fitted(X, own, options) for own in y.T]
         fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(fitted, name):
@@ -223,6 +235,18 @@ class LabelByLabel(BaseEstimator):
         method = "decision_function" if of_logits else "predict_proba"
         setattr(self, method, partial(self._columns, method))
         return self
+
+    def _fitted(self, X: Any, labels: np.ndarray, options: dict[str, np.ndarray]) -> Any:
+        """Return a fitted copy, or the single value of a label in training; 0 for a label never known."""
+        known = ~np.isnan(labels)
+        own = labels[known].astype(np.int64)
+        if own.min(initial=1) == own.max(initial=0) or not len(own):
+            return float(own[0]) if len(own) else 0.0
+        # MultiOutputClassifier takes no single label, and its parts no single value.
+        base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
+        if not known.all():
+            X, options = some_instances(X, known), {name: each[known] for name, each in options.items()}
+        return cast(Any, clone(base)).fit(X, own, **options)
 
     def _columns(self, method: str, X: Any) -> np.ndarray:
         of_constants = {"predict_proba": (0.0, 1.0), "decision_function": (-LARGEST, LARGEST)}[method]
