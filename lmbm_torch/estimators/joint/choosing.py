@@ -1,9 +1,9 @@
-"""The choice of the head: penalties by the log loss of whole labellings, structures and rules by the metric.
+"""The choice of the head: penalties and structure by the log loss of whole labellings, rules by the metric.
 
 All candidates learn from the same folds. Each structure has a path of penalties, from the strongest to the
-weakest, with warm starts; the path ends at the least log loss of the rows held out, since log losses vary
-less between folds than metrics. The metric then decides between the structures and the cheap rules. Thereby
-no rule is better on the folds than the choice.
+weakest, with warm starts; the path ends at the least log loss of the rows held out, and the structure is that
+of least log loss: log losses vary less between folds than metrics. The metric then decides between the
+structure and the cheap rules. Thereby no rule is better on the folds than the choice.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class Choice:
     """A structure, places on the paths of penalties, a rule, and the measures of all candidates on folds.
 
     Args:
-        structure: an entry of ``STRUCTURES``.
+        structure: the entry of ``STRUCTURES`` with the least log loss.
         penalties: for each structure the place on the path.
         rule: a cheap rule with a larger metric, None for the joint distribution.
-        values: metric of each structure and rule over the rows held out, by name; none for log loss.
+        values: metric of the structure and of each rule over the rows held out, by name; none for log loss.
         log_losses: of each structure at the best penalty.
     """
 
@@ -156,12 +156,11 @@ def choose(
         ]
         log_losses["network"] = float(_log_loss(best["network"], held) / total)
     log_losses = {name: log_losses[name] for name in structures}
+    structure = min(structures, key=log_losses.__getitem__)
     if metric == "log_loss":
-        structure = min(structures, key=log_losses.__getitem__)
         return Choice(structure, penalties, None, {}, log_losses)
     answers: dict[str, Callable[[int], np.ndarray]] = {
-        name: lambda fold, name=name: _by_structure(best[name][fold], metric, *held[fold], seed)
-        for name in structures
+        structure: lambda fold: _by_structure(best[structure][fold], metric, *held[fold], seed)
     }
     answers |= {name: lambda fold, name=name: _by_rule(name, metric, *held[fold]) for name in rules.RULES}
     truth, weights = (
@@ -171,8 +170,6 @@ def choose(
         name: rules.value(metric, np.concatenate([*map(answer, range(len(held)))]), truth, weights)
         for name, answer in answers.items()
     }
-    # Among equals the first, and so the simplest.
-    structure = max(structures, key=values.__getitem__)
     rule = max(rules.RULES, key=values.__getitem__)
     return Choice(
         structure, penalties, rule if values[rule] > values[structure] else None, values, log_losses

@@ -58,10 +58,10 @@ class JointHead(StructuredClassifier):
       the conditional log-odds of ``"cardinality"``, with slopes of the scores of all labels and a weight of
       each label before.
 
-    Folds choose the penalties by the log loss of whole labellings, and the structure by ``metric``, together
-    with three cheap rules: one threshold, a threshold for each label, and the most probable label. If a rule
-    is better on the folds than all structures, :meth:`predict` follows the rule; all other methods describe
-    the distribution.
+    Folds choose the penalties and the structure by the log loss of whole labellings. Three cheap rules are
+    compared with the structure by ``metric``: one threshold, a threshold for each label, and the most
+    probable label. If a rule is better on the folds, :meth:`predict` follows the rule; all other methods
+    describe the distribution.
 
     Args:
         metric: the measure to choose by and to decode for: ``"exact_match"``, ``"f1"`` (mean over rows),
@@ -80,7 +80,7 @@ class JointHead(StructuredClassifier):
     Attributes:
         structure_: the structure of the distribution.
         rule_: the rule of :meth:`predict`; None for the distribution.
-        cross_validated_: metric of every structure and rule on the folds, by name.
+        cross_validated_: metric of the structure and of every rule on the folds, by name.
         log_loss_: mean log loss of whole labellings on the folds, by structure, in nats.
         slope_, offset_: (labels,), of the log-odds.
         count_weight_: (K + 1,), log-potentials of 0, 1, …, K labels in a row; K and more share the last.
