@@ -38,6 +38,8 @@ from lmbm_torch.estimators.explain.explanations import Explanation, explanation,
 from lmbm_torch.solvers.networks.problems import Features
 
 Folds = list[tuple[np.ndarray, np.ndarray]]
+# Share of the time budget by which the last training may exceed it.
+OVERTIME = 0.2
 # Instances of a batch of beliefs.
 BATCH = 10_000
 
@@ -45,14 +47,16 @@ BATCH = 10_000
 class AutoLabelClassifier(StructuredClassifier):
     """An automatic choice of a multi-label classifier, with parameters and decoder, within a time budget.
 
-    The families are belief networks, linear and with kernels, ensembles of belief networks, Boltzmann
-    machines, chains of extra trees, of boosting and of logistic regressions, forests, and SVMs and forests of
-    whole label sets, each with several scalings of the features and penalties. Successive halving uses more
-    and more instances and then all cross-validation folds, and starts again with untried candidates while
-    time is left; if time does not allow two candidates in the next round, the best of each family are
-    compared in the current round. For F1, classifiers with probabilities answer by the expectation or by
-    thresholds. The best candidates with the same known folds are mixed if the folds prefer the mixture.
-    Workers of joblib's active backend fit candidates on folds, each worker with the whole time budget.
+    The families are logistic regressions of single labels, belief networks, linear and with kernels,
+    ensembles of belief networks, Boltzmann machines, chains of extra trees, of boosting and of logistic
+    regressions, forests, SVMs and forests of whole label sets, each with several scalings of the features and
+    penalties, and the classifiers in ``candidates``. Successive halving uses more and more instances and then
+    all cross-validation folds, and starts again with untried candidates while time is left; if time does not
+    allow two candidates in the next round, the best of each family are compared in the current round. Small
+    fits to few labels tell whether there is time for a family with many labels. For F1, classifiers with
+    probabilities answer by the expectation or by thresholds. The best candidates with the same known folds
+    are mixed if the folds prefer the mixture. Workers of joblib's active backend fit candidates on folds,
+    each worker with the whole time budget.
 
     Missing labels, NaN, are passed to belief networks, Boltzmann machines and chains, whose links train on
     the instances with a known label. Forests and classifiers of label sets are trained on labels completed by
@@ -63,10 +67,13 @@ class AutoLabelClassifier(StructuredClassifier):
     Args:
         metric: maximised measure, ``"exact_match"``, ``"hamming"`` (the share of right labels),
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
-        time_budget: seconds of :meth:`fit`, exceeded by at most a quarter if one training on all instances
-            takes less and, for a process that first imports and compiles, half of the budget is left.
+        time_budget: seconds of :meth:`fit`, exceeded by at most a quarter with any number of labels, if some
+            candidate's training on all instances takes less and, for a process that first imports and
+            compiles, half of the budget is left.
         families: names of the tried families, keys of
             :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
+        candidates: pairs of a name and an unfitted classifier of any library, each a further family: the
+            classifier with its probabilities, and a :class:`JointClassifier` over the classifier.
         cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
         mixture: whether the best candidates may be mixed.
         clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
@@ -101,6 +108,7 @@ class AutoLabelClassifier(StructuredClassifier):
         "metric": [StrOptions({*MEASURES})],
         "time_budget": [POSITIVE],
         "families": ["array-like", None],
+        "candidates": ["array-like"],
         "cv": ["cv_object"],
         "mixture": ["boolean"],
         "clock": [callable],
@@ -115,6 +123,7 @@ class AutoLabelClassifier(StructuredClassifier):
         *,
         time_budget: float = 60,
         families=None,
+        candidates=(),
         cv=5,
         mixture=True,
         clock=time.perf_counter,
@@ -125,6 +134,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self.metric = metric
         self.time_budget = time_budget
         self.families = families
+        self.candidates = candidates
         self.cv = cv
         self.mixture = mixture
         self.clock = clock
@@ -155,6 +165,7 @@ class AutoLabelClassifier(StructuredClassifier):
             is_sparse=not isinstance(features, np.ndarray),
             families=self.families,
             seed=seed,
+            given=self.candidates,
         )
         deadline = started + SEARCH_SHARE * self.time_budget
         with bar(type(self).__name__, self.verbose) as tell:
@@ -162,7 +173,8 @@ class AutoLabelClassifier(StructuredClassifier):
             search = Search(features, labels, folds, self.metric, deadline, note, self.clock)
             trials = search.run(tried)
         left = started + self.time_budget - search.now()
-        choice = choose(search, self._affordable(trials, left, len(labels)))
+        affordable = self._affordable(trials, left + OVERTIME * self.time_budget, len(labels))
+        choice = choose(search, affordable)
         self.best_score_, self.rule_ = choice.score, choice.rule
         self._keep(trials, {id(trial): weight for trial, weight in choice.members})
         members = [
@@ -294,8 +306,13 @@ class AutoLabelClassifier(StructuredClassifier):
         return X, labels if np.isnan(labels).any() else labels.astype(np.int64), folds
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
-        """Return the best trial, and further trials of the same folds while training time is left."""
-        left -= trials[0].expected_seconds(size)
+        """Return the best trial with time for its training, and further trials of the same folds.
+
+        Without time for any training the trial of the shortest training is left.
+        """
+        times = [trial.expected_seconds(size) for trial in trials]
+        best = next((at for at, time in enumerate(times) if time <= left), int(np.argmin(times)))
+        trials, left = trials[best:], left - times[best]
         found = trials[:1]
         for trial in trials[1:FINALISTS] if self.mixture else []:
             left -= trial.expected_seconds(size)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.model_selection import check_cv
-from sklearn.multioutput import MultiOutputClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.checks import check_shape
@@ -21,13 +19,9 @@ from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, HasMethods, check_parameters, seeds_for
 from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.explanations import Explanation
+from lmbm_torch.estimators.joint.bases import LabelScorer
 from lmbm_torch.estimators.joint.head import JointHead
-from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
-from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels
 from lmbm_torch.inference.results import Decoding
-
-# Logit of a label with a single value in training.
-LARGEST = 1e3
 
 
 class JointClassifier(StructuredClassifier):
@@ -106,20 +100,20 @@ class JointClassifier(StructuredClassifier):
         weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
         head.set_params(**seeds_for(head, self.random_state))
         base = cast(Any, clone(self.base)).set_params(**seeds_for(self.base, self.random_state))
-        takes_missing = isinstance(base, StructuredClassifier | ClassifierOfLabels)
-        self._is_by_label = bool(np.isnan(labels).any()) and not takes_missing
+        scorer = LabelScorer(base)
         total, times = np.zeros(labels.shape), np.zeros(len(labels))
         for train, test in self._folds(X, labels, groups):
             own = None if weights is None else weights[train]
-            model = self._fitted(base, some_instances(X, np.asarray(train)), labels[train], own)
-            total[test] += _scores(model, some_instances(X, np.asarray(test)), labels.shape[1])
+            scorer.fit(some_instances(X, np.asarray(train)), labels[train], own)
+            total[test] += scorer.scores(some_instances(X, np.asarray(test)))
             times[test] += 1
-        self.base_ = self._fitted(base, X, labels, weights)
+        self.base_ = scorer.fit(X, labels, weights).fitted_
+        self._scorer = scorer
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.base_, name):
                 setattr(self, name, getattr(self.base_, name))
         rows = np.flatnonzero(times)
-        head.set_params(scores="probabilities" if hasattr(self.base_, "predict_proba") else "logits")
+        head.set_params(scores=scorer.kind)
         self.head_ = head.fit(
             total[rows] / times[rows, None],
             y if len(rows) == len(labels) else some_instances(y, rows),
@@ -144,7 +138,7 @@ class JointClassifier(StructuredClassifier):
     def base_scores(self, X: Any) -> np.ndarray:
         """Return the base's probabilities of the labels, else logits, (instances, labels)."""
         check_is_fitted(self)
-        return _scores(self.base_, X, self.head_.n_features_in_)
+        return self._scorer.scores(X)
 
     @answer_call
     def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
@@ -201,82 +195,9 @@ class JointClassifier(StructuredClassifier):
         )
         return splitter.split(X, labels, together)
 
-    def _fitted(self, base: Any, X: Any, labels: np.ndarray, weights: np.ndarray | None) -> Any:
-        """Fit a copy of the base, label by label after a refusal of label matrices."""
-        options = {} if weights is None else {"sample_weight": weights}
-        own = labels if np.isnan(labels).any() else labels.astype(np.int64)
-        if not self._is_by_label:
-            try:
-                return cast(Any, clone(base)).fit(X, own[:, 0] if own.shape[1] == 1 else own, **options)
-            # Each library has errors of its own.
-            except Exception as refusal:
-                self._is_by_label = True
-                try:
-                    return LabelByLabel(base).fit(X, own, **options)
-                except Exception as error:
-                    raise error from refusal
-        return LabelByLabel(base).fit(X, own, **options)
-
-
-class LabelByLabel(BaseEstimator):
-    """Copies of a classifier, one for each label; a label with a single value in training keeps the value."""
-
-    def __init__(self, base: Any) -> None:
-        self.base = base
-
-    def fit(self, X: Any, y: np.ndarray, **options: Any) -> Self:
-        """Fit a copy for each label of labels (instances, labels) in {0, 1, NaN}, to the known labels."""
-        self.models_ = [self._fitted(X, own, options) for own in y.T]
-        fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(fitted, name):
-                setattr(self, name, getattr(fitted, name))
-        of_logits = not hasattr(fitted, "predict_proba") and hasattr(fitted, "decision_function")
-        method = "decision_function" if of_logits else "predict_proba"
-        setattr(self, method, partial(self._columns, method))
-        return self
-
-    def _fitted(self, X: Any, labels: np.ndarray, options: dict[str, np.ndarray]) -> Any:
-        """Return a fitted copy, or the single value of a label in training; 0 for a label never known."""
-        known = ~np.isnan(labels)
-        own = labels[known].astype(np.int64)
-        if own.min(initial=1) == own.max(initial=0) or not len(own):
-            return float(own[0]) if len(own) else 0.0
-        # MultiOutputClassifier takes no single label, and its parts no single value.
-        base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
-        if not known.all():
-            X, options = some_instances(X, known), {name: each[known] for name, each in options.items()}
-        return cast(Any, clone(base)).fit(X, own, **options)
-
-    def _columns(self, method: str, X: Any) -> np.ndarray:
-        of_constants = {"predict_proba": (0.0, 1.0), "decision_function": (-LARGEST, LARGEST)}[method]
-        columns = [
-            np.full(num_instances(X), of_constants[int(each)])
-            if isinstance(each, float)
-            else _values(getattr(each, method)(X))
-            for each in self.models_
-        ]
-        return np.column_stack(columns)
-
 
 def _instances(X: Any) -> Any:
     """Instances in a form with rows to select."""
     if sparse.issparse(X):
         return X.tocsr()
     return X if hasattr(X, "shape") or hasattr(X, "__len__") else np.asarray(X)
-
-
-def _values(came: Any) -> np.ndarray:
-    """Return the scores of a single label, (instances,)."""
-    found = np.asarray(came)
-    return found if found.ndim == 1 else found[:, -1]
-
-
-def _scores(model: Any, X: Any, num_labels: int) -> np.ndarray:
-    """Probabilities of a fitted model, or else logits, (instances, labels)."""
-    if hasattr(model, "predict_proba"):
-        return positive_probabilities(model.predict_proba(X), getattr(model, "classes_", None), num_labels)
-    found = np.asarray(model.decision_function(X))
-    found = score_matrix(found[:, None] if found.ndim == 1 else found)
-    check_shape("base.decision_function", found, len(found), num_labels)
-    return found

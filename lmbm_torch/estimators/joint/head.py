@@ -67,7 +67,7 @@ class JointHead(StructuredClassifier):
         metric: the measure to choose by and to decode for: ``"exact_match"``, ``"f1"`` (mean over rows),
             ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels), or ``"log_loss"`` of whole
             labellings, with the most probable labelling as the prediction and without rules.
-        scores: ``"probabilities"`` or ``"logits"``.
+        scores: ``"probabilities"``, ``"logits"``, or ``"log_probabilities"``, as of a language model.
         structure: ``"auto"`` for all structures, networks for up to 100 labels; or a single structure.
         cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
             twice.
@@ -331,7 +331,9 @@ class JointHead(StructuredClassifier):
         check_is_fitted(self)
         named, scores = copy(self), self._scores(X)
         named.names_of_features_ = self.label_names_
-        even = np.full(scores.shape[1], 0.5 if self.scores == "probabilities" else 0.0)
+        even = np.full(
+            scores.shape[1], {"logits": 0.0, "log_probabilities": -np.log(2)}.get(self.scores, 0.5)
+        )
         return explained(self, AnswerFields(named, self.predict_proba, scores, even), scores, num_features)
 
     def __sklearn_tags__(self):

@@ -141,7 +141,9 @@ def test_forms_of_scores_are_the_same_scores():
     assert frames.label_names_ == tuple(names)
     lists = unfitted().fit([np.stack([1 - each, each], 1) for each in scores.T], labels)
     logits = unfitted(scores="logits").fit(np.log(scores / (1 - scores)), labels)
+    logs = unfitted(scores="log_probabilities").fit(np.log(scores), labels)
     for found, given in (
+        (logs, np.log(scores)),
         (frames, pd.DataFrame(scores, columns=names)),
         (lists, [np.stack([1 - each, each], 1) for each in scores.T]),
         (logits, np.log(scores / (1 - scores))),
@@ -300,6 +302,11 @@ def test_a_file_keeps_all_answers(tmp_path, metric):
         ),
         ({}, lambda s, y: (np.where(s > 0.5, np.nan, s), y), "scores: expected finite values"),
         ({"scores": "logits"}, lambda s, y: (s / 0, y), "scores: expected finite values"),
+        (
+            {"scores": "log_probabilities"},
+            lambda s, y: (s, y),
+            "scores: expected log-probabilities of at most 0",
+        ),
         ({}, lambda s, y: (s[:, :3], y), r"scores: expected shape \(200, 4\), got \(200, 3\)"),
         ({}, lambda s, y: (s[:9], y), r"scores: expected shape \(200, 4\)"),
         ({}, lambda s, y: ([s[:, :1]] * 4, y), r"scores\[0\]: expected shape \(200, 2\)"),
