@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
@@ -63,21 +64,48 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
     return weights
 
 
-def two_valued(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Return whether entries are NaN, None or pandas' NA, an array of bool."""
+    if values.dtype.kind == "f":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, np.bool_)
+    missing = [value is None or _differs_from_itself(value) for value in values.ravel().tolist()]
+    return np.array(missing, np.bool_).reshape(values.shape)
+
+
+def _differs_from_itself(value: Any) -> bool:
+    # The comparison of pandas' NA is NA, which is neither true nor false.
+    differs = value != value
+    return not isinstance(differs, bool | np.bool_) or bool(differs)
+
+
+def two_valued(y: np.ndarray, declared: Sequence[Any] | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Return labels as {0, 1, NaN}, (instances, labels), and the values, (labels, 2), the value of 0 first.
 
     Numbers are 0 and 1, or two different numbers shared by all labels, such as −1 and 1. Each label may have
-    two own texts. Different labels are returned unchanged.
+    two own texts; a label with a single text has the two texts of all labels together, if there are two, or
+    the single text for both values. Different labels are returned unchanged.
+
+    Args:
+        declared: for each label further values, in order, or None.
 
     Raises:
-        ValueError: a label with other than two texts.
+        ValueError: a label with three texts or more.
     """
     if y.dtype.kind in "OUS":
-        return _of_texts(y)
+        missing = is_missing(y)
+        known = y[~missing].tolist()
+        if known and all(isinstance(value, str) for value in known):
+            return _of_texts(y, missing, declared)
+        if all(isinstance(value, int | float | np.number | np.bool_) for value in known):
+            y = np.where(missing, np.nan, y).astype(np.float64)
     zero_or_one = np.tile([0, 1], (y.shape[1], 1))
     if y.dtype.kind not in "iuf":
         return y, zero_or_one
     found = np.unique(y[y == y])
+    if declared is not None and all(each is not None for each in declared):
+        found = np.union1d(found, np.concatenate([np.asarray(each, np.float64) for each in declared]))
     is_other = len(found) == 2 and found.tolist() != [0, 1] and bool((found == np.round(found)).all())
     if not is_other:
         return y, zero_or_one
@@ -85,16 +113,30 @@ def two_valued(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return coded, np.tile(found.astype(np.int64), (y.shape[1], 1))
 
 
-def _of_texts(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    missing = np.array([[value is None or value != value for value in row] for row in y.tolist()])
-    if not all(isinstance(value, str) for value in y[~missing].tolist()):
-        return y, np.tile([0, 1], (y.shape[1], 1))
+def _of_texts(
+    y: np.ndarray, missing: np.ndarray, declared: Sequence[Any] | None
+) -> tuple[np.ndarray, np.ndarray]:
+    columns = [y[~missing[:, label], label].tolist() for label in range(y.shape[1])]
+    values = own_values(columns, [None] * len(columns) if declared is None else declared)
     coded, classes = np.full(y.shape, np.nan), []
-    for label in range(y.shape[1]):
-        known = ~missing[:, label]
-        values = sorted({*y[known, label].tolist()})
-        if len(values) != 2:
-            raise ValueError(f"y: expected two values of label {label}, got {len(values)}: {values[:5]}")
-        coded[known, label] = y[known, label] == values[1]
-        classes.append(values)
+    for label, own in enumerate(values):
+        if len(own) > 2:
+            raise ValueError(f"y: expected two values of label {label}, got {len(own)}: {own[:5]}")
+        coded[~missing[:, label], label] = [len(own) == 2 and value == own[1] for value in columns[label]]
+        classes.append([own[0], own[-1]])
     return coded, np.array(classes)
+
+
+def own_values(columns: Sequence[Sequence[Any]], declared: Sequence[Any]) -> list[list[Any]]:
+    """Return the values of each label, ascending, from known values and declared values.
+
+    A label with fewer than two values has the values of all labels, if these are two.
+    """
+    found = [
+        sorted({*column}) if own is None else [*own, *sorted({*column} - {*own})]
+        for column, own in zip(columns, declared, strict=True)
+    ]
+    # Few sorted values, since values of different labels may be of types that have no order.
+    every = [*{value for own in found for value in own}]
+    every = sorted(every) if len(every) == 2 and type(every[0]) is type(every[1]) else []
+    return [every if len(own) < 2 and every else own for own in found]

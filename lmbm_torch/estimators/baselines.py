@@ -105,14 +105,15 @@ class LabelPowersetSVM(StructuredClassifier):
         def answer(rows: np.ndarray, known: np.ndarray | None) -> Answer:
             return Answer.of(model._labels(rows))
 
-        return explanation(fields, answer, X, num_features, takes_known=False)
+        found = explanation(fields, answer, X, num_features, takes_known=False)
+        return found.in_values(self.classes_)
 
     @answer_call
     def predict(self, X: Rows) -> np.ndarray:
         """Return labels (instances, labels), a label set of the training, or classes."""
         labels = self._labels(self._validate_predict(X))
         if self.binarizer_ is None:
-            return self._values(labels)
+            return self.label_values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
 
     def _labels(self, X: Any) -> np.ndarray:

@@ -40,6 +40,7 @@ SEARCHED_UNITS = {
 }
 """Units of features that an automatic choice tries, the usually best units first."""
 SEARCHED: dict[str, tuple[Any, ...]] = {
+    "logistic regressions": (1.0, 0.1, 10.0),
     "network": (1.0, 10.0, 0.1, 3.0, 0.3),
     "kernel network": (3.0, 10.0, 1.0, 30.0),
     "ten networks": (("linear", 1.0), ("rbf", 10.0)),

@@ -1,8 +1,9 @@
 """Metrics of predicted labels, each as a function and as a torchmetrics class.
 
-Predictions and targets are {0, 1} labels of shape ``(batch, labels)`` in any dtype, never scores, since
-torchmetrics would take floats outside [0, 1] for logits. Missing targets (NaN) are refused, since an exact
-match with an unknown label is not defined: leave instances with missing labels out of the evaluation.
+Predictions and targets are {0, 1} labels of shape ``(batch, labels)``, tensors or arrays of any dtype, never
+scores, since torchmetrics would take floats outside [0, 1] for logits. Missing targets, NaN, are ignored:
+metrics count known labels alone, and an instance is right if all known labels are right.
+:class:`MissingTargets` counts missing targets.
 """
 
 from lmbm_torch.extras import naming_extras
@@ -18,6 +19,7 @@ with naming_extras():
         InstanceRecall,
         MacroF1,
         MicroF1,
+        MissingTargets,
         SampleF1,
         multilabel_metrics,
     )
@@ -46,6 +48,7 @@ __all__ = [
     "InstanceRecall",
     "MacroF1",
     "MicroF1",
+    "MissingTargets",
     "SampleF1",
     "SequenceAccuracy",
     "changed_pixel_error",

@@ -17,7 +17,7 @@ from torchmetrics.classification import MultilabelExactMatch, MultilabelF1Score,
 
 from lmbm_torch.metrics import functional
 from lmbm_torch.metrics.functional import Labels, Ratio
-from lmbm_torch.shapes import Float
+from lmbm_torch.shapes import Float, Int
 
 
 class Sums(Metric):
@@ -35,6 +35,32 @@ class Sums(Metric):
             self.add_state(name, torch.tensor(0), dist_reduce_fx="sum")
 
 
+class MissingTargets(Sums):
+    """The number of missing targets, NaN, which all other metrics ignore.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.metrics import MissingTargets
+        >>> MissingTargets(num_labels=2)(torch.tensor([[1, 0]]), torch.tensor([[1, torch.nan]]))
+        tensor(1)
+    """
+
+    higher_is_better = False
+    sums = ("missing",)
+    missing: Tensor
+
+    def __init__(self, num_labels: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.num_labels = num_labels
+
+    def update(self, preds: Labels, target: Labels) -> None:
+        functional.as_labels(preds, target, self.num_labels)
+        self.missing += int(torch.as_tensor(target).isnan().sum())
+
+    def compute(self) -> Int[Tensor, ""]:
+        return self.missing
+
+
 class _OnLabels(Metric):
     """A mixin that refuses scores, which the classes of torchmetrics accept."""
 
@@ -42,10 +68,12 @@ class _OnLabels(Metric):
     options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, num_labels: int, **kwargs: Any) -> None:
-        super().__init__(num_labels=num_labels, validate_args=False, **self.options, **kwargs)
+        super().__init__(num_labels=num_labels, **functional.KNOWN_ALONE, **self.options, **kwargs)
 
     def update(self, preds: Labels, target: Labels) -> None:
-        super().update(*functional.as_labels(preds, target, self.num_labels))
+        pair = functional.as_labels(preds, target, self.num_labels)
+        if len(pair[0]):
+            super().update(*pair)
 
 
 class ExactMatch(_OnLabels, MultilabelExactMatch):

@@ -4,16 +4,21 @@ Some metrics are averages over instances of a ratio of counts, which is 0/0 for 
 ``zero_division`` is the score of the instance: 0, 1, or NaN to leave the instance out, as in scikit-learn.
 Averages A, P, R and F are defined in large_margin_boltzmann_machines_2009, Equation 3 of the experiments.
 
+Missing targets, NaN, are ignored: counts are of known labels, and an instance is right in the exact match if
+all known labels are right. Instances without a known label are left out.
+
 Raises (all functions):
-    ValueError: shapes other than two equal ``(batch, labels)`` with at least one of each; an entry other
-        than 0 or 1, NaN included; a ``zero_division`` other than 0, 1 or NaN.
+    ValueError: shapes other than two equal ``(batch, labels)`` with at least one of each; a prediction other
+        than 0 or 1, or a target other than 0, 1 or NaN; a ``zero_division`` other than 0, 1 or NaN.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics.functional.classification import (
@@ -26,8 +31,11 @@ from torchmetrics.functional.classification import (
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.shapes import Float, Int, Shaped
 
-Labels = Shaped[Tensor, "batch labels"]
+Labels = Shaped[Tensor, "batch labels"] | Shaped[np.ndarray, "batch labels"]
 Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+# Options of torchmetrics' functions: the code of missing targets.
+KNOWN_ALONE: dict[str, Any] = {"ignore_index": -1, "validate_args": False}
 
 
 def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
@@ -39,8 +47,7 @@ def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
         >>> exact_match(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
         tensor(0.5000)
     """
-    preds, target = as_labels(preds, target)
-    return multilabel_exact_match(preds, target, preds.shape[1], validate_args=False)
+    return _of_known(multilabel_exact_match, preds, target)
 
 
 def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
@@ -52,8 +59,7 @@ def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
         >>> hamming_loss(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
         tensor(0.2500)
     """
-    preds, target = as_labels(preds, target)
-    return multilabel_hamming_distance(preds, target, preds.shape[1], average="micro", validate_args=False)
+    return _of_known(multilabel_hamming_distance, preds, target, average="micro")
 
 
 def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
@@ -65,8 +71,7 @@ def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
         >>> macro_f1(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
         tensor(0.8333)
     """
-    preds, target = as_labels(preds, target)
-    return multilabel_f1_score(preds, target, preds.shape[1], average="macro", validate_args=False)
+    return _of_known(multilabel_f1_score, preds, target, average="macro")
 
 
 def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
@@ -78,8 +83,7 @@ def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
         >>> micro_f1(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
         tensor(0.8000)
     """
-    preds, target = as_labels(preds, target)
-    return multilabel_f1_score(preds, target, preds.shape[1], average="micro", validate_args=False)
+    return _of_known(multilabel_f1_score, preds, target, average="micro")
 
 
 def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
@@ -180,8 +184,10 @@ def instance_scores(
     zero_division: float,
 ) -> Float[Tensor, " batch"]:
     """Return the ratio of each instance's counts in float64, ``zero_division`` for 0/0."""
+    if not len(preds):
+        return preds.new_zeros(0, dtype=torch.float64)
     # Instances take the place of labels: torchmetrics' own sample-wise mode fails on a batch of one.
-    counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", validate_args=False)
+    counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", **KNOWN_ALONE)
     true_positive, false_positive, _, false_negative, _ = counts.reshape(-1, 5).unbind(-1)
     numerator, denominator = ratio(true_positive, false_positive, false_negative)
     return torch.where(denominator == 0, zero_division, numerator.double() / denominator)
@@ -189,13 +195,22 @@ def instance_scores(
 
 def as_labels(
     preds: Labels, target: Labels, num_labels: int | None = None
-) -> tuple[Int[Tensor, "batch labels"], Int[Tensor, "batch labels"]]:
-    """Return both arguments as integers, after a check for {0, 1} labels of one shape."""
+) -> tuple[Int[Tensor, "known labels"], Int[Tensor, "known labels"]]:
+    """Return both arguments as integers, without the instances that have no known label.
+
+    Returns:
+        Predictions in {0, 1}, and targets in {0, 1} with −1 for missing labels.
+    """
     check_shape("preds", preds, None, num_labels)
     check_shape("target", target, *preds.shape)
     check_labels("preds", preds)
-    check_labels("target", target)
-    return preds.long(), target.long()
+    check_labels("target", target, allow_missing=True)
+    preds, target = torch.as_tensor(preds), torch.as_tensor(target)
+    if not target.is_floating_point():
+        return preds.long(), target.long()
+    missing = target.isnan()
+    some = ~missing.all(1)
+    return preds[some].long(), torch.where(missing, -1, target)[some].long()
 
 
 def check_zero_division(zero_division: float) -> None:
@@ -204,7 +219,17 @@ def check_zero_division(zero_division: float) -> None:
         raise ValueError(f"zero_division: expected 0, 1 or NaN (leave out), got {zero_division}")
 
 
-def _average(ratio: Ratio, preds: Tensor, target: Tensor, zero_division: float) -> Tensor:
+def _of_known(
+    metric: Callable[..., Tensor], preds: Labels, target: Labels, **options: Any
+) -> Float[Tensor, ""]:
+    """Return a metric of torchmetrics over known labels; NaN without a known label."""
+    preds, target = as_labels(preds, target)
+    if not len(preds):
+        return torch.tensor(math.nan, device=preds.device)
+    return metric(preds, target, preds.shape[1], **options, **KNOWN_ALONE)
+
+
+def _average(ratio: Ratio, preds: Labels, target: Labels, zero_division: float) -> Tensor:
     check_zero_division(zero_division)
     preds, target = as_labels(preds, target)
     return instance_scores(ratio, preds, target, zero_division).nanmean().float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.metrics.classes import Sums
 from lmbm_torch.metrics.functional import Labels, as_labels
 from lmbm_torch.shapes import Float
@@ -57,8 +57,9 @@ class ChangedPixelError(Sums):
         return self.wrong / self.changed
 
 
-def _counts(preds: Tensor, target: Tensor, corrupted: Tensor) -> tuple[Tensor, Tensor]:
+def _counts(preds: Labels, target: Labels, corrupted: Labels) -> tuple[Tensor, Tensor]:
     check_shape("corrupted", corrupted, *target.shape)
+    check_labels("target", target)
     preds, target = as_labels(preds, target)
     corrupted, _ = as_labels(corrupted, target)
     changed = corrupted != target

@@ -7,17 +7,19 @@ import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, jaccard_score
 from sklearn.pipeline import Pipeline
 from strategies.label_problems import random_inputs
 
-from lmbm_torch.estimators import AutoLabelClassifier
+from lmbm_torch.estimators import AutoLabelClassifier, JointClassifier
 from lmbm_torch.estimators.automatic import beliefs, blend, classifier, label_sets, search
 from lmbm_torch.estimators.automatic.blend import choose, chosen, mixture_weights, standard_error, worth
 from lmbm_torch.estimators.automatic.candidates import FAMILIES, Candidate, UnitMeanSquare, candidates
@@ -191,9 +193,9 @@ def test_small_parts_come_first(monkeypatch):
     sizes: list[int] = []
     original = search._fitted
 
-    def noted(table, candidate, fold, size):
-        sizes.append(size)
-        return original(table, candidate, fold, size)
+    def noted(table, candidate, part):
+        sizes.append(part.size)
+        return original(table, candidate, part)
 
     monkeypatch.setattr(search, "_fitted", noted)
     searched(oracle("a"))
@@ -300,6 +302,72 @@ def test_those_that_know_a_part_of_a_fold_are_mixed(clock, metric, model):
     assert choice.score >= tried[0].score
     np.testing.assert_array_equal(found.held_out(tried[0], 0), folds[0][1][:12])
     assert len(tried[0].answers[0, None]) == 12
+
+
+class Costly(ClassifierMixin, BaseEstimator):
+    """Takes a time that grows with rows and labels, and answers by what the first features say."""
+
+    widths: ClassVar[list[int]] = []
+
+    def __init__(self, seconds=1e-6, power=2):
+        self.seconds = seconds
+        self.power = power
+
+    def fit(self, X, y):
+        self.widths.append(y.shape[1])
+        time.sleep(self.seconds * len(X) * y.shape[1] ** self.power)
+        self.width_ = y.shape[1]
+        self.classes_ = np.tile([0, 1], (self.width_, 1))
+        return self
+
+    def predict_proba(self, X):
+        return np.tile(X[:, :1] > 0, self.width_) * 0.8
+
+    def predict(self, X):
+        return (self.predict_proba(X) > 0.5).astype(np.int64)
+
+
+@pytest.mark.parametrize(("seconds", "power"), [(1e-2, 1), (1e-4, 2), (1e-6, 3)])
+def test_a_budget_is_kept_with_many_labels(clock, seconds, power):
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(60, 2))
+    labels = (rows[:, :1] + random.normal(size=(60, 120)) > 1).astype(int)
+    folds, ends = stratified_folds(labels, 3, 0), clock() + 20
+    tried = [
+        Candidate(name, "", Pipeline([("none", "passthrough"), ("model", Costly(*settings))]), (None,))
+        for name, settings in (("cheap", (1e-6, 1)), ("costly", (seconds, power)))
+    ]
+    Costly.widths.clear()
+    trials = Search(rows, labels, folds, "hamming", ends, lambda trial: None, clock).run(tried)
+    # A first fit to all labels takes from 48 to 69 seconds: only the small fits are made.
+    assert clock() <= 20
+    assert [trial.candidate.family for trial in trials] == ["cheap"]
+    assert {4, 8} < set(Costly.widths)
+
+
+def test_the_last_training_is_one_that_the_time_allows(clock):
+    model = AutoLabelClassifier(clock=clock, time_budget=10)
+    slow, quick = (search.Trial(oracle(name)) for name in ("slow", "quick"))
+    slow.timed(6.0, 20)
+    quick.timed(1.0, 20)
+    assert model._affordable([slow, quick], 10.0, 60) == [quick]
+    assert model._affordable([slow, quick], 1.0, 60) == [quick]
+    assert model._affordable([slow, quick], 18.0, 60) == [slow]
+    assert model._affordable([slow, quick], 30.0, 60) == [slow, quick]
+
+
+def test_classifiers_of_the_user_are_families_with_joint_heads():
+    Costly.widths.clear()
+    given = [("mine", LogisticRegression(C=0.5)), ("other", Costly())]
+    settings = {"families": ["forest"], "candidates": given, "cv": 2, "time_budget": 30, "random_state": 0}
+    model = AutoLabelClassifier("macro_f1", **settings).fit(X, Y)
+    tried = {(each["family"], each["settings"]) for each in model.table_}
+    assert {(name, words) for name, _ in given for words in ("as given", "with a joint head")} <= tried
+    assert model.predict(X).shape == Y.shape
+    row = next(at for at, each in enumerate(model.table_) if each["settings"] == "with a joint head")
+    assert isinstance(model.unfitted(row)[-1], JointClassifier)
+    with pytest.raises(ValueError, match="candidates: expected names of their own, got 'forest' twice"):
+        AutoLabelClassifier(candidates=[("forest", LogisticRegression())]).fit(X, Y)
 
 
 def test_finalists_are_of_several_families(monkeypatch):

@@ -128,10 +128,13 @@ def test_known_labels_and_several_labellings():
         model.predict(X, known=known)
 
 
-def test_chains_over_other_values_than_0_and_1_take_no_rules():
+def test_chains_of_two_texts_take_rules_and_chains_of_three_do_not():
     chain = ProbabilisticClassifierChain(LogisticRegression(), random_state=0)
-    chain.fit(X, np.where(Y, "yes", "no"))
-    with pytest.raises(ValueError, match="constraints: expected None, for not all labels are 0 or 1"):
+    texts = np.where(Y, "yes", "no")
+    chain.fit(X, texts)
+    assert not chain.decode(X, constraints="not label_0").labels[:, 0].any()
+    chain.fit(X, np.where(np.arange(len(Y))[:, None] == 0, "maybe", texts))
+    with pytest.raises(ValueError, match="constraints: expected None, for not all labels have two values"):
         chain.decode(X, constraints="not label_0")
 
 

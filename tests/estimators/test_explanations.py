@@ -313,9 +313,9 @@ def test_each_classifier_of_a_chain_may_see_other_features():
 
 
 def test_chains_that_are_not_taken_apart_are_refused():
-    texts = ProbabilisticClassifierChain(LogisticRegression()).fit(X, np.where(Y == 1, "yes", "no"))
-    with pytest.raises(ValueError, match="explain: expected labels of 0 and 1"):
-        texts.explain(X[:1])
+    three = ProbabilisticClassifierChain(LogisticRegression()).fit(X, np.arange(len(Y))[:, None] % 3 + Y)
+    with pytest.raises(ValueError, match="explain: expected labels of two values each"):
+        three.explain(X[:1])
     chain = ProbabilisticClassifierChain(LogisticRegression()).fit(X, Y)
     with pytest.raises(ValueError, match="reference: expected shape"):
         chain.explain(X[:1], reference=np.zeros(5))

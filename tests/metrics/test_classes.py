@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,6 +51,17 @@ def test_parts_give_what_the_function_gives_at_once(cls, function, options, cuts
     pair = tuple((torch.rand(2, 40, 5, generator=generator) < 0.25).long())
     metric = in_parts(cls(5, **options), pair, cuts)
     torch.testing.assert_close(metric.compute(), function(*pair, **options), equal_nan=True)
+
+
+@pytest.mark.parametrize(("cls", "function", "options"), TWINS)
+def test_parts_with_missing_targets_give_what_the_function_gives(cls, function, options, pair):
+    preds, target = pair[0].numpy(), pair[1].numpy().copy()
+    target[np.random.default_rng(0).random(target.shape) < 0.4] = np.nan
+    target[3] = np.nan
+    metric = in_parts(cls(5, **options), (preds, target), [3, 4, 20])
+    torch.testing.assert_close(metric.compute(), function(preds, target, **options))
+    counted = in_parts(metrics.MissingTargets(5), (preds, target), [3, 4, 20])
+    assert counted.compute() == np.isnan(target).sum()
 
 
 @pytest.mark.parametrize(("cls", "function", "options"), TWINS)

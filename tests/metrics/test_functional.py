@@ -110,6 +110,37 @@ def test_any_dtype_gives_the_same_and_arguments_stay(metric, dtype):
     assert torch.equal(typed[1], target.to(dtype))
 
 
+@pytest.mark.parametrize("metric", EVERY)
+def test_arrays_give_what_tensors_give(metric):
+    generator = torch.Generator().manual_seed(0)
+    preds, target = torch.randint(0, 2, (2, 9, 4), generator=generator)
+    assert metric(preds.numpy(), target.double().numpy()) == metric(preds, target)
+
+
+def test_missing_targets_are_ignored():
+    preds = np.array([[1, 0, 1], [1, 1, 0], [0, 1, 1]])
+    target = np.array([[1, np.nan, 1], [0, 1, np.nan], [np.nan, np.nan, np.nan]])
+    found = {metric.__name__: metric(preds, target).item() for metric in EVERY}
+    assert found == pytest.approx(
+        {
+            "exact_match": 1 / 2,
+            "hamming_loss": 1 / 4,
+            "sample_f1": (1 + 2 / 3) / 2,
+            "macro_f1": (2 / 3 + 1 + 1) / 3,
+            "micro_f1": 6 / 7,
+            "jaccard_index": (1 + 1 / 2) / 2,
+            "precision": (1 + 1 / 2) / 2,
+            "recall": 1,
+            "f_of_averages": 2 * 0.75 / 1.75,
+        }
+    )
+
+
+def test_without_known_targets_there_is_no_average():
+    preds, target = torch.ones(2, 2), torch.full((2, 2), math.nan)
+    assert metrics.sample_f1(preds, target).isnan()
+
+
 @pytest.mark.usefixtures("no_shape_checks")
 @pytest.mark.parametrize("metric", EVERY)
 @pytest.mark.parametrize(
@@ -117,8 +148,7 @@ def test_any_dtype_gives_the_same_and_arguments_stay(metric, dtype):
     [
         (torch.tensor([[math.nan, 1.0]]), torch.ones(1, 2), "preds: expected 0 or 1"),
         (torch.tensor([[0.3, 1.0]]), torch.ones(1, 2), "preds: expected 0 or 1"),
-        (torch.ones(1, 2), torch.tensor([[math.nan, 1.0]]), "target: expected 0 or 1"),
-        (torch.ones(1, 2), torch.tensor([[2, 1]]), "target: expected 0 or 1"),
+        (torch.ones(1, 2), torch.tensor([[2, 1]]), "target: expected 0, 1 or NaN"),
         (torch.ones(2, 2), torch.ones(2, 3), "target: expected shape"),
         (torch.ones(2), torch.ones(2), "preds: expected shape"),
         (torch.tensor(1), torch.tensor(1), "preds: expected shape"),

@@ -21,9 +21,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
 from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.settings import seeds_for
+from lmbm_torch.estimators.joint.bases import LabelScorer
+from lmbm_torch.estimators.joint.classifier import JointClassifier
+from lmbm_torch.estimators.joint.head import JointHead
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
+from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import root_mean_square
@@ -33,6 +38,15 @@ from lmbm_torch.kernels.threads import single_threaded
 MAX_MACHINE_LABELS = 10
 # Trees of a forest, and of each forest of a chain.
 TREES, LINK_TREES = 100, 30
+# The metric of a joint head for each measure, and the folds of its base.
+HEAD_METRICS = {
+    **{name: name for name in ("exact_match", "hamming", "jaccard", "macro_f1")},
+    "sample_f1": "f1",
+    "micro_f1": "f1",
+}
+HEAD_FOLDS = 3
+# Networks of more labels take a head longer than most families' training.
+MAX_HEAD_LABELS = 30
 # Prefixes of a chain's beam search; each label costs a call of the link's classifier.
 BEAM = 10
 
@@ -85,18 +99,37 @@ def answers_of(pipeline: Any, X: Any) -> np.ndarray:
 
 
 def candidates(
-    metric: str, num_labels: int, *, is_sparse: bool, families: Sequence[str] | None, seed: int
+    metric: str,
+    num_labels: int,
+    *,
+    is_sparse: bool,
+    families: Sequence[str] | None,
+    seed: int,
+    given: Sequence[tuple[str, Any]] = (),
 ) -> list[Candidate]:
-    """Return one setting of each family in turn.
+    """Return one setting of each family in turn, cheap families first.
+
+    Args:
+        given: names and estimators of the user, each a family of two settings: the estimator with its
+            probabilities, and a joint head over the estimator.
 
     Raises:
-        ValueError: an unknown family, or no candidate for these data.
+        ValueError: an unknown family, a name that is taken, or no candidate for these data.
     """
     for name in families or ():
         if name not in FAMILIES:
             raise ValueError(f"families: expected some of {list(FAMILIES)}, got {name!r}")
+    names = [name for name, _ in given]
+    for name in names:
+        if name in FAMILIES or names.count(name) > 1:
+            raise ValueError(f"candidates: expected names of their own, got {name!r} twice")
     named = [every for name, every in FAMILIES.items() if families is None or name in families]
-    chosen = [every(metric, num_labels, is_sparse, seed) for every in named]
+    first, *others = named or [_none]
+    chosen = [
+        first(metric, num_labels, is_sparse, seed),
+        *(_of_user(name, estimator, metric, num_labels, seed) for name, estimator in given),
+        *(every(metric, num_labels, is_sparse, seed) for every in others),
+    ]
     found = [each for each in chain.from_iterable(zip_longest(*chosen)) if each is not None]
     if not found:
         kind = "sparse" if is_sparse else "dense"
@@ -169,6 +202,38 @@ def _in_all_units(
 def _of_network(metric: str) -> tuple[str, ...]:
     """Return the decoders of belief networks to try; for other measures there are rules."""
     return ("hinge", "exact_match") if metric == "exact_match" else ("hinge",)
+
+
+def _none(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
+    return iter(())
+
+
+def _of_user(name: str, estimator: Any, metric: str, num_labels: int, seed: int) -> Iterator[Candidate]:
+    """Yield an estimator of the user, and a joint head over the estimator."""
+    base: Any = clone(estimator)
+    base.set_params(**seeds_for(base, seed))
+    yield Candidate(name, "as given", _behind(("passthrough",), LabelScorer(base)), (None,))
+    yield _with_head(name, base, metric, num_labels, "with a joint head", seed)
+
+
+def _with_head(family: str, base: Any, metric: str, num_labels: int, settings: str, seed: int) -> Candidate:
+    structure = "auto" if num_labels <= MAX_HEAD_LABELS else "cardinality"
+    head = JointHead(HEAD_METRICS[metric], structure=structure)
+    model = JointClassifier(base, head, cv=HEAD_FOLDS, random_state=seed)
+    return Candidate(family, settings, _behind(("passthrough",), model), (None,))
+
+
+def _logistic_labels(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
+    family = "logistic regressions"
+    for C in recipe.SEARCHED[family]:
+        # Of the scalings of a linear model the simplest, so that the first candidate is cheap.
+        steps = (MaxAbsScaler(),) if is_sparse else (StandardScaler(),)
+        model = LogisticRegression(C=C, solver="liblinear" if is_sparse else "lbfgs", max_iter=1000)
+        independent = IndependentLabelsClassifier(model)
+        yield Candidate(family, f"C={C:g}", _behind(steps, independent), (None,))
+        yield _with_head(
+            family, _behind(steps, model), metric, num_labels, f"C={C:g}, with a joint head", seed
+        )
 
 
 def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -268,6 +333,7 @@ def _chain(family: str, estimator: Any, settings: str, seed: int) -> Candidate:
 
 
 FAMILIES = {
+    "logistic regressions": _logistic_labels,
     "network": _networks,
     "forest": _forests,
     "label powerset": _powersets,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
+from numbers import Integral
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -13,9 +14,9 @@ from sklearn.utils import check_random_state, gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.estimators.automatic.beliefs import beliefs
+from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.blend import choose, chosen, pooled, worth
-from lmbm_torch.estimators.automatic.candidates import Candidate, candidates, fitted
+from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, candidates, fitted
 from lmbm_torch.estimators.automatic.explaining import MemberFields, answering
 from lmbm_torch.estimators.automatic.rules import Rule, RuledClassifier, allowed_answer
 from lmbm_torch.estimators.automatic.search import (
@@ -25,17 +26,20 @@ from lmbm_torch.estimators.automatic.search import (
     Search,
     Table,
     Trial,
-    stratified_folds,
+    folds_of,
 )
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.measures import MEASURES
-from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, StrOptions
+from lmbm_torch.estimators.common.settings import POSITIVE, SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.spreading import spread
 from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.explanations import Explanation, explanation, without_names
 from lmbm_torch.solvers.networks.problems import Features
 
+Folds = list[tuple[np.ndarray, np.ndarray]]
+# Share of the time budget by which the last training may exceed it.
+OVERTIME = 0.2
 # Instances of a batch of beliefs.
 BATCH = 10_000
 
@@ -43,14 +47,16 @@ BATCH = 10_000
 class AutoLabelClassifier(StructuredClassifier):
     """An automatic choice of a multi-label classifier, with parameters and decoder, within a time budget.
 
-    The families are belief networks, linear and with kernels, ensembles of belief networks, Boltzmann
-    machines, chains of extra trees, of boosting and of logistic regressions, forests, and SVMs and forests of
-    whole label sets, each with several scalings of the features and penalties. Successive halving uses more
-    and more instances and then all cross-validation folds, and starts again with untried candidates while
-    time is left; if time does not allow two candidates in the next round, the best of each family are
-    compared in the current round. For F1, classifiers with probabilities answer by the expectation or by
-    thresholds. The best candidates with the same known folds are mixed if the folds prefer the mixture.
-    Workers of joblib's active backend fit candidates on folds, each worker with the whole time budget.
+    The families are logistic regressions of single labels, belief networks, linear and with kernels,
+    ensembles of belief networks, Boltzmann machines, chains of extra trees, of boosting and of logistic
+    regressions, forests, SVMs and forests of whole label sets, each with several scalings of the features and
+    penalties, and the classifiers in ``candidates``. Successive halving uses more and more instances and then
+    all cross-validation folds, and starts again with untried candidates while time is left; if time does not
+    allow two candidates in the next round, the best of each family are compared in the current round. Small
+    fits to few labels tell whether there is time for a family with many labels. For F1, classifiers with
+    probabilities answer by the expectation or by thresholds. The best candidates with the same known folds
+    are mixed if the folds prefer the mixture. Workers of joblib's active backend fit candidates on folds,
+    each worker with the whole time budget.
 
     Missing labels, NaN, are passed to belief networks, Boltzmann machines and chains, whose links train on
     the instances with a known label. Forests and classifiers of label sets are trained on labels completed by
@@ -61,11 +67,14 @@ class AutoLabelClassifier(StructuredClassifier):
     Args:
         metric: maximised measure, ``"exact_match"``, ``"hamming"`` (the share of right labels),
             ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
-        time_budget: seconds of :meth:`fit`, exceeded by at most a quarter if one training on all instances
-            takes less and, for a process that first imports and compiles, half of the budget is left.
+        time_budget: seconds of :meth:`fit`, exceeded by at most a quarter with any number of labels, if some
+            candidate's training on all instances takes less and, for a process that first imports and
+            compiles, half of the budget is left.
         families: names of the tried families, keys of
             :data:`~lmbm_torch.estimators.automatic.candidates.FAMILIES`; None for all.
-        cv: number of folds, stratified by label sets.
+        candidates: pairs of a name and an unfitted classifier of any library, each a further family: the
+            classifier with its probabilities, and a :class:`JointClassifier` over the classifier.
+        cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
         mixture: whether the best candidates may be mixed.
         clock: clock of the seconds; ``time.process_time`` on a shared processor. Each worker reads its own
             clock, and the longest time counts.
@@ -99,7 +108,8 @@ class AutoLabelClassifier(StructuredClassifier):
         "metric": [StrOptions({*MEASURES})],
         "time_budget": [POSITIVE],
         "families": ["array-like", None],
-        "cv": [COUNT],
+        "candidates": ["array-like"],
+        "cv": ["cv_object"],
         "mixture": ["boolean"],
         "clock": [callable],
         "verbose": ["verbose"],
@@ -113,6 +123,7 @@ class AutoLabelClassifier(StructuredClassifier):
         *,
         time_budget: float = 60,
         families=None,
+        candidates=(),
         cv=5,
         mixture=True,
         clock=time.perf_counter,
@@ -123,6 +134,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self.metric = metric
         self.time_budget = time_budget
         self.families = families
+        self.candidates = candidates
         self.cv = cv
         self.mixture = mixture
         self.clock = clock
@@ -131,40 +143,38 @@ class AutoLabelClassifier(StructuredClassifier):
         self.constraints = constraints
 
     @fit_call
-    def fit(self, X: Rows, y: Rows) -> Self:
+    def fit(self, X: Rows, y: Rows, groups: ArrayLike | None = None) -> Self:
         """Choose by cross-validation, and train the choice on all instances.
 
         Args:
             X: (instances, features), dense or CSR; finite.
             y: (instances, labels) in {0, 1} and NaN (missing); or one class per instance.
+            groups: (instances,), instances of a group stay in a common fold.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message; a label without a known value;
-                fewer instances with a known label than folds.
+            ValueError: an invalid parameter or input, named in the message; fewer instances with a known
+                label than folds.
         """
         started = self.clock()
         X, labels, _ = self._validate_fit(X, y, None, allow_missing=True)
-        features, labels = self._with_known_labels(X, labels)
-        if not 2 <= self.cv <= len(labels):
-            raise ValueError(
-                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {self.cv}"
-            )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        features, labels, folds = self._folded(X, labels, groups, seed)
         tried = candidates(
             self.metric,
             labels.shape[1],
             is_sparse=not isinstance(features, np.ndarray),
             families=self.families,
             seed=seed,
+            given=self.candidates,
         )
-        folds = stratified_folds(labels, self.cv, seed)
         deadline = started + SEARCH_SHARE * self.time_budget
         with bar(type(self).__name__, self.verbose) as tell:
             note = partial(self._note, tell, started)
             search = Search(features, labels, folds, self.metric, deadline, note, self.clock)
             trials = search.run(tried)
         left = started + self.time_budget - search.now()
-        choice = choose(search, self._affordable(trials, left, len(labels)))
+        affordable = self._affordable(trials, left + OVERTIME * self.time_budget, len(labels))
+        choice = choose(search, affordable)
         self.best_score_, self.rule_ = choice.score, choice.rule
         self._keep(trials, {id(trial): weight for trial, weight in choice.members})
         members = [
@@ -174,11 +184,12 @@ class AutoLabelClassifier(StructuredClassifier):
         self.members_ = [*spread(_fitted, search.kept, members)]
         self.weights_ = np.array([weight for _, weight in choice.members])
         self._scores = [trial.score for trial, _ in choice.members]
+        self._num_labels = labels.shape[1]
         return self
 
     @answer_call
     def predict(self, X: Rows, constraints: Rules | None = None) -> np.ndarray:
-        """Return labels (instances, labels) in {0, 1}, or classes if ``fit`` had classes.
+        """Return labels (instances, labels), or classes if ``fit`` had classes.
 
         Args:
             X: (instances, features), dense or CSR.
@@ -189,8 +200,23 @@ class AutoLabelClassifier(StructuredClassifier):
         """
         labels = self._labels(self._validate_predict(X), self._rules(constraints))
         if self.binarizer_ is None:
-            return self._values(labels)
+            return self.label_values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
+
+    @answer_call
+    def predict_proba(self, X: Rows) -> np.ndarray:
+        """Return P(y_i = 1 | x), (instances, labels), or P(class | x), the mean over the members.
+
+        A member without probabilities counts with its own answer. Rules have no effect.
+        """
+        rows: Any = self._validate_predict(X)
+        parts = [self._present(rows[batch]) for batch in gen_batches(rows.shape[0], BATCH)]
+        found = np.concatenate(parts)
+        if self.binarizer_ is None:
+            return found
+        if found.shape[1] == 1:
+            return np.hstack([1 - found, found])
+        return found / np.maximum(found.sum(1, keepdims=True), np.finfo(float).tiny)
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
@@ -226,7 +252,7 @@ class AutoLabelClassifier(StructuredClassifier):
             X,
             num_features,
             tuple(dict.fromkeys(broken)),
-        )
+        ).in_values(self.classes_)
 
     def unfitted(self, row: int) -> Any:
         """Return the unfitted classifier of a row of ``table_``."""
@@ -235,6 +261,14 @@ class AutoLabelClassifier(StructuredClassifier):
         if isinstance(decoder, Rule):
             return RuledClassifier(candidate.unfitted(), decoder)
         return candidate.unfitted(decoder)
+
+    def _present(self, X: Any) -> np.ndarray:
+        """Return P(y_i = 1 | x), (instances, labels)."""
+        found = np.zeros((X.shape[0], self._num_labels))
+        for weight, member in zip(self.weights_, self.members_, strict=True):
+            own = beliefs(member, X)
+            found += weight * (answers_of(member, X) if own is None else marginals(own))
+        return found.clip(0, 1)
 
     def _labels(self, X: Rows, rules: rules_of.Constraints | None) -> np.ndarray:
         return self._own_answer(X, rules) if self.rule_ is None else self._answer_by(self.rule_, X, rules)
@@ -252,24 +286,33 @@ class AutoLabelClassifier(StructuredClassifier):
             return answers[0]
         return chosen(self.weights_, worth(self.metric, self.members_, answers, X, self._scores), answers)
 
-    def _with_known_labels(self, X: Any, labels: np.ndarray) -> tuple[Features, np.ndarray]:
-        """Return the instances with known labels, and their labels, as integers if none is missing.
-
-        Raises:
-            ValueError: a label without a known value.
-        """
-        missing = np.isnan(labels)
-        for place in np.flatnonzero(missing.all(0)).tolist():
-            name = cast("tuple[str, ...]", self.label_names_)[place]
-            raise ValueError(f"y: expected a known value of each label, got none of {name}")
-        if not missing.any():
-            return X, labels.astype(np.int64)
-        rows = np.flatnonzero(~missing.all(1))
-        return X[rows], labels[rows]
+    def _folded(
+        self, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
+    ) -> tuple[Features, np.ndarray, Folds]:
+        """Return the instances with a known label, their labels, and folds; integers if none is missing."""
+        known = ~np.isnan(labels).all(1)
+        if known.all():
+            folds = folds_of(self.cv, X, labels, groups, seed)
+        elif self.cv is None or isinstance(self.cv, Integral):
+            together = None if groups is None else np.asarray(groups)[known]
+            X, labels = X[known], labels[known]
+            folds = folds_of(self.cv, X, labels, together, seed)
+        else:
+            # The splitter counts all instances.
+            place = np.cumsum(known) - 1
+            every = folds_of(self.cv, X, labels, groups, seed)
+            folds = [(place[train[known[train]]], place[held[known[held]]]) for train, held in every]
+            X, labels = X[known], labels[known]
+        return X, labels if np.isnan(labels).any() else labels.astype(np.int64), folds
 
     def _affordable(self, trials: list[Trial], left: float, size: int) -> list[Trial]:
-        """Return the best trial, and further trials of the same folds while training time is left."""
-        left -= trials[0].expected_seconds(size)
+        """Return the best trial with time for its training, and further trials of the same folds.
+
+        Without time for any training the trial of the shortest training is left.
+        """
+        times = [trial.expected_seconds(size) for trial in trials]
+        best = next((at for at, time in enumerate(times) if time <= left), int(np.argmin(times)))
+        trials, left = trials[best:], left - times[best]
         found = trials[:1]
         for trial in trials[1:FINALISTS] if self.mixture else []:
             left -= trial.expected_seconds(size)

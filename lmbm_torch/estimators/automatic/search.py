@@ -8,12 +8,15 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Integral
+from typing import Any, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedKFold, check_cv
 
+from lmbm_torch.data.splits import IterativeStratifiedKFold
 from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
 from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
@@ -37,6 +40,8 @@ ROUND_SHARE = 0.25
 WARM_SHARE = 0.5
 # Least number of candidates that a further round should compare.
 FEWEST_COMPARED = 2
+# Numbers of labels, and training instances, of the fits that tell the time of a family for more labels.
+PROBED_LABELS, PROBED_SIZE = (4, 8), 100
 # Range of the exponent of training time in the number of instances, and its value before a measurement.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
@@ -115,6 +120,21 @@ class Trial:
 
 Call = tuple[Trial, int]
 """A trial and a fold to fit it on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of the data of a fit.
+
+    Args:
+        fold: index.
+        size: number of training instances, and the largest number of held-out instances.
+        num_labels: number of the most frequent labels; None for all labels.
+    """
+
+    fold: int
+    size: int
+    num_labels: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +293,8 @@ class Search:
                 wave.append(pick(todo, size))
                 todo.remove(wave[-1])
             for trial, _ in wave:
+                self._probe(trial.candidate, size)
+                left = (ends if known else ends_for_first) - self.now()
                 missing = sum(not trial.knows(size, range(fold, fold + 1)) for fold in folds)
                 if left < self._expected_seconds(trial, size) * -(-missing // at_once):
                     lost.add(id(trial))
@@ -299,10 +321,31 @@ class Search:
 
         return min(todo, key=spent)
 
+    def _probe(self, candidate: Candidate, size: int) -> None:
+        """Set the expected time of an untried family for many labels, by fits to few labels.
+
+        The time of a first fit to many labels is unknown, and may exceed a whole budget.
+        """
+        few, more = PROBED_LABELS
+        labels = self.labels.shape[1]
+        if candidate.family in self._first_seconds or labels <= 2 * more:
+            return
+        rows = min(size, PROBED_SIZE)
+        times = []
+        for count in PROBED_LABELS:
+            (found,) = spread(fit_fold, self.kept, [(candidate, Part(0, rows, count))])
+            if isinstance(found, str):
+                return
+            times.append(max(found.seconds, np.finfo(float).tiny))
+        # A line for a cost for each label beside a fixed cost, a power for a cost for each pair of labels.
+        line = times[1] + (times[1] - times[0]) / (more - few) * (labels - more)
+        power = times[1] * (labels / more) ** np.clip(np.log(times[1] / times[0]) / np.log(more / few), 0, 3)
+        self._first_seconds[candidate.family] = max(line, power) * size / rows
+
     def _fit(self, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
         """Fit folds at once, and add failed trials to ``lost``."""
         started, longest = self.clock(), 0.0
-        calls = [(trial.candidate, fold, size) for trial, fold in wave]
+        calls = [(trial.candidate, Part(fold, size)) for trial, fold in wave]
         for (trial, fold), found in zip(wave, spread(fit_fold, self.kept, calls), strict=True):
             if isinstance(found, str):
                 self._failures[trial.candidate.family] = found
@@ -311,7 +354,8 @@ class Search:
             trial.take(fold, size, found)
             longest = max(longest, found.seconds)
             family = trial.candidate.family
-            self._first_seconds.setdefault(family, found.seconds)
+            if not self._spent.get(family):
+                self._first_seconds[family] = found.seconds
             self._spent[family] = self._spent.get(family, 0.0) + found.seconds
         self._elsewhere += max(0.0, longest - (self.clock() - started))
 
@@ -358,15 +402,14 @@ def _first(todo: Sequence[Call], size: int) -> Call:
     return todo[0]
 
 
-def fit_fold(table: Table, call: tuple[Candidate, int, int]) -> Fitted | str:
-    """Fit a candidate to a sample of a fold; return a text if the candidate refuses the data."""
+def fit_fold(table: Table, call: tuple[Candidate, Part]) -> Fitted | str:
+    """Fit a candidate to a part of the data; return a text if the candidate refuses the data."""
     global _is_warm  # One for each process.
     if os.getpid() != table.process and not _is_warm:
         _warm_up(table)
         _is_warm = True
-    candidate, fold, size = call
     try:
-        return _fitted(table, candidate, fold, size)
+        return _fitted(table, *call)
     except ValueError as refused:
         # For example a label of a single class, which some scikit-learn classifiers refuse.
         return str(refused)
@@ -378,27 +421,62 @@ _is_warm = False
 def _warm_up(table: Table) -> None:
     """Import and compile before the first measured time."""
     with suppress(ValueError):
-        found = _fitted(table, table.first, 0, WARM_UP)
+        found = _fitted(table, table.first, Part(0, WARM_UP, PROBED_LABELS[1]))
         answer = next(iter(found.answers.values()))
-        measure(table.metric, answer, table.labels[table.folds[0][1]][: len(answer)])
+        measure(table.metric, answer, answer)
 
 
-def _fitted(table: Table, candidate: Candidate, fold: int, size: int) -> Fitted:
-    train, held_out = (rows[:size] for rows in table.folds[fold])
+def _fitted(table: Table, candidate: Candidate, part: Part) -> Fitted:
+    train, held_out = (rows[: part.size] for rows in table.folds[part.fold])
     X: Any = table.X
+    labels = table.labels
+    if part.num_labels is not None:
+        frequent = np.argsort(-np.nan_to_num(labels[train]).sum(0), kind="stable")[: part.num_labels]
+        labels = labels[:, np.sort(frequent)]
     started = table.clock()
     with warnings.catch_warnings(), single_threaded():
         # Convergence warnings are shown for the final training alone.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        model = fitted(candidate.unfitted(), X[train], table.labels[train])
+        model = fitted(candidate.unfitted(), X[train], labels[train])
         answers: dict[Decoder, np.ndarray] = {
             decoder: answers_of(with_decoder(model, decoder), X[held_out]) for decoder in candidate.decoders
         }
-        rules = rules_for(table.metric, table.labels.shape[1])
+        rules = rules_for(table.metric, labels.shape[1])
         found = beliefs(model, X[held_out]) if rules else None
     if found is not None:
         answers |= {rule: rule.answer(found) for rule in rules}
     return Fitted(answers, found, model, table.clock() - started)
+
+
+def folds_of(
+    cv: Any, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return training rows and held-out rows of each fold, both in random order.
+
+    Args:
+        cv: a number of folds, stratified by label sets, or with groups by labels; a splitter of scikit-learn,
+            or pairs of rows; None for 5 folds.
+        labels: (instances, labels), NaN for missing labels.
+        groups: (instances,), instances of a group stay in a common fold.
+        seed: of the folds and the order.
+
+    Raises:
+        ValueError: more folds than instances, or fewer than 2.
+    """
+    together, count = None if groups is None else np.asarray(groups), 5 if cv is None else cv
+    if isinstance(count, Integral):
+        if not 2 <= count <= len(labels):
+            raise ValueError(
+                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {count}"
+            )
+        if together is None:
+            return stratified_folds(labels, int(count), seed)
+        count = IterativeStratifiedKFold(int(count), random_state=seed % 2**31)
+    random, splitter = np.random.default_rng(seed), cast(Any, check_cv(count))
+    return [
+        (random.permutation(train), random.permutation(held))
+        for train, held in splitter.split(X, labels, together)
+    ]
 
 
 def stratified_folds(labels: np.ndarray, count: int, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:

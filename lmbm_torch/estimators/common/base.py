@@ -233,8 +233,10 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, NaN for unknown labels, or
     a data frame of labels, whose column names are kept. Two other whole numbers shared by all labels, such as
-    −1 and 1, and two texts of each label mean 0 and 1 in ascending order; ``predict`` returns the given
-    values, and all other methods use 0 and 1. One-dimensional targets of two classes become one column,
+    −1 and 1, and two texts of each label mean 0 and 1 in ascending order; categories of a data frame count as
+    values. All methods take and return labels in the given values, except for the tensors of decodings, whose
+    entries are indices into ``classes_``, see :meth:`label_values`. Rules are true of labels of the second
+    value. One-dimensional targets of two classes become one column,
     targets of more classes one column per class.
 
     Attributes:
@@ -306,27 +308,36 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         names = self.label_names_
         if names is None:
             raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
-        return [
-            tuple(compress(names, row))
-            for row in targets.dense(self.predict(X)) == np.asarray(self.classes_)[:, 1]
-        ]
+        off, on = np.asarray(self.classes_).T
+        return [tuple(compress(names, row)) for row in (targets.dense(self.predict(X)) == on) & (off != on)]
 
     @answer_call
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """Return the exact match: the share of instances with all labels, or the class, right."""
         if np.ndim(y) < 2:
             return float(super().score(X, y, sample_weight))
-        right = (np.asarray(targets.dense(y)) == targets.dense(self.predict(X))).all(1)
-        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
-        return float(np.average(right, weights=weights))
+        return targets.exact_match(targets.dense(y), targets.dense(self.predict(X)), sample_weight)
 
-    def _values(self, labels: np.ndarray) -> np.ndarray:
-        """Convert labels (instances, labels) in {0, 1} to the values in ``classes_``."""
-        # Older files hold a list.
-        classes = np.asarray(self.classes_)
-        if classes.dtype.kind == "i" and (classes == (0, 1)).all():
-            return labels
-        return np.where(labels == 1, classes[:, 1], classes[:, 0])
+    def label_values(self, labels: ArrayLike) -> np.ndarray:
+        """Return indices into ``classes_``, such as labels of :meth:`decode`, as the values of ``fit``.
+
+        Args:
+            labels: (…, labels) in {0, 1}, NaN for missing labels.
+        """
+        return targets.label_values(np.asarray(labels), self.classes_)
+
+    def _codes(self, name: str, labels: Any) -> np.ndarray:
+        """Return labels (instances, labels) in the values of ``fit`` as {0, 1, NaN}."""
+        return targets.label_codes(name, labels, self._label_classes, allow_missing=True)
+
+    def _known_codes(self, known: Any) -> np.ndarray | None:
+        """Return known labels (instances, labels) as {0, 1, NaN}; None without any."""
+        return None if known is None else self._codes("known", known)
+
+    @property
+    def _label_classes(self) -> Any:
+        """Return the values (labels, 2) of a label matrix; None if ``fit`` had classes."""
+        return self.classes_ if self.binarizer_ is None else None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -345,9 +356,25 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         check_shape("y", labels, num_instances(X), None)
         if not allow_missing:
             check_labels("y", labels)
+        elif isinstance(labels, np.ndarray):
+            labels = self._with_known_values(labels)
         self._rules()
         self.feature_means_ = np.asarray(cast(Any, X).mean(0, dtype=np.float64)).ravel()
         return X, labels, self._weights(sample_weight, X)
+
+    def _with_known_values(self, labels: np.ndarray) -> np.ndarray:
+        """Return labels (instances, labels) with 0 in columns of NaN alone, and warn of such labels."""
+        unknown = np.isnan(labels).all(0)
+        if not unknown.any():
+            return labels
+        if unknown.all():
+            raise ValueError("y: expected known labels, got none")
+        warnings.warn(
+            "y: expected a known value of each label, got none of "
+            f"{', '.join(compress(self.label_names_ or (), unknown))}: counted as absent everywhere",
+            stacklevel=level_of_caller(),
+        )
+        return np.where(unknown, 0.0, labels)
 
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
         """Return weights of the losses by ``class_weight``, (instances, labels), or ``sample_weight``.
@@ -380,9 +407,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             self._note_labels(y.shape[1])
             return targets.sparse_label_matrix(y)
         names = [str(name) for name in y.columns] if hasattr(y, "columns") else None
-        y = targets.dense(y)
+        declared, y = targets.declared_values(y), targets.dense(y)
         if targets.is_label_matrix(y):
-            coded, self.classes_ = two_valued(y)
+            coded, self.classes_ = two_valued(y, declared)
             labels = targets.label_matrix("y", coded, allow_missing=True)
             self._note_labels(labels.shape[1], names)
             return labels

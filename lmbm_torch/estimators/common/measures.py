@@ -19,17 +19,23 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
     """
     # Imported at use: torchmetrics imports slowly.
     functional = import_module("lmbm_torch.metrics.functional")
-    predicted, truth = torch.as_tensor(predicted, device="cpu"), torch.as_tensor(truth, device="cpu")
-    known = ~truth.isnan()
-    counted = known.any(1)
-    labels = [torch.where(known, each, 0).long()[counted] for each in (predicted, truth)]
+    labels = [torch.as_tensor(each, device="cpu") for each in (predicted, truth)]
     if name == "hamming":
-        return 1 - float(functional.hamming_loss(*labels)) / float(known[counted].double().mean())
+        return 1 - float(functional.hamming_loss(*labels))
     return float(getattr(functional, "jaccard_index" if name == "jaccard" else name)(*labels))
 
 
 def agreement(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the agreement of two label sets of each instance in [0, 1], (instances,), by F1 for averages."""
+    """Return the agreement of two label sets of each instance in [0, 1], (instances,), by F1 for averages.
+
+    Args:
+        first, second: (instances, labels), NaN in the second for missing labels, which do not count.
+    """
+    missing = np.isnan(second)
+    if missing.any():
+        if name == "hamming":
+            return (first == second).sum(1) / np.maximum((~missing).sum(1), 1)
+        first, second = (np.where(missing, 0, each) for each in (first, second))
     same = first == second
     if name == "exact_match":
         return same.all(1).astype(float)

@@ -33,7 +33,8 @@ class StoredEstimator(Stored, BaseEstimator):
         if self.holds_others:
             raise TypeError(
                 f"estimator: expected one of lmbm_torch.estimators, got {type(self).__name__}, which holds "
-                "classifiers of other libraries and is left to their tools"
+                "classifiers of other libraries: files of lmbm_torch hold arrays, no code, and rebuild "
+                "classes of lmbm_torch alone; fit it anew, or write it by the tools of these libraries"
             )
         check_is_fitted(self)
 

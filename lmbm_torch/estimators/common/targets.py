@@ -14,6 +14,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.formats.table import open_table
+from lmbm_torch.data.rows import is_missing
 from lmbm_torch.data.tables import schema
 from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
@@ -81,20 +82,71 @@ def sparse_label_matrix(labels) -> sparse.csr_array:
     return rows
 
 
-def label_tensor(name: str, labels, energy: Energy, *, allow_missing: bool = False) -> Tensor:
-    """Return labels as a tensor with the energy's device and dtype.
+def label_codes(name: str, labels: Any, classes: Any, *, allow_missing: bool) -> np.ndarray:
+    """Return labels in the values of ``classes`` as {0, 1}, and NaN for missing labels, in float64.
+
+    Args:
+        labels: (instances, labels).
+        classes: (labels, 2), the values of each label; None for 0 and 1.
 
     Raises:
-        TypeError, ValueError: see :func:`label_matrix`; ValueError for another shape than the energy's.
+        TypeError: texts or other values in place of 0 and 1.
+        ValueError: other values than the classes (or missing values, unless allowed); another shape.
     """
-    labels = label_matrix(name, labels, allow_missing=allow_missing)
-    check_shape(name, labels, energy.batch_size, energy.num_labels)
-    return torch.from_numpy(labels).to(energy.device, energy.dtype)
+    if classes is None or _are_bits(np.asarray(classes)):
+        return label_matrix(name, labels, allow_missing=allow_missing)
+    values = labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
+    check_shape(name, values, None, len(classes))
+    missing = is_missing(values)
+    off, on = np.asarray(classes).T
+    values = np.where(missing, off, values)
+    codes = np.where(values == off, 0.0, np.where(values == on, 1.0, np.inf))
+    if np.isinf(codes).any():
+        row, label = np.argwhere(np.isinf(codes))[0]
+        raise ValueError(
+            f"{name}: expected the values of fit, {np.asarray(classes)[label].tolist()} of label {label}, "
+            f"got {values[row, label]!r}"
+        )
+    if missing.any() and not allow_missing:
+        raise ValueError(f"{name}: expected labels that are all known, got {int(missing.sum())} missing")
+    return np.where(missing, np.nan, codes)
 
 
-def known_tensor(known, energy: Energy) -> Tensor | None:
-    """Return known labels (instances, labels) of {0, 1, NaN} for a decoder; None without any."""
-    return None if known is None else label_tensor("known", known, energy, allow_missing=True)
+def label_values(codes: np.ndarray, classes: Any) -> np.ndarray:
+    """Return labels (…, labels) in {0, 1, NaN} in the values of ``classes`` (labels, 2); NaN stays."""
+    classes = np.asarray(classes)
+    if _are_bits(classes):
+        return codes
+    values = np.where(codes == 1, classes[:, 1], classes[:, 0])
+    missing = is_missing(np.asarray(codes))
+    if not missing.any():
+        return values
+    return np.where(missing, np.nan, values.astype(object if values.dtype.kind in "OU" else np.float64))
+
+
+def _are_bits(classes: np.ndarray) -> bool:
+    return classes.dtype.kind == "i" and bool((classes == (0, 1)).all())
+
+
+def label_tensor(
+    name: str, labels: Any, energy: Energy, classes: Any = None, *, allow_missing: bool = False
+) -> Tensor:
+    """Return labels as a tensor in {0, 1, NaN} with the energy's device and dtype.
+
+    Args:
+        classes: see :func:`label_codes`.
+
+    Raises:
+        TypeError, ValueError: see :func:`label_codes`; ValueError for another shape than the energy's.
+    """
+    codes = label_codes(name, labels, classes, allow_missing=allow_missing)
+    check_shape(name, codes, energy.batch_size, energy.num_labels)
+    return torch.from_numpy(codes).to(energy.device, energy.dtype)
+
+
+def known_tensor(known: Any, energy: Energy, classes: Any) -> Tensor | None:
+    """Return known labels (instances, labels), NaN elsewhere, for a decoder; None without any."""
+    return None if known is None else label_tensor("known", known, energy, classes, allow_missing=True)
 
 
 def check_given(estimator: Any, y: Any) -> None:
@@ -113,7 +165,7 @@ def dense(labels) -> np.ndarray:
     """Return labels as an array; a data frame of one column may hold classes."""
     if hasattr(labels, "columns") and labels.shape[1] > 1:
         values = np.asarray(labels)
-        if values.dtype == object and any(isinstance(value, str) for value in values[0]):
+        if values.dtype == object and any(isinstance(value, str) for value in values.ravel()):
             return values
         table = open_table(labels)
         columns = list(table.columns.values())
@@ -122,6 +174,26 @@ def dense(labels) -> np.ndarray:
             return np.column_stack(columns)
         return schema.label_matrix(table, list(table.columns))
     return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
+
+
+def declared_values(labels: Any) -> list[list[Any] | None] | None:
+    """Return the declared categories of each column of a data frame, by order or ascending; None if none."""
+    if not hasattr(labels, "columns"):
+        return None
+    columns = (
+        labels.iloc[:, place] if hasattr(labels, "iloc") else labels[:, place]
+        for place in range(labels.shape[1])
+    )
+    kinds = [column.dtype for column in columns]
+    found = [
+        None
+        if getattr(kind, "categories", None) is None
+        else [*kind.categories]
+        if getattr(kind, "ordered", False)
+        else sorted(kind.categories)
+        for kind in kinds
+    ]
+    return None if all(each is None for each in found) else found
 
 
 def check_columns(labels: Any, names: Sequence[str] | None) -> None:
@@ -141,6 +213,20 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
         raise ValueError(f"labels: expected columns in the order of fit, {[*names]}, got {found}")
     missing, unknown = ([name for name in a if name not in b] for a, b in ((names, found), (found, names)))
     raise ValueError(f"labels: expected the columns of fit, got none of {missing[:5]}, but {unknown[:5]}")
+
+
+def exact_match(truth: np.ndarray, predicted: np.ndarray, sample_weight: Any = None) -> float:
+    """Return the share of instances with all known labels right, over instances with a known label.
+
+    Args:
+        truth, predicted: (instances, labels) of any values; NaN, None or NA in the truth for missing labels.
+        sample_weight: (instances,).
+    """
+    check_shape("y", truth, *predicted.shape)
+    missing = is_missing(truth)
+    right = (np.where(missing, predicted, truth) == predicted).all(1)
+    weights = np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight, np.float64)
+    return float(np.average(right, weights=weights * ~missing.all(1)))
 
 
 def is_label_matrix(y: np.ndarray) -> bool:

@@ -20,6 +20,7 @@ from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 
+Values = Callable[[np.ndarray], np.ndarray]
 Rules = str | Rule | Constraints | Iterable[str | Rule]
 """Rules as text, such as ``"urban -> not beach"`` or ``"at_most_one(dawn, noon, dusk)"``, or as objects."""
 
@@ -65,25 +66,25 @@ def rules_of_fit(names: Sequence[str] | None, *given: Rules | None) -> Constrain
     return rules_over(names, *found)
 
 
-def explained(
-    fields: Fields,
-    decode: Decode,
-    rules: Constraints | None,
-    binding: Callable[[Any], list[list[str]]],
-    X: Any,
-    num_features: int,
-) -> Explanation:
+def explained(classifier: Any, fields: Fields, X: Any, num_features: int) -> Explanation:
     """Return the explanation of a validated instance, with the rules that bind the answer.
 
     Args:
-        fields, decode, X, num_features: see :func:`~lmbm_torch.estimators.explain.explanations.explanation`.
-        rules: obeyed by all answers; None for none.
-        binding: instances → the rules broken by each unconstrained answer.
+        classifier: with ``predict_decoding``, ``rules`` and ``binding_rules``.
+        fields, X, num_features: see :func:`~lmbm_torch.estimators.explain.explanations.explanation`.
     """
+    decode, rules = by_codes(classifier.predict_decoding, classifier.label_values), classifier.rules
     if rules is None:
-        return explanation(fields, decode, X, num_features)
-    broken = tuple(dict.fromkeys(binding(X)[0]))
-    return explanation(fields, where_allowed(decode, rules), X, num_features, broken)
+        found = explanation(fields, decode, X, num_features)
+    else:
+        broken = tuple(dict.fromkeys(classifier.binding_rules(X)[0]))
+        found = explanation(fields, where_allowed(decode, rules), X, num_features, broken)
+    return found.in_values(classifier.classes_)
+
+
+def by_codes(decode: Decode, values: Values) -> Decode:
+    """Wrap a decoder of known labels in the values of ``fit``, for known labels in {0, 1, NaN}."""
+    return lambda X, known: decode(X, None if known is None else values(known))
 
 
 def where_allowed(decode: Decode, rules: Constraints) -> Decode:
@@ -103,6 +104,8 @@ def decode_around(
     known: ArrayLike | None,
     top_k: int = 1,
     part_limit: int | None = LIMITS.parts,
+    *,
+    values: Values,
 ) -> Decoding:
     """Return the best label sets under rules, by calls of the classifier's ``decode`` with known labels.
 
@@ -111,6 +114,7 @@ def decode_around(
         X: instances in the classifier's form.
         rules, top_k, part_limit: see :func:`lmbm_torch.inference.under_rules.constrained.decode`.
         known: (instances, labels) of {0, 1, NaN}, known labels.
+        values: labels of {0, 1, NaN} → the values that the classifier takes.
 
     Raises:
         ValueError: known labels that contradict the rules; see
@@ -123,7 +127,7 @@ def decode_around(
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
         # Instances without known labels may be decoded faster.
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
-        return classifier.decode(part.X, known=given)
+        return classifier.decode(part.X, known=None if given is None else values(given))
 
     search = constrained.decode_loss if classifier.capabilities.minimises else constrained.decode
     return search(instances, rules, alone, known=given, top_k=top_k, part_limit=part_limit)

@@ -143,15 +143,19 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}, known labels.
+            known: (instances, labels), known labels in the values of ``fit``, NaN for free labels.
             top_k: number of label sets, best first.
             constraints: further rules for the call, as text or objects.
+
+        Returns:
+            Labels are indices into ``classes_``, see :meth:`label_values`.
 
         Raises:
             ValueError: several label sets, or known labels, for a decoder without support.
         """
         energy = self.energy(X)
-        return self._decode_energy(energy, known_tensor(known, energy), top_k, self._rules(constraints))
+        given = known_tensor(known, energy, self._label_classes)
+        return self._decode_energy(energy, given, top_k, self._rules(constraints))
 
     def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
         """Return the labels of :meth:`predict` for label matrices, with objective and certificate."""
@@ -161,14 +165,14 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
-        """Return labels (instances, labels) in {0, 1}, or classes if ``fit`` had classes.
+        """Return labels (instances, labels), or classes if ``fit`` had classes.
 
         A ConvergenceWarning tells of searches that met a limit; :meth:`predict_decoding` has a status per
         instance.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}, known labels; for label matrices only.
+            known: see :meth:`decode`; for label matrices only.
         """
         codes = self._class_codes()
         if known is not None and self.binarizer_ is not None:
@@ -179,7 +183,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
             return self.classes_[self.decode(X).labels.cpu().numpy()[:, 0]]
         decoding = self.predict_decoding(X, known)
         self._warn_of_ends(decoding.status.converged.cpu().numpy())
-        return self._values(decoding.labels.cpu().numpy())
+        return self.label_values(decoding.labels.cpu().numpy())
 
     @answer_call
     def decision_function(self, X: Rows) -> np.ndarray:
@@ -223,13 +227,13 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
         Args:
             X: (instances, features), dense or CSR.
-            Y: (instances, labels) in {0, 1}.
+            Y: (instances, labels), in the values of ``fit``.
 
         Raises:
             ValueError: labels of another shape or with other values; see also :meth:`marginals`.
         """
         energies = self.calibrated(self.energies(X))
-        labels = label_tensor("Y", Y, energies[0])
+        labels = label_tensor("Y", Y, energies[0], self._label_classes)
         return self._restricted(energies).log_prob(labels).cpu().numpy()
 
     @answer_call
@@ -323,7 +327,8 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         """Return the label sets of largest expected measure under the belief networks."""
         check_parameters(self)
         energies: Any = self.calibrated(self.energies(X))
-        given, limits = known_tensor(known, energies[0]), self.capabilities.limits
+        given = known_tensor(known, energies[0], self._label_classes)
+        limits = self.capabilities.limits
         return NetworkMixture(energies, self._seed).decode(measure, given, self.rules, limits)
 
     def _distribution(self, energies: Sequence[AnEnergy]) -> Distribution:
@@ -357,7 +362,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         )
 
     def _explanation(self, fields: Fields, X: Any, num_features: int) -> Explanation:
-        return explained(fields, self.predict_decoding, self._rules(), self.binding_rules, X, num_features)
+        return explained(self, fields, X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
         """Return the fields of :meth:`explain` for a validated instance; labels or probabilities if none.
@@ -377,7 +382,9 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         if isinstance(energies[0], DirectedEnergy):
             directed = cast(list[DirectedEnergy], energies)
             return np.mean([energy.unary.cpu().numpy() for energy in directed], 0)
-        return self.predict_proba(rows) if self.capabilities.has_probabilities else self.predict(rows)
+        if self.capabilities.has_probabilities:
+            return self.predict_proba(rows)
+        return self.predict_decoding(rows).labels.cpu().numpy()
 
     def _objective_of_held(self, X: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         """Return the function (rows of X, held labels) → objective of :meth:`decode`."""
@@ -385,7 +392,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
             some = X if len(rows) == num_instances(X) else some_instances(X, rows)
-            return self.decode(some, known=held).objective.cpu().numpy()
+            return self.decode(some, known=self.label_values(held)).objective.cpu().numpy()
 
         return objective_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from typing import Any, NamedTuple
 
@@ -41,7 +41,8 @@ class LabelExplanation:
 
     Args:
         name: of the label.
-        value: the answer, 0 or 1.
+        value: the answer, a value of the label in ``fit``.
+        other: the other value of the label.
         field: half the log-odds of the label, given the input and the labels in ``labels``; or the
             probability, see ``unit``.
         intercept: the field with all features at their reference, without labels.
@@ -58,12 +59,13 @@ class LabelExplanation:
     """
 
     name: str
-    value: int
+    value: Any
+    other: Any
     field: float
     intercept: float
     features: Mapping[str, float]
     labels: Mapping[str, float]
-    otherwise: Mapping[str, int] | None
+    otherwise: Mapping[str, Any] | None
     cost: float
     unit: str = "field"
 
@@ -81,7 +83,7 @@ class Explanation(Mapping[str, LabelExplanation]):
     """
 
     by_label: tuple[LabelExplanation, ...]
-    by_feature: Mapping[str, Mapping[str, int]]
+    by_feature: Mapping[str, Mapping[str, Any]]
     rules: tuple[str, ...] = ()
     fields_of: str = ""
 
@@ -112,6 +114,27 @@ class Explanation(Mapping[str, LabelExplanation]):
         remarks = "".join(f"<p>{escape(remark)}</p>" for remark in self.remarks())
         head = "<tr><th>label</th><th>because of</th><th>otherwise</th></tr>"
         return f"<table><thead>{head}</thead><tbody>{cells}</tbody></table>{remarks}"
+
+    def in_values(self, classes: Any) -> Explanation:
+        """Return the explanation with the values ``classes`` (labels, 2) in place of 0 and 1."""
+        values = dict(zip(self, np.asarray(classes).tolist(), strict=True))
+        if all(each == [0, 1] for each in values.values()):
+            return self
+
+        def told(labels: Mapping[str, int]) -> dict[str, Any]:
+            return {name: values[name][label] for name, label in labels.items()}
+
+        by_label = (
+            replace(
+                each,
+                value=values[each.name][each.value],
+                other=values[each.name][each.other],
+                otherwise=None if each.otherwise is None else told(each.otherwise),
+            )
+            for each in self.by_label
+        )
+        by_feature = {name: told(labels) for name, labels in self.by_feature.items()}
+        return replace(self, by_label=tuple(by_label), by_feature=by_feature)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """Yield each label with value, the largest contributions, and the changes with the opposite value."""
@@ -161,6 +184,7 @@ def explanation(
         LabelExplanation(
             name,
             int(labels[label]),
+            1 - int(labels[label]),
             float(parts.fields[label]),
             float(parts.intercepts[label]),
             _largest(parts.sources, parts.from_sources[label]),
@@ -235,11 +259,10 @@ def _because(label: LabelExplanation) -> str:
 
 
 def _told_otherwise(label: LabelExplanation) -> str:
-    other = 1 - label.value
     if label.otherwise is None:
-        return f"{other} cannot be held" if np.isnan(label.cost) else f"{other} is ruled out"
+        return f"{label.other} cannot be held" if np.isnan(label.cost) else f"{label.other} is ruled out"
     cost = "" if np.isnan(label.cost) else f" for {label.cost:.2f}"
-    return f"at {other}{cost} changes {_changes(label.otherwise) or 'nothing else'}"
+    return f"at {label.other}{cost} changes {_changes(label.otherwise) or 'nothing else'}"
 
 
 def _shown(contributions: Mapping[str, float]) -> list[str]:
@@ -247,5 +270,5 @@ def _shown(contributions: Mapping[str, float]) -> list[str]:
     return parts if len(parts) <= NUM_SHOWN else [*parts[:NUM_SHOWN], "…"]
 
 
-def _changes(labels: Mapping[str, int]) -> str:
+def _changes(labels: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value}" for name, value in labels.items())

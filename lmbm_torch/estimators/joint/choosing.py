@@ -1,9 +1,9 @@
-"""The choice of the head: penalties by the log loss of whole labellings, structures and rules by the metric.
+"""The choice of the head: penalties and structure by the log loss of whole labellings, rules by the metric.
 
 All candidates learn from the same folds. Each structure has a path of penalties, from the strongest to the
-weakest, with warm starts; the path ends at the least log loss of the rows held out, since log losses vary
-less between folds than metrics. The metric then decides between the structures and the cheap rules. Thereby
-no rule is better on the folds than the choice.
+weakest, with warm starts; the path ends at the least log loss of the rows held out, and the structure is that
+of least log loss: log losses vary less between folds than metrics. The metric then decides between the
+structure and the cheap rules. Thereby no rule is better on the folds than the choice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lmbm_torch.estimators.common.measures import agreement
 from lmbm_torch.estimators.joint import rules
 from lmbm_torch.estimators.joint.likelihood import Parameters, fit_counts, fit_network
 from lmbm_torch.inference import decode_expected
@@ -26,7 +25,7 @@ from lmbm_torch.memory import part_bytes
 STRUCTURES = ("independent", "cardinality", "network")
 # Labels beyond which "auto" tries no networks: the time of training grows with the cube of the labels.
 NETWORK_LABELS = 100
-METRICS = ("exact_match", "f1", "jaccard", "hamming", "log_loss")
+METRICS = ("exact_match", "f1", "jaccard", "hamming", "macro_f1", "log_loss")
 # Penalties of slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
 COUNT_PATH = (1e8, 100.0, 10.0, 1.0)
 # Penalties of the slopes of all log-odds and of the weights of the labels before, the strongest first.
@@ -47,7 +46,7 @@ class Rows:
     """Log-odds and labels of some rows.
 
     Args:
-        log_odds, labels: (rows, labels); weights: (rows,).
+        log_odds, labels: (rows, labels), labels in {0, 1, NaN}; weights: (rows,).
     """
 
     log_odds: np.ndarray
@@ -64,10 +63,10 @@ class Choice:
     """A structure, places on the paths of penalties, a rule, and the measures of all candidates on folds.
 
     Args:
-        structure: an entry of ``STRUCTURES``.
+        structure: the entry of ``STRUCTURES`` with the least log loss.
         penalties: for each structure the place on the path.
         rule: a cheap rule with a larger metric, None for the joint distribution.
-        values: metric of each structure and rule over the rows held out, by name; none for log loss.
+        values: metric of the structure and of each rule over the rows held out, by name; none for log loss.
         log_losses: of each structure at the best penalty.
     """
 
@@ -98,7 +97,7 @@ def unfitted(structure: str, rows: Rows) -> Parameters:
     """Return parameters of unchanged scores, for ``"cardinality"`` with count weights of 0."""
     num_labels = rows.labels.shape[1]
     # One label more than in any row: the last weight is for all larger numbers.
-    largest = 0 if structure == "independent" else min(int(rows.labels.sum(1).max()) + 1, num_labels)
+    largest = 0 if structure == "independent" else min(int(np.nansum(rows.labels, 1).max()) + 1, num_labels)
     return Parameters.unchanged(num_labels, largest)
 
 
@@ -116,7 +115,8 @@ def orders(rows: Rows, seed: int, num_orders: int) -> np.ndarray:
 
     Random orders are drawn among the ranks by frequency, and so do not depend on the order of the columns.
     """
-    frequency = rows.weights @ rows.labels
+    known = rows.weights @ ~np.isnan(rows.labels)
+    frequency = rows.weights @ np.nan_to_num(rows.labels) / np.maximum(known, np.finfo(float).tiny)
     first = np.argsort(-frequency, kind="stable")
     random = np.random.default_rng(seed)
     return np.stack([first, *(first[random.permutation(len(first))] for _ in range(num_orders - 1))])
@@ -156,28 +156,20 @@ def choose(
         ]
         log_losses["network"] = float(_log_loss(best["network"], held) / total)
     log_losses = {name: log_losses[name] for name in structures}
+    structure = min(structures, key=log_losses.__getitem__)
     if metric == "log_loss":
-        structure = min(structures, key=log_losses.__getitem__)
         return Choice(structure, penalties, None, {}, log_losses)
     answers: dict[str, Callable[[int], np.ndarray]] = {
-        name: lambda fold, name=name: predicted(
-            best[name][fold], held[fold][1].log_odds, metric, seed, FOLD_LIMITS
-        )[0]
-        for name in structures
+        structure: lambda fold: _by_structure(best[structure][fold], metric, *held[fold], seed)
     }
     answers |= {name: lambda fold, name=name: _by_rule(name, metric, *held[fold]) for name in rules.RULES}
+    truth, weights = (
+        np.concatenate([getattr(test, name) for _, test in held]) for name in ("labels", "weights")
+    )
     values = {
-        name: float(
-            sum(
-                test.weights @ agreement(metric, answer(fold), test.labels)
-                for fold, (_, test) in enumerate(held)
-            )
-            / total
-        )
+        name: rules.value(metric, np.concatenate([*map(answer, range(len(held)))]), truth, weights)
         for name, answer in answers.items()
     }
-    # Among equals the first, and so the simplest.
-    structure = max(structures, key=values.__getitem__)
     rule = max(rules.RULES, key=values.__getitem__)
     return Choice(
         structure, penalties, rule if values[rule] > values[structure] else None, values, log_losses
@@ -210,6 +202,21 @@ def predicted(
     return labels, np.concatenate([each.status.converged.numpy() for each in parts])
 
 
+def marginals(parameters: Parameters, log_odds: np.ndarray, **options: Any) -> np.ndarray:
+    """Return P(label = 1), (rows, labels): exact by count weights, of networks by likely labellings.
+
+    Args:
+        options: of :func:`lmbm_torch.inference.search.mixture.marginals`.
+    """
+    if not len(parameters.orderings) and not options.get("constraints"):
+        return parameters.counts(log_odds).moments()[0]
+    found = [
+        mixture.marginals(parameters.energies(some), **options).states[..., 1].numpy()
+        for some in in_parts(log_odds, parameters)
+    ]
+    return np.concatenate(found)
+
+
 def decoded(
     parameters: Parameters, log_odds: np.ndarray, known: np.ndarray | None, top_k: int
 ) -> Iterator[Decoding]:
@@ -239,6 +246,14 @@ def _log_loss(models: Sequence[Parameters], held: Sequence[tuple[Rows, Rows]]) -
         float(test.weights @ each.log_prob(test.log_odds, test.labels))
         for each, (_, test) in zip(models, held, strict=True)
     )
+
+
+def _by_structure(parameters: Parameters, metric: str, train: Rows, test: Rows, seed: int) -> np.ndarray:
+    if metric != "macro_f1":
+        return predicted(parameters, test.log_odds, metric, seed, FOLD_LIMITS)[0]
+    most = FOLD_LIMITS["max_labellings"]
+    own, others = (marginals(parameters, rows.log_odds, max_labellings=most) for rows in (train, test))
+    return (others > rules.of_marginals(own, train.labels, train.weights)).astype(np.int64)
 
 
 def _by_rule(rule: str, metric: str, train: Rows, test: Rows) -> np.ndarray:

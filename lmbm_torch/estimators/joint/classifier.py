@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.model_selection import check_cv
-from sklearn.multioutput import MultiOutputClassifier
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.checks import check_shape
@@ -19,12 +17,11 @@ from lmbm_torch.data.splits import IterativeStratifiedKFold
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, HasMethods, check_parameters, seeds_for
+from lmbm_torch.estimators.common.under_rules import Rules
+from lmbm_torch.estimators.explain.explanations import Explanation
+from lmbm_torch.estimators.joint.bases import LabelScorer
 from lmbm_torch.estimators.joint.head import JointHead
-from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
 from lmbm_torch.inference.results import Decoding
-
-# Logit of a label with a single value in training.
-LARGEST = 1e3
 
 
 class JointClassifier(StructuredClassifier):
@@ -37,7 +34,9 @@ class JointClassifier(StructuredClassifier):
     The base may be any classifier of label matrices in {0, 1} with ``fit`` and ``predict_proba``, or else
     ``decision_function`` for logits: forests, neural networks, boosting of several labels. A base for single
     labels is fitted label by label, like ``MultiOutputClassifier``, after a first call of ``fit`` has refused
-    label matrices; a label with a single value in the rest of a fold keeps the value there. Wrap the base in
+    label matrices; a label with a single value in the rest of a fold keeps the value there. With missing
+    labels, classifiers of this library see NaN, and copies of every other base are fitted label by label to
+    the rows with a known label. Wrap the base in
     ``MultiOutputClassifier`` for parallel fits.
 
     Args:
@@ -86,12 +85,13 @@ class JointClassifier(StructuredClassifier):
 
         Args:
             X: instances in any form for the base: a matrix, dense or sparse, a data frame, a list.
-            y: labels (instances, labels) of two values, such as 0 and 1, or two classes (instances,).
+            y: labels (instances, labels) of two values, such as 0 and 1, NaN for missing labels, or two
+                classes (instances,).
             sample_weight: (instances,), for the base and the head.
             groups: (instances,), instances of a group stay in a common fold.
 
         Raises:
-            ValueError: missing labels, scores of another shape from the base, or a refusal of the base.
+            ValueError: scores of another shape from the base, or a refusal of the base.
         """
         check_parameters(self)
         head = JointHead() if self.head is None else cast(JointHead, clone(self.head))
@@ -100,19 +100,20 @@ class JointClassifier(StructuredClassifier):
         weights = None if sample_weight is None else checked_weights(sample_weight, len(labels))
         head.set_params(**seeds_for(head, self.random_state))
         base = cast(Any, clone(self.base)).set_params(**seeds_for(self.base, self.random_state))
-        self._is_by_label = False
+        scorer = LabelScorer(base)
         total, times = np.zeros(labels.shape), np.zeros(len(labels))
         for train, test in self._folds(X, labels, groups):
             own = None if weights is None else weights[train]
-            model = self._fitted(base, some_instances(X, np.asarray(train)), labels[train], own)
-            total[test] += _scores(model, some_instances(X, np.asarray(test)), labels.shape[1])
+            scorer.fit(some_instances(X, np.asarray(train)), labels[train], own)
+            total[test] += scorer.scores(some_instances(X, np.asarray(test)))
             times[test] += 1
-        self.base_ = self._fitted(base, X, labels, weights)
+        self.base_ = scorer.fit(X, labels, weights).fitted_
+        self._scorer = scorer
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.base_, name):
                 setattr(self, name, getattr(self.base_, name))
         rows = np.flatnonzero(times)
-        head.set_params(scores="probabilities" if hasattr(self.base_, "predict_proba") else "logits")
+        head.set_params(scores=scorer.kind)
         self.head_ = head.fit(
             total[rows] / times[rows, None],
             y if len(rows) == len(labels) else some_instances(y, rows),
@@ -137,12 +138,12 @@ class JointClassifier(StructuredClassifier):
     def base_scores(self, X: Any) -> np.ndarray:
         """Return the base's probabilities of the labels, else logits, (instances, labels)."""
         check_is_fitted(self)
-        return _scores(self.base_, X, self.head_.n_features_in_)
+        return self._scorer.scores(X)
 
     @answer_call
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
         """Return labels (instances, labels), or classes; see :meth:`JointHead.predict`."""
-        return self._fitted_head().predict(self.base_scores(X))
+        return self._fitted_head().predict(self.base_scores(X), known)
 
     @answer_call
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -156,9 +157,19 @@ class JointClassifier(StructuredClassifier):
         return self._fitted_head().log_prob(self.base_scores(X), Y)
 
     @answer_call
-    def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self,
+        X: Any,
+        known: ArrayLike | None = None,
+        top_k: int = 1,
+        constraints: Rules | None = None,
+    ) -> Decoding:
         """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
-        return self._fitted_head().decode(self.base_scores(X), known, top_k)
+        return self._fitted_head().decode(self.base_scores(X), known, top_k, constraints)
+
+    def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
+        """Return an explanation of one instance by the base's scores, see :meth:`JointHead.explain`."""
+        return self._fitted_head().explain(self.base_scores(X), num_features=num_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -184,75 +195,9 @@ class JointClassifier(StructuredClassifier):
         )
         return splitter.split(X, labels, together)
 
-    def _fitted(self, base: Any, X: Any, labels: np.ndarray, weights: np.ndarray | None) -> Any:
-        """Fit a copy of the base, label by label after a refusal of label matrices."""
-        options = {} if weights is None else {"sample_weight": weights}
-        own = labels.astype(np.int64)
-        if not self._is_by_label:
-            try:
-                return cast(Any, clone(base)).fit(X, own[:, 0] if own.shape[1] == 1 else own, **options)
-            # Each library has errors of its own.
-            except Exception as refusal:
-                self._is_by_label = True
-                try:
-                    return LabelByLabel(base).fit(X, own, **options)
-                except Exception as error:
-                    raise error from refusal
-        return LabelByLabel(base).fit(X, own, **options)
-
-
-class LabelByLabel(BaseEstimator):
-    """Copies of a classifier, one for each label; a label with a single value in training keeps the value."""
-
-    def __init__(self, base: Any) -> None:
-        self.base = base
-
-    def fit(self, X: Any, y: np.ndarray, **options: Any) -> Self:
-        """Fit a copy for each label of labels (instances, labels) in {0, 1}."""
-        # MultiOutputClassifier takes no single label, and its parts no single value.
-        base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
-        self.models_ = [
-            cast(Any, clone(base)).fit(X, own, **options) if 0 < own.sum() < len(own) else float(own[0])
-            for own in y.T
-        ]
-        fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(fitted, name):
-                setattr(self, name, getattr(fitted, name))
-        of_logits = not hasattr(fitted, "predict_proba") and hasattr(fitted, "decision_function")
-        method = "decision_function" if of_logits else "predict_proba"
-        setattr(self, method, partial(self._columns, method))
-        return self
-
-    def _columns(self, method: str, X: Any) -> np.ndarray:
-        of_constants = {"predict_proba": (0.0, 1.0), "decision_function": (-LARGEST, LARGEST)}[method]
-        columns = [
-            np.full(num_instances(X), of_constants[int(each)])
-            if isinstance(each, float)
-            else _values(getattr(each, method)(X))
-            for each in self.models_
-        ]
-        return np.column_stack(columns)
-
 
 def _instances(X: Any) -> Any:
     """Instances in a form with rows to select."""
     if sparse.issparse(X):
         return X.tocsr()
     return X if hasattr(X, "shape") or hasattr(X, "__len__") else np.asarray(X)
-
-
-def _values(came: Any) -> np.ndarray:
-    """Return the scores of a single label, (instances,)."""
-    found = np.asarray(came)
-    return found if found.ndim == 1 else found[:, -1]
-
-
-def _scores(model: Any, X: Any, num_labels: int) -> np.ndarray:
-    """Probabilities of a fitted model, or else logits, (instances, labels)."""
-    if hasattr(model, "predict_proba"):
-        return positive_probabilities(model.predict_proba(X), getattr(model, "classes_", None), num_labels)
-    found = np.asarray(model.decision_function(X))
-    found = score_matrix(found[:, None] if found.ndim == 1 else found)
-    check_shape("base.decision_function", found, len(found), num_labels)
-    return found

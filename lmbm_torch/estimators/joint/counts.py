@@ -20,6 +20,8 @@ Gain = Callable[[int, np.ndarray, np.ndarray, int], np.ndarray]
 
 # Probability of the largest label sets, left out of expected measures: below the rounding of the sums.
 MASS_LEFT = 1e-12
+# Log-odds of known labels: the probabilities are 1 and 0 exactly.
+CERTAIN = 1e3
 # Bytes of the tables of some rows.
 CHUNK_BYTES = 2**27
 
@@ -58,9 +60,41 @@ class CountModel:
         return np.logaddexp(0, self.fields).sum(1) + total + self.count_weight.max()
 
     def log_prob(self, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1}."""
+        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1, NaN}, summed over NaN."""
+        missing = np.isnan(labels)
+        if missing.any():
+            return self.moments_given(labels)[2] - self.log_partition()
         counts = np.minimum(labels.sum(1).astype(int), len(self.count_weight) - 1)
         return (self.fields * labels).sum(1) + self.count_weight[counts] - self.log_partition()
+
+    def given(self, labels: np.ndarray) -> CountModel:
+        """Return the distributions given the known labels among labels (rows, labels) in {0, 1, NaN}."""
+        known = np.where(labels == 1, CERTAIN, -CERTAIN)
+        return CountModel(np.where(np.isnan(labels), self.fields, known), self.count_weight)
+
+    def moments_given(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return :meth:`moments` over the labellings with the known labels (rows, labels) in {0, 1, NaN}."""
+        on, missing = labels == 1, np.isnan(labels)
+        score = np.where(on, self.fields, 0).sum(1)
+        if not missing.any():
+            counts = np.minimum(on.sum(1), len(self.count_weight) - 1)
+            return labels, np.eye(len(self.count_weight))[counts], score + self.count_weight[counts]
+        marginals, numbers, total = self.given(labels).moments()
+        return marginals, numbers, total - CERTAIN * on.sum(1) + score
+
+    def drawn(self, random: np.random.Generator) -> np.ndarray:
+        """Return a labelling drawn for each row, (rows, labels) in {0, 1}, as float64."""
+        parts = []
+        for part in self._parts():
+            logs, rows = np.log(part._suffixes()[1:]), np.arange(len(part.fields))
+            number, labels = np.zeros(len(rows), np.int64), np.empty(part.fields.shape)
+            for label, chance in enumerate(random.random(part.fields.shape).T):
+                more = np.minimum(number + 1, len(self.count_weight) - 1)
+                odds = part.fields[:, label] + logs[label, more, rows] - logs[label, number, rows]
+                labels[:, label] = chance < expit(odds)
+                number = np.where(labels[:, label] == 1, more, number)
+            parts.append(labels)
+        return np.concatenate(parts)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return marginals (rows, labels), P(min(|y|, K) = k) (rows, K + 1) and log partitions (rows,)."""

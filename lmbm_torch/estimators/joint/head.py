@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from copy import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
@@ -24,13 +26,21 @@ from lmbm_torch.estimators.common.settings import (
     StrOptions,
     check_parameters,
 )
-from lmbm_torch.estimators.common.targets import check_columns, label_matrix
+from lmbm_torch.estimators.common.targets import check_columns, label_codes, label_values
+from lmbm_torch.estimators.common.under_rules import Rules, decode_around, explained
+from lmbm_torch.estimators.explain.contributions import AnswerFields
+from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.joint import choosing, rules
 from lmbm_torch.estimators.joint.choosing import METRICS, STRUCTURES
 from lmbm_torch.estimators.joint.likelihood import Parameters
 from lmbm_torch.estimators.joint.scores import KINDS, log_odds, names_of, score_matrix
-from lmbm_torch.inference.results import Decoding, joined
+from lmbm_torch.inference import decode_expected
+from lmbm_torch.inference.results import Decoding, Status, joined
 from lmbm_torch.inference.search import mixture
+from lmbm_torch.protocol import Capabilities
+
+# Metrics that are decoded by their expectation.
+EXPECTED = ("f1", "jaccard", "hamming")
 
 
 class JointHead(StructuredClassifier):
@@ -48,33 +58,36 @@ class JointHead(StructuredClassifier):
       the conditional log-odds of ``"cardinality"``, with slopes of the scores of all labels and a weight of
       each label before.
 
-    Folds choose the penalties by the log loss of whole labellings, and the structure by ``metric``, together
-    with three cheap rules: one threshold, a threshold for each label, and the most probable label. If a rule
-    is better on the folds than all structures, :meth:`predict` follows the rule; all other methods describe
-    the distribution.
+    Folds choose the penalties and the structure by the log loss of whole labellings. Three cheap rules are
+    compared with the structure by ``metric``: one threshold, a threshold for each label, and the most
+    probable label. If a rule is better on the folds, :meth:`predict` follows the rule; all other methods
+    describe the distribution.
 
     Args:
         metric: the measure to choose by and to decode for: ``"exact_match"``, ``"f1"`` (mean over rows),
-            ``"jaccard"``, ``"hamming"``, or ``"log_loss"`` of whole labellings, with the most probable
-            labelling as the prediction and without rules.
-        scores: ``"probabilities"`` or ``"logits"``.
+            ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels), or ``"log_loss"`` of whole
+            labellings, with the most probable labelling as the prediction and without rules.
+        scores: ``"probabilities"``, ``"logits"``, or ``"log_probabilities"``, as of a language model.
         structure: ``"auto"`` for all structures, networks for up to 100 labels; or a single structure.
         cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
             twice.
         num_orders: networks in the mixture, each with a different order of the labels.
         clip: probabilities nearer to 0 and 1 count as ``clip`` and 1 − ``clip``; forests return 0 and 1.
         random_state: seed of the folds, the orders and the samples.
+        constraints: rules that all answers and probabilities obey, as text or objects
+            (:mod:`lmbm_torch.constraints`, with hierarchies); training ignores rules.
 
     Attributes:
         structure_: the structure of the distribution.
         rule_: the rule of :meth:`predict`; None for the distribution.
-        cross_validated_: metric of every structure and rule on the folds, by name.
+        cross_validated_: metric of the structure and of every rule on the folds, by name.
         log_loss_: mean log loss of whole labellings on the folds, by structure, in nats.
         slope_, offset_: (labels,), of the log-odds.
         count_weight_: (K + 1,), log-potentials of 0, 1, …, K labels in a row; K and more share the last.
         orderings_: (orders, labels), of the networks; coef_: (orders, labels, 2 labels + 2), see
             :class:`~lmbm_torch.estimators.joint.likelihood.Parameters`.
-        thresholds_: (labels,), a rule sets labels of larger log-odds; NaN for the most probable label.
+        thresholds_: (labels,), a rule sets labels of larger log-odds; NaN for the most probable label. For
+            ``"macro_f1"`` without a rule thresholds of probabilities.
         classes_: (labels, 2), the two values of each label.
 
     Examples:
@@ -107,6 +120,7 @@ class JointHead(StructuredClassifier):
         num_orders=3,
         clip=1e-3,
         random_state=None,
+        constraints=None,
     ):
         self.metric = metric
         self.scores = scores
@@ -115,6 +129,7 @@ class JointHead(StructuredClassifier):
         self.num_orders = num_orders
         self.clip = clip
         self.random_state = random_state
+        self.constraints = constraints
 
     @fit_call
     def fit(
@@ -129,22 +144,26 @@ class JointHead(StructuredClassifier):
         Args:
             X: scores (rows, labels): a matrix, a data frame with the names of the labels, or a list of arrays
                 (rows, 2), one for each label.
-            y: labels (rows, labels) of two values, such as 0 and 1.
+            y: labels (rows, labels) of two values, such as 0 and 1, NaN for missing labels, which are summed
+                out of the likelihood; metrics count known labels.
             sample_weight: (rows,), weights in the likelihood and the metric.
             groups: (rows,), rows of a group stay in a common fold.
 
         Raises:
             TypeError: scores or labels other than numbers.
-            ValueError: scores of another kind than the parameter ``scores``, missing labels, other shapes, or
-                different names of columns in ``X`` and ``y``.
+            ValueError: scores of another kind than the parameter ``scores``, other shapes, or different
+                names of columns in ``X`` and ``y``.
         """
         check_parameters(self)
         log_odds, labels = self._log_odds(X, is_training=True), self._labels(y, names_of(X))
         check_shape("scores", log_odds, *labels.shape)
+        self._rules()
         weights = (
             np.ones(len(labels)) if sample_weight is None else checked_weights(sample_weight, len(labels))
         )
         self.n_features_in_ = log_odds.shape[1]
+        # Rows without a known label teach nothing.
+        weights = weights * ~np.isnan(labels).all(1)
         rows, seed = choosing.Rows(log_odds, labels, weights), self._seed()
         is_small = labels.shape[1] <= choosing.NETWORK_LABELS
         automatic = STRUCTURES if is_small else STRUCTURES[:-1]
@@ -161,79 +180,170 @@ class JointHead(StructuredClassifier):
         self.thresholds_ = np.zeros(labels.shape[1])
         if choice.rule is not None:
             self.thresholds_ = rules.learned(choice.rule, self.metric, log_odds, labels, weights)
+        elif self.metric == "macro_f1":
+            own = choosing.marginals(found, log_odds)
+            self.thresholds_ = rules.of_marginals(own, labels, weights)
         self.seed_ = seed
         return self
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities: an exact search for the most probable labelling."""
+        return Capabilities(
+            objective="own",
+            minimises=False,
+            predicts_by_decode=False,
+            has_probabilities=True,
+            restricts_probabilities=False,
+        )
+
     @answer_call
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
         """Return the labels of largest expected ``metric``, (rows, labels), in the values of ``fit``.
 
-        A warning tells of searches at their limit.
+        Rows with known labels, and rows whose answer breaks ``constraints``, are answered again given both:
+        by the expectation for F1, Jaccard and Hamming without a cheap rule, otherwise by the most probable
+        labelling. A warning tells of searches at their limit.
+
+        Args:
+            X: scores, see :meth:`fit`.
+            known: (rows, labels), known labels in the values of ``fit``, NaN for free labels.
         """
-        log_odds = self._fitted_log_odds(X)
-        if self.rule_ is not None:
-            return self._values(rules.predicted(self.thresholds_, log_odds))
-        labels, is_proven = choosing.predicted(
-            self._parameters(), log_odds, self.metric, self.seed_, choosing.ANSWER_LIMITS
-        )
-        if not is_proven.all():
+        found = self.predict_decoding(X, known)
+        is_open = ~found.status.converged.numpy()
+        if is_open.any():
             warnings.warn(
-                f"{(~is_proven).sum()} of {len(labels)} rows: the search ended at its limit; the labels are "
-                "the best found, not proven optimal",
+                f"{is_open.sum()} of {len(is_open)} rows: the search ended at its limit; the labels are the "
+                "best found, not proven optimal",
                 ConvergenceWarning,
                 stacklevel=level_of_caller(),
             )
-        return self._values(labels)
+        labels = found.labels.numpy()
+        return self.label_values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
+
+    def predict_decoding(self, X: Any, known: ArrayLike | None = None) -> Decoding:
+        """Return the labels of :meth:`predict` as indices into ``classes_``, with certificates.
+
+        The objective is the log-probability of the labelling.
+        """
+        log_odds, within = self._fitted_log_odds(X), self._rules()
+        labels, is_proven = self._answers(log_odds)
+        given = None if known is None else self._codes("known", known, log_odds)
+        again = np.zeros(len(labels), np.bool_) if within is None else within.violated(labels).any(1)
+        if given is not None:
+            again |= ~np.isnan(given).all(1)
+        if again.any():
+            held = None if given is None else given[again]
+            if self.rule_ is None and self.metric in EXPECTED:
+                energies = self._parameters().energies(log_odds[again])
+                fixed = None if held is None else torch.from_numpy(held)
+                found = decode_expected(energies, self.metric, known=fixed, constraints=within)
+            else:
+                found = self.decode(self._scores(X)[again], None if held is None else self._spoken(held))
+            labels[again] = found.labels.numpy()
+            is_proven[again] = found.status.converged.numpy()
+        objective = torch.from_numpy(self._parameters().log_prob(log_odds, labels.astype(np.float64)))
+        status = Status(
+            exact=torch.from_numpy(is_proven),
+            converged=torch.from_numpy(is_proven),
+            num_iters=torch.zeros(len(labels), dtype=torch.int64, device="cpu"),
+            residual=torch.zeros(len(labels), dtype=torch.float64, device="cpu"),
+        )
+        return Decoding(torch.from_numpy(labels), objective, objective, status)
 
     @answer_call
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return P(label = 1 | X) under the joint distribution, (rows, labels).
+        """Return P(label = 1 | X) under the joint distribution, (rows, labels), given the ``constraints``.
 
-        Exact for ``"independent"`` and ``"cardinality"``; networks enumerate likely labellings up to a
-        probability of 0.99, or 10,000 labellings.
+        Exact for ``"independent"`` and ``"cardinality"`` without rules; otherwise of likely labellings up to
+        a probability of 0.99, or 10,000 labellings.
         """
-        log_odds, parameters = self._fitted_log_odds(X), self._parameters()
-        if not len(parameters.orderings):
-            return parameters.counts(log_odds).moments()[0]
-        found = [
-            mixture.marginals(parameters.energies(some)).states[..., 1].numpy()
-            for some in choosing.in_parts(log_odds, parameters)
-        ]
-        return np.concatenate(found)
+        return choosing.marginals(self._parameters(), self._fitted_log_odds(X), constraints=self._rules())
 
     @answer_call
     def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
-        """Return log P(Y | X) of whole labellings, (rows,), exactly.
+        """Return log P(Y | X) of whole labellings, (rows,), exactly without rules.
+
+        Under ``constraints`` the value is given the rules, −∞ where Y breaks a rule; the probability of the
+        rules is that of likely labellings, see :meth:`predict_proba`.
 
         Args:
             X: scores, see :meth:`fit`.
             Y: (rows, labels), in the values of ``fit``.
         """
-        log_odds = self._fitted_log_odds(X)
-        labels = self._coded("Y", Y, log_odds.shape, allow_missing=False)
-        return self._parameters().log_prob(log_odds, labels)
+        log_odds, rules, parameters = self._fitted_log_odds(X), self._rules(), self._parameters()
+        labels = self._codes("Y", Y, log_odds)
+        check_labels("Y", labels)
+        found = parameters.log_prob(log_odds, labels)
+        if rules is None:
+            return found
+        allowed = [
+            mixture.labellings(parameters.energies(some), constraints=rules).log_known.numpy()
+            for some in choosing.in_parts(log_odds, parameters)
+        ]
+        return np.where(rules.violated(labels).any(1), -np.inf, found - np.concatenate(allowed))
 
     @answer_call
-    def decode(self, X: Any, known: ArrayLike | None = None, top_k: int = 1) -> Decoding:
+    def decode(
+        self,
+        X: Any,
+        known: ArrayLike | None = None,
+        top_k: int = 1,
+        constraints: Rules | None = None,
+    ) -> Decoding:
         """Return the most probable labellings with their log-probabilities and certificates.
 
         Args:
             X: scores, see :meth:`fit`.
-            known: (rows, labels), given labels in the values of ``fit``, NaN elsewhere.
+            known: (rows, labels), known labels in the values of ``fit``, NaN for free labels.
             top_k: number of labellings, best first.
+            constraints: further rules for the call, as text or objects.
 
         Returns:
-            Labels in {0, 1}; see :class:`~lmbm_torch.inference.results.Decoding`.
+            Labels are indices into ``classes_``, see :meth:`label_values`; a
+            :class:`~lmbm_torch.inference.results.Decoding`.
+
+        Raises:
+            ValueError: rules over other labels, or known labels that contradict the rules.
         """
         check_count("top_k", top_k)
-        log_odds = self._fitted_log_odds(X)
-        given = None if known is None else self._coded("known", known, log_odds.shape, allow_missing=True)
+        log_odds, rules = self._fitted_log_odds(X), self._rules(constraints)
+        given = None if known is None else self._codes("known", known, log_odds)
+        if rules is not None:
+            free, scores = self.with_rules(None), self._scores(X)
+            return decode_around(free, scores, rules, given, top_k, values=self._spoken)
         return joined([*choosing.decoded(self._parameters(), log_odds, given, top_k)])
+
+    def binding_rules(self, X: Any) -> list[list[str]]:
+        """Return the rules, as text, broken by the unconstrained answer of each row."""
+        labels, rules = self._answers(self._fitted_log_odds(X))[0], self._rules()
+        return [[] for _ in labels] if rules is None else rules.broken(labels)
+
+    def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
+        """Return an explanation of the labels of one row: probabilities, and answers with a label held.
+
+        Scores are the features; a score is left out by the score of even odds.
+
+        Args:
+            X: scores (1, labels), see :meth:`fit`.
+            num_features: number of scores to leave out, one at a time, to see which labels change.
+        """
+        check_is_fitted(self)
+        named, scores = copy(self), self._scores(X)
+        named.names_of_features_ = self.label_names_
+        even = np.full(
+            scores.shape[1], {"logits": 0.0, "log_probabilities": -np.log(2)}.get(self.scores, 0.5)
+        )
+        return explained(self, AnswerFields(named, self.predict_proba, scores, even), scores, num_features)
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    @staticmethod
+    def _scores(X: Any) -> np.ndarray:
+        return score_matrix(X)
 
     def _log_odds(self, X: Any, *, is_training: bool = False) -> np.ndarray:
         return log_odds(score_matrix(X), self.scores, self.clip, is_training=is_training)
@@ -257,31 +367,35 @@ class JointHead(StructuredClassifier):
             )
         if len(labels) < 2:
             raise ValueError(f"y: expected 2 rows or more, got n_samples = {len(labels)}")
-        missing = int(np.isnan(labels).any(1).sum())
-        if missing:
-            raise ValueError(f"y: expected labels that are all known, got {missing} rows with NaN")
-        check_labels("y", labels)
+        check_labels("y", labels, allow_missing=True)
+        labels = self._with_known_values(labels)
         if names is not None and self.label_names_ is not None:
             if hasattr(y, "columns"):
                 check_columns(y, names)
             self.label_names_ = tuple(names)
         return labels
 
-    def _coded(self, name: str, labels: Any, shape: tuple[int, ...], *, allow_missing: bool) -> np.ndarray:
-        """Labels in the values of ``fit`` as {0, 1, NaN}."""
-        values = np.asarray(labels)
-        zeros, ones = np.broadcast_to(self.classes_, (shape[1], 2)).T
-        if values.dtype.kind == "O" or (np.asarray(self.classes_) != (0, 1)).any():
-            missing = values != values
-            coded = np.where(values == ones, 1.0, np.where(values == zeros, 0.0, np.inf))
-            values = np.where(missing, np.nan, coded)
-        found = label_matrix(name, values, allow_missing=allow_missing)
-        check_shape(name, found, *shape)
+    def _codes(self, name: str, labels: Any, log_odds: np.ndarray) -> np.ndarray:
+        """Return labels (rows, labels) in the values of ``fit`` as {0, 1, NaN}."""
+        # Two classes are a single label.
+        classes = np.reshape(self.classes_, (-1, 2))
+        found = label_codes(name, labels, classes, allow_missing=True)
+        check_shape(name, found, *log_odds.shape)
         return found
 
-    def _values(self, labels: np.ndarray) -> np.ndarray:
-        # Two classes are a single label.
-        return super()._values(labels) if self.binarizer_ is None else self.classes_[labels[:, 0]]
+    def _spoken(self, codes: np.ndarray) -> np.ndarray:
+        """Return labels (rows, labels) in {0, 1, NaN} as the values of ``fit``."""
+        return label_values(codes, np.reshape(self.classes_, (-1, 2)))
+
+    def _answers(self, log_odds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels (rows, labels) without ``constraints``, and whether searches ended, (rows,)."""
+        if self.rule_ is not None:
+            return rules.predicted(self.thresholds_, log_odds), np.ones(len(log_odds), np.bool_)
+        parameters = self._parameters()
+        if self.metric == "macro_f1":
+            found = choosing.marginals(parameters, log_odds) > self.thresholds_
+            return found.astype(np.int64), np.ones(len(log_odds), np.bool_)
+        return choosing.predicted(parameters, log_odds, self.metric, self.seed_, choosing.ANSWER_LIMITS)
 
     def _parameters(self) -> Parameters:
         return Parameters(self.slope_, self.offset_, self.count_weight_, self.orderings_, self.coef_)

@@ -3,7 +3,8 @@
 Each structure starts from the structure before. Slope 1 and offset 0 leave the scores unchanged; count
 weights start from 0; and the conditional log-odds of a network start from the exact conditional log-odds of
 the labels with count weights, by the chain rule. A penalty is half a weight times the squared distance from
-the start.
+the start. Missing labels, NaN, are summed out of the likelihood under count weights; networks learn from
+labels drawn given the known labels, each label from the rows where the label is known.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ TOL, NEWTON_TOL = 1e-6, 1e-7
 MAX_ITER = 200
 # Newton steps, of which about five are taken, and halvings of a step.
 NEWTON_STEPS, HALVINGS = 50, 20
+# Draws of missing labels, for the probability of the known labels under networks.
+DRAWS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +73,23 @@ class Parameters:
         return CountModel(log_odds * self.slope + self.offset, self.count_weight)
 
     def log_prob(self, log_odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1}."""
+        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1, NaN}, summed over missing labels.
+
+        Sums of networks are estimated by draws of the missing labels under count weights.
+        """
         model = self.counts(log_odds)
         if not len(self.orderings):
             return model.log_prob(labels)
+        if not np.isnan(labels).any():
+            return self._log_prob_of_networks(model, log_odds, labels)
+        given, random = model.given(labels), np.random.default_rng(0)
+        drawn = [given.drawn(random) for _ in range(DRAWS)]
+        ratios = [self._log_prob_of_networks(model, log_odds, each) - model.log_prob(each) for each in drawn]
+        return model.log_prob(labels) + np.logaddexp.reduce(ratios) - np.log(DRAWS)
+
+    def _log_prob_of_networks(
+        self, model: CountModel, log_odds: np.ndarray, labels: np.ndarray
+    ) -> np.ndarray:
         members = []
         for ordering, coef in zip(self.orderings, self.coef, strict=True):
             ordered = labels[:, ordering].astype(float)
@@ -102,7 +118,7 @@ def count_objective(
 
     Args:
         packed: slopes, offsets and count weights in one vector.
-        labels: (rows, labels) in {0, 1}.
+        labels: (rows, labels) in {0, 1, NaN}.
         weights: (rows,).
         penalty: of slopes and offsets.
     """
@@ -110,16 +126,15 @@ def count_objective(
     slope, offset, count_weight = np.split(packed, [num_labels, 2 * num_labels])
     model = CountModel(log_odds * slope + offset, count_weight)
     marginals, numbers, log_partition = model.moments()
-    own = np.minimum(labels.sum(1).astype(int), len(count_weight) - 1)
-    value = weights @ (log_partition - (model.fields * labels).sum(1) - count_weight[own])
+    given, own, log_known = model.moments_given(labels)
+    value = weights @ (log_partition - log_known)
     value += penalty * (((slope - 1) ** 2).sum() + (offset**2).sum()) / 2
     value += COUNT_PENALTY * (count_weight**2).sum() / 2
-    residual = weights[:, None] * (marginals - labels)
-    seen = np.bincount(own, weights, len(count_weight))
+    residual = weights[:, None] * (marginals - given)
     gradient = [
         (residual * log_odds).sum(0) + penalty * (slope - 1),
         residual.sum(0) + penalty * offset,
-        weights @ numbers - seen + COUNT_PENALTY * count_weight,
+        weights @ (numbers - own) + COUNT_PENALTY * count_weight,
     ]
     return value, np.concatenate(gradient)
 
@@ -132,9 +147,9 @@ def fit_counts(
     Args:
         start: the first point of the search; a single count weight has no effect.
     """
-    chance = weights[:, None] * expit(log_odds) * expit(-log_odds)
-    centre = (chance * log_odds).sum(0) / chance.sum(0)
-    numbers = np.minimum(labels.sum(1).astype(int), len(start.count_weight) - 1)
+    chance = weights[:, None] * ~np.isnan(labels) * expit(log_odds) * expit(-log_odds)
+    centre = (chance * log_odds).sum(0) / np.maximum(chance.sum(0), np.finfo(float).tiny)
+    numbers = np.minimum(np.nansum(labels, 1).astype(int), len(start.count_weight) - 1)
     curvature = [
         (chance * (log_odds - centre) ** 2).sum(0) + penalty,
         chance.sum(0) + penalty,
@@ -180,6 +195,9 @@ def fit_network(
     """
     own, cross, before = penalties
     model, num_labels = start.counts(log_odds), labels.shape[1]
+    known = ~np.isnan(labels)
+    if not known.all():
+        labels = model.given(labels).drawn(np.random.default_rng(0))
     coef = np.zeros((len(orderings), num_labels, 2 * num_labels + 2))
     for order, ordering in enumerate(orderings):
         ordered = labels[:, ordering].astype(float)
@@ -187,7 +205,8 @@ def fit_network(
             penalty = np.concatenate([[own], np.full(num_labels, cross), np.full(position, before), [own]])
             prior = np.eye(1, len(penalty))[0]
             first = _cut(start.coef[order])[position] if len(start.orderings) else prior
-            found = logistic(features, ordered[:, position], weights, prior, penalty, first)
+            own_weights = weights * known[:, ordering[position]]
+            found = logistic(features, ordered[:, position], own_weights, prior, penalty, first)
             coef[order, position, : num_labels + 1 + position] = found[:-1]
             coef[order, position, -1] = found[-1]
     return replace(start, orderings=orderings, coef=coef)

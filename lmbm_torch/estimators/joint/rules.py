@@ -9,6 +9,9 @@ from lmbm_torch.estimators.common.measures import agreement
 RULES = ("one threshold", "a threshold for each label", "the most probable label")
 # Common thresholds to try: quantiles of all scores.
 TRIED = 200
+# Share of counted hits, beside expected hits, in the choice of a threshold for F1
+# (scripts/bench/joint_heads.py).
+COUNTED = 0.25
 
 
 def learned(
@@ -17,28 +20,60 @@ def learned(
     """Return the thresholds (labels,) of a rule in ``RULES``; NaN for the most probable label.
 
     A common threshold is the best for the metric. A threshold of a single label is the best for the F1 of the
-    label where the metric is F1 or Jaccard, and for the accuracy elsewhere.
+    label where the metric is an F1 or Jaccard, and for the accuracy elsewhere.
 
     Args:
-        metric: of :func:`~lmbm_torch.estimators.common.measures.agreement`.
-        log_odds, labels: (rows, labels).
+        metric: of :func:`value`.
+        log_odds, labels: (rows, labels), labels in {0, 1, NaN}.
         weights: (rows,).
     """
     num_labels = labels.shape[1]
     if rule == "the most probable label":
         return np.full(num_labels, np.nan)
     if rule == "a threshold for each label":
-        by_f1 = metric in ("f1", "jaccard")
+        by_f1 = metric in ("f1", "jaccard", "macro_f1")
         each = zip(log_odds.T, labels.T, strict=True)
         return np.array([_threshold(scores, own, weights, by_f1=by_f1) for scores, own in each])
     tried = np.unique(np.append(np.quantile(log_odds, np.linspace(0, 1, TRIED)), 0.0))
-    worth = [
-        np.average(agreement(metric, (log_odds > each).astype(int), labels), weights=weights)
-        for each in tried
-    ]
+    worth = [value(metric, (log_odds > each).astype(int), labels, weights) for each in tried]
     # Among equally good thresholds the nearest to even odds.
     best = np.flatnonzero(np.isclose(worth, max(worth), rtol=0, atol=1e-12))
     return np.full(num_labels, tried[best[np.abs(tried[best]).argmin()]])
+
+
+def of_marginals(marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the threshold of each label's probability for the label's F1, (labels,).
+
+    Hits are counted by the labels for a share of ``COUNTED`` and by the probabilities for the rest: the best
+    threshold of counts alone is a matter of a few rows for a rare label, and of exact probabilities a
+    function of the probabilities (Lipton, Elkan and Naryanaswamy 2014). Missing labels count by their
+    probabilities.
+
+    Args:
+        marginals: P(label = 1), (rows, labels).
+        labels: (rows, labels) in {0, 1, NaN}.
+        weights: (rows,).
+    """
+    counted = np.where(np.isnan(labels), marginals, COUNTED * labels + (1 - COUNTED) * marginals)
+    each = zip(marginals.T, counted.T, strict=True)
+    return np.array([_threshold(scores, own, weights, by_f1=True) for scores, own in each])
+
+
+def value(metric: str, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+    """Return a metric of predictions (rows, labels) over known labels (rows, labels) of {0, 1, NaN}.
+
+    ``"macro_f1"`` is the mean F1 of the labels; the other metrics are means over the rows, see
+    :func:`~lmbm_torch.estimators.common.measures.agreement`.
+
+    Args:
+        weights: (rows,).
+    """
+    if metric != "macro_f1":
+        return float(np.average(agreement(metric, predicted, labels), weights=weights))
+    known = ~np.isnan(labels)
+    both = weights @ (predicted * (labels == 1))
+    sizes = weights @ (predicted * known) + weights @ (labels == 1)
+    return float((2 * both / np.maximum(sizes, np.finfo(float).tiny)).mean())
 
 
 def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
@@ -50,6 +85,8 @@ def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
 
 def _threshold(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, by_f1: bool) -> float:
     """Return the threshold of a label with the largest accuracy or F1, between two scores or infinite."""
+    known = ~np.isnan(labels)
+    scores, labels, weights = scores[known], labels[known], weights[known]
     order = np.argsort(-scores, kind="stable")
     ranked, true, weight = scores[order], labels[order], weights[order]
     # Weight of the label's rows, and of all rows, among the first k by their scores, for k = 0 ….

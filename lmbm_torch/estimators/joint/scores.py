@@ -12,7 +12,7 @@ from scipy import sparse
 from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.estimators.common.base import level_of_caller
 
-KINDS = ("probabilities", "logits")
+KINDS = ("probabilities", "logits", "log_probabilities")
 
 
 def score_matrix(scores: Any) -> np.ndarray:
@@ -53,13 +53,21 @@ def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = 
     """Return the log-odds of scores (rows, labels).
 
     Args:
-        kind: ``"probabilities"`` or ``"logits"``.
+        kind: an entry of ``KINDS``.
         clip: probabilities nearer to 0 and 1 count as ``clip`` and 1 − ``clip``, and logits likewise.
         is_training: whether to warn of logits with the looks of probabilities.
 
     Raises:
-        ValueError: NaN, infinity, or probabilities outside of [0, 1].
+        ValueError: NaN, infinity, or probabilities outside of [0, 1]; −∞ is the log-probability of 0.
     """
+    if kind == "log_probabilities":
+        if (scores > 0).any():
+            strange = scores[scores > 0]
+            raise ValueError(
+                f"scores: expected log-probabilities of at most 0, got {len(strange)} other values such as "
+                f"{strange[0]:.6g}; scores='logits' takes log-odds"
+            )
+        scores, kind = np.exp(scores), "probabilities"
     check_finite("scores", scores)
     if kind == "probabilities":
         strange = scores[(scores < 0) | (scores > 1)]

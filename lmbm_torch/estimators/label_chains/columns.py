@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from scipy import sparse
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.data.features import numbered
+from lmbm_torch.data.rows import is_missing, own_values
+from lmbm_torch.estimators.common.targets import declared_values
 
 MISSING = -1
 
@@ -20,7 +23,9 @@ class LabelColumns:
 
     Args:
         names: of the columns.
-        classes: of each column, sorted; 0 and 1 for a column of zeros and ones.
+        classes: of each column, ascending or in the order of declared categories; 0 and 1 for a column of
+            zeros and ones. Where no column has more than two classes, each has two: a column with a single
+            class has the two of all columns together, if there are two, or else the single class twice.
     """
 
     names: tuple[str, ...]
@@ -34,23 +39,18 @@ class LabelColumns:
             ValueError: targets of another shape, or a label without a known value or with classes that cannot
                 be sorted.
         """
-        names, values = _columns(y)
-        classes, codes = [], np.full((len(values[0]), len(values)), MISSING)
-        for label, column in enumerate(values):
-            known = ~_is_missing(column)
-            if not known.any():
-                raise ValueError(f"y: expected a known value of each label, got none of {names[label]}")
-            try:
-                found, inverse = np.unique(column[known], return_inverse=True)
-            except TypeError as mixed:
-                raise ValueError(f"y: expected classes of one type, got several of {names[label]}") from mixed
-            if found.dtype.kind in "biuf" and np.isin(found, (0, 1)).all():
-                found, inverse = np.array([0, 1]), column[known].astype(np.int64)
-            elif found.dtype.kind == "f" and not (np.isfinite(found) & (found == np.round(found))).all():
-                raise ValueError(f"y: expected classes, got numbers such as {found[0]} of {names[label]}")
-            classes.append(found)
-            codes[known, label] = inverse
-        return cls(names, tuple(classes)), codes
+        names, values, declared = _columns(y)
+        known = [~is_missing(column) for column in values]
+        found = [column[own] for column, own in zip(values, known, strict=True)]
+        for name, own in zip(names, found, strict=True):
+            if not len(own):
+                raise ValueError(f"y: expected a known value of each label, got none of {name}")
+            if own.dtype.kind == "f" and not (np.isfinite(own) & (own == np.round(own))).all():
+                strange = own[~(np.isfinite(own) & (own == np.round(own)))]
+                raise ValueError(f"y: expected classes, got numbers such as {strange[0]} of {name}")
+        classes = _classes(names, found, declared)
+        columns = cls(names, classes)
+        return columns, columns.encode("y", y, len(values[0]))
 
     @property
     def num_states(self) -> tuple[int, ...]:
@@ -59,16 +59,23 @@ class LabelColumns:
 
     @property
     def are_binary(self) -> bool:
-        """Return whether every label is 0 or 1."""
-        return all(classes.dtype.kind == "i" and classes.tolist() == [0, 1] for classes in self.classes)
+        """Return whether every label has two values, of which the second has the code 1."""
+        return all(len(classes) == 2 for classes in self.classes)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return values (…, labels) from codes; of type object for labels of different types."""
+        """Return values (…, labels) from codes; of type object for labels of different types.
+
+        Args:
+            codes: ``MISSING`` or NaN gives None.
+        """
+        missing = (codes == MISSING) | (codes != codes)
+        codes = np.where(missing, 0, codes).astype(np.int64)
         columns = [classes[codes[..., label]] for label, classes in enumerate(self.classes)]
         kinds = {column.dtype.kind for column in columns}
         if len(kinds) > 1 and not kinds <= set("biuf"):
             columns = [column.astype(object) for column in columns]
-        return np.stack(columns, -1)
+        values = np.stack(columns, -1)
+        return np.where(missing, None, values.astype(object)) if missing.any() else values
 
     def encode(self, name: str, values: Any, instances: int) -> np.ndarray:
         """Return codes of values (instances, labels), ``MISSING`` for NaN and None.
@@ -76,33 +83,49 @@ class LabelColumns:
         Raises:
             ValueError: another shape, or a value without training instances.
         """
-        _, columns = _columns(values)
+        _, columns, _ = _columns(values)
         check_shape(name, np.empty((len(columns[0]), len(columns))), instances, len(self.classes))
         codes = np.full((instances, len(columns)), MISSING)
         for label, (column, classes) in enumerate(zip(columns, self.classes, strict=True)):
-            known = ~_is_missing(column)
-            strange = known & ~np.isin(column, classes)
+            known = ~is_missing(column)
+            is_class = column[known][:, None] == classes
+            strange = ~is_class.any(1)
             if strange.any():
                 raise ValueError(
                     f"{name}: expected classes {classes.tolist()} of {self.names[label]}, "
-                    f"got {column[strange][0]!r}"
+                    f"got {column[known][strange][0]!r}"
                 )
-            codes[known, label] = np.searchsorted(classes, column[known].astype(classes.dtype))
+            codes[known, label] = is_class.argmax(1)
         return codes
 
 
-def _columns(y: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
+def _columns(y: Any) -> tuple[tuple[str, ...], list[np.ndarray], list[Any]]:
+    """Return the names, the values, and the declared categories or None of each column."""
     if hasattr(y, "columns"):
         check_shape("y", y, None, None)
-        return tuple(map(str, y.columns)), [y[name].to_numpy() for name in y.columns]
+        declared = declared_values(y) or [None] * y.shape[1]
+        return tuple(map(str, y.columns)), [y[name].to_numpy() for name in y.columns], declared
     table = y.toarray() if sparse.issparse(y) else np.asarray(y)
     check_shape("y", table, None, None)
-    return numbered("label", table.shape[1]), list(table.T)
+    return numbered("label", table.shape[1]), list(table.T), [None] * table.shape[1]
 
 
-def _is_missing(column: np.ndarray) -> np.ndarray:
-    if column.dtype.kind == "f":
-        return np.isnan(column)
-    if column.dtype.kind == "O":
-        return np.array([value is None or value != value for value in column])
-    return np.zeros(len(column), bool)
+def _classes(
+    names: Sequence[str], columns: Sequence[np.ndarray], declared: Sequence[Any]
+) -> tuple[np.ndarray, ...]:
+    """Return the classes of each label, see :func:`~lmbm_torch.data.rows.own_values`."""
+    classes: list[Any] = [None] * len(names)
+    for name, column in zip(names, columns, strict=True):
+        try:
+            sorted({*column.tolist()})
+        except TypeError as mixed:
+            raise ValueError(f"y: expected classes of one type, got several of {name}") from mixed
+    are_texts = np.array([isinstance(column[0], str) for column in columns])
+    for places in (np.flatnonzero(are_texts), np.flatnonzero(~are_texts)):
+        found = own_values([columns[at].tolist() for at in places], [declared[at] for at in places])
+        for at, own in zip(places, found, strict=True):
+            is_bit = all(isinstance(value, int | float) and value in (0, 1) for value in own)
+            classes[at] = np.array([0, 1]) if is_bit else np.array(own, columns[at].dtype)
+    if all(len(each) <= 2 for each in classes):
+        classes = [each[[0, -1]] for each in classes]
+    return tuple(classes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
@@ -16,18 +17,27 @@ from sklearn.utils.validation import has_fit_parameter
 
 from lmbm_torch.data.rows import some_instances
 from lmbm_torch.estimators.common.calls import answer_call
+from lmbm_torch.estimators.common.saving import StoredEstimator
+from lmbm_torch.estimators.common.targets import exact_match
 from lmbm_torch.estimators.label_chains.columns import MISSING
 
 
-class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
     """A classifier of label matrices by any scikit-learn ``estimator``, for the estimator's instances."""
+
+    holds_others: ClassVar[bool] = True
 
     estimator: Any
 
     @answer_call
     def score(self, X, y, sample_weight=None) -> float:
-        """Return the exact match: the share of instances with all labels right."""
-        return float(super().score(X, y, sample_weight))
+        """Return the exact match: the share of instances with all known labels right."""
+        truth = y.toarray() if sparse.issparse(y) else np.asarray(y)
+        return exact_match(truth, self.predict(X), sample_weight)
+
+    @abstractmethod
+    def predict(self, X) -> Any:
+        """Return labels (instances, labels)."""
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -162,12 +172,17 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
             for label, count in enumerate(states)
         ]
     )
+    # Data frames of pandas whose columns are all sparse.
+    X = X.sparse.to_coo().tocsr() if hasattr(X, "columns") and hasattr(X, "sparse") else X
     if sparse.issparse(X):
         return sparse.hstack([X, sparse.csr_array(columns.astype(X.dtype))], format="csr")
     if hasattr(X, "columns"):
         names = [f"label before: {column}" for column in range(columns.shape[1])]
         values = columns.astype(np.float64).T
         if hasattr(X, "assign"):
+            if not all(isinstance(name, str) for name in X.columns):
+                # Scikit-learn refuses names of several types.
+                X = X.rename(columns=str)
             return X.assign(**dict(zip(names, values, strict=True)))
         # polars, with its own type of column.
         series = type(X.to_series())

@@ -81,10 +81,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of settings.
         random_state: seed of random orders, samples, and links without a seed.
         constraints: rules that all answers and probabilities obey, as text or objects
-            (:mod:`lmbm_torch.constraints`), over columns in {0, 1}; training ignores rules.
+            (:mod:`lmbm_torch.constraints`), over labels of two classes, true of the second; training ignores
+            rules.
 
     Attributes:
-        classes_: the classes of each label; 0 and 1 for binary labels, even if a value was never seen.
+        classes_: the classes of each label; 0 and 1 for binary labels, even if a value was never seen, and
+            the declared categories of a data frame.
         label_names_: columns of a data frame, or label_0, label_1, …
         ordering_: (labels,), of the first member.
         members_: the fitted chains.
@@ -209,7 +211,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             X: see :meth:`fit`.
             known: (instances, labels), known labels, NaN or None for unknown labels.
             top_k: number of label sets, best first; 1 for the beam.
-            constraints: further rules for the call, as text or objects, over labels in {0, 1}.
+            constraints: further rules for the call, as text or objects, over labels of two classes.
 
         Returns:
             Labels are indices into ``classes_``; the objective is the log-probability of the label set,
@@ -217,11 +219,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             known labels.
 
         Raises:
-            ValueError: rules over labels with values other than 0 and 1; several label sets of the beam.
+            ValueError: rules over labels of more than two classes; several label sets of the beam.
         """
         check_parameters(self)
         if (rules := self._rules(constraints)) is not None:
-            return decode_around(self.with_rules(None), X, rules, known, top_k)
+            codes = None if known is None else self._codes(known, num_instances(X))
+            return decode_around(self.with_rules(None), X, rules, codes, top_k, values=self.label_values)
         energies = self.energies(X)
         given = self._known(known, energies[0])
         if len(energies) > 1:
@@ -269,9 +272,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def predict_proba(self, X):
-        """Return P(y_i = 1 | x), (instances, labels), for labels in {0, 1}.
+        """Return the probability of the second class, (instances, labels), if all labels have two classes.
 
-        For other labels return a list of P(y_i = class | x), (instances, classes), one for each label.
+        For more classes return a list of P(y_i = class | x), (instances, classes), one for each label.
         """
         states = self.marginals(X).states.numpy()
         if self.columns_.are_binary:
@@ -356,12 +359,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
         Raises:
             ModuleNotFoundError: trees, without ``shap``.
-            ValueError: several instances, labels of values other than 0 and 1, a reference of another shape.
+            ValueError: several instances, labels of more than two classes, a reference of another shape.
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
         fields = self._fields(X, reference)
-        return explained(fields, self.predict_decoding, self.rules, self.binding_rules, X, num_features)
+        return explained(self, fields, X, num_features)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> ChainFields:
         """Return the fields of :meth:`explain` for a validated instance.
@@ -370,7 +373,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             ValueError: see :meth:`explain`.
         """
         if not self.columns_.are_binary:
-            raise ValueError("explain: expected labels of 0 and 1 alone")
+            raise ValueError("explain: expected labels of two values each")
         names, features = getattr(self, "feature_names_in_", None), None
         if not isinstance(self.estimator, Pipeline):
             features = numbered("feature", X.shape[1]) if names is None else list(map(str, names))
@@ -402,8 +405,16 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
     def _known(self, known: Any, energy: SequentialEnergy) -> torch.Tensor | None:
         if known is None:
             return None
-        codes = self.columns_.encode("known", known, energy.batch_size)
-        return torch.from_numpy(np.where(codes == MISSING, np.nan, codes))
+        return torch.from_numpy(self._codes(known, energy.batch_size))
+
+    def _codes(self, known: Any, instances: int) -> np.ndarray:
+        """Return known labels as indices into ``classes_``, NaN for free labels."""
+        codes = self.columns_.encode("known", known, instances)
+        return np.where(codes == MISSING, np.nan, codes)
+
+    def label_values(self, labels: ArrayLike) -> np.ndarray:
+        """Return indices into ``classes_`` (…, labels) as the values of ``fit``; NaN gives None."""
+        return self.columns_.decode(np.asarray(labels))
 
     @property
     def rules(self) -> rules_of.Constraints | None:
@@ -431,7 +442,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             return None
         rules = rules_of_fit(self.label_names_, self.constraints, more)
         if rules is not None and not self.columns_.are_binary:
-            raise ValueError("constraints: expected None, for not all labels are 0 or 1")
+            raise ValueError("constraints: expected None, for not all labels have two values")
         return rules
 
     @property

@@ -278,7 +278,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         rules = self._rules(constraints)
         if self._decodes_modes and (rules is not None or top_k > 1):
             energy = self.energy(X)
-            known = known_tensor(known, energy)
+            known = known_tensor(known, energy, self._label_classes)
             found = self._label_marginals(energy, rules, known)
             return modes.decode(found, known=known, top_k=top_k, constraints=rules)
         is_exact = self._decodes_exactly(self.model_.num_labels)
@@ -290,9 +290,11 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if rules is not None or top_k > 1:
             # Further label sets are found by holding labels, also without rules.
             rules = rules_over(self.label_names_) if rules is None else rules
-            return decode_around(self.with_rules(None), X, rules, known, top_k)
+            return decode_around(
+                self.with_rules(None), X, rules, self._known_codes(known), top_k, values=self.label_values
+            )
         energy = self.energy(X)
-        return self._decode_energy(energy, known_tensor(known, energy))
+        return self._decode_energy(energy, known_tensor(known, energy, self._label_classes))
 
     @property
     def capabilities(self) -> Capabilities:

@@ -148,9 +148,11 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         See :meth:`DecodingClassifier.decode` for the arguments.
         """
         if (rules := self._rules(constraints)) is not None:
-            return decode_around(self.with_rules(None), X, rules, known, top_k)
+            return decode_around(
+                self.with_rules(None), X, rules, self._known_codes(known), top_k, values=self.label_values
+            )
         energies = self.energies(X)
-        known = known_tensor(known, energies[0])
+        known = known_tensor(known, energies[0], self._label_classes)
         return mixture.decode_hinge(energies, self._margin, known=known, top_k=top_k, **self._limits)
 
     def energies(self, X) -> list[DirectedEnergy]:

@@ -459,13 +459,16 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         if known is not None or sparse.issparse(X) or self._why_not_compiled():
             return super().predict(X, known)
         X = cast(np.ndarray, self._validate_predict(X))
+        # Validation makes sparse matrices of data frames with sparse columns.
+        if sparse.issparse(X):
+            return super().predict(X, known)
         found = self._predictor().decode_checked(X)
         rows = np.flatnonzero(~found.converged)
         if len(rows) and self._has_tree:
             again = self._decode_energy(self._energy(X[rows]))
             found.labels[rows], found.converged[rows] = again.labels, again.status.converged
         self._warn_of_ends(found.converged)
-        return self._values(found.labels)
+        return self.label_values(found.labels)
 
     def _why_not_compiled(self) -> str:
         """Return the first unmet requirement of a compiled predictor; an empty text if all are met."""

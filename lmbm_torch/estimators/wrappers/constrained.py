@@ -30,6 +30,7 @@ from lmbm_torch.estimators.common.targets import (
 )
 from lmbm_torch.estimators.common.under_rules import (
     Rules,
+    by_codes,
     decode_around,
     rules_over,
     where_allowed,
@@ -152,7 +153,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         Args:
             X: instances in the estimator's form.
-            known: (instances, labels) of {0, 1, NaN}, known labels.
+            known: (instances, labels), known labels in the values of ``fit``, NaN for free labels.
             top_k: number of label sets, best first.
             constraints: further rules for the call.
 
@@ -164,7 +165,10 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         rules = self._rules(constraints)
         if self.estimator_.capabilities.searches_under_rules:
             return self.estimator_.decode(X, known=known, top_k=top_k, constraints=rules)
-        return decode_around(self._freely(), X, rules, known, top_k, self.part_limit)
+        given = self._known_codes(known)
+        return decode_around(
+            self._freely(), X, rules, given, top_k, self.part_limit, values=self.label_values
+        )
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
@@ -180,7 +184,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self._predict(X, known)
 
     def _predict(self, X: Rows, known: ArrayLike | None) -> np.ndarray:
-        return self._values(self.decode(X, known).labels.cpu().numpy())
+        return self.label_values(self.decode(X, known).labels.cpu().numpy())
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Rows) -> np.ndarray:
@@ -211,13 +215,13 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         Args:
             X: instances in the estimator's form.
-            Y: (instances, labels) in {0, 1}.
+            Y: (instances, labels), in the values of ``fit``.
 
         Raises:
             ValueError: see :meth:`marginals`.
         """
         distribution = self._distribution(X)
-        labels = label_tensor("Y", Y, distribution.energies[0])
+        labels = label_tensor("Y", Y, distribution.energies[0], self._label_classes)
         return distribution.log_prob(labels).cpu().numpy()
 
     @available_if(_has_probabilities)
@@ -230,7 +234,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         check_count("num_samples", num_samples)
         distribution = self._distribution(X)
         generator = torch.Generator(distribution.energies[0].device).manual_seed(self.estimator_._seed())
-        return self._values(distribution.sample(num_samples, generator).cpu().numpy())
+        return self.label_values(distribution.sample(num_samples, generator).cpu().numpy())
 
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """Return the rules, as text, broken by the unconstrained answer of each instance."""
@@ -258,9 +262,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         check_one_instance(X)
         fields = estimator._fields(X, reference)
 
-        decode = where_allowed(nameless.decode, nameless._rules())
+        decode = where_allowed(by_codes(nameless.decode, self.label_values), nameless._rules())
         rules = tuple(dict.fromkeys(nameless.binding_rules(X)[0]))
-        return explanation(fields, decode, X, num_features, rules)
+        return explanation(fields, decode, X, num_features, rules).in_values(self.classes_)
 
     def _keeps_sparse(self, y: Any) -> bool:
         return True

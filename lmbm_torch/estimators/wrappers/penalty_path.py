@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_positive
-from lmbm_torch.estimators.automatic.search import stratified_folds
+from lmbm_torch.estimators.automatic.search import folds_of
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
@@ -57,6 +57,10 @@ def _of_estimator(name: str) -> Any:
     return available_if(has)(method)
 
 
+def _has_log_prob(classifier: PenaltyPathClassifier) -> bool:
+    return hasattr(classifier._latest, "log_prob")
+
+
 class PenaltyPathClassifier(StructuredClassifier):
     """A classifier whose C has the best mean score over stratified folds; the smallest such C.
 
@@ -66,7 +70,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         base: the classifier, with all parameters but C; by default with default parameters.
         Cs: number of multiples of ``"scale"``, spaced evenly in logarithm from 0.1 to 30; or values, either
             all numbers, for raw features, or all multiples such as ``"0.3*scale"``.
-        cv: number of folds.
+        cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
         scoring: as in scikit-learn; by default the exact match.
         verbose: 1 for a progress bar of the folds' fits (needs rich); 0 for none.
         random_state: seed of the folds, and of a base without a seed.
@@ -86,7 +90,7 @@ class PenaltyPathClassifier(StructuredClassifier):
 
     _accepted: ClassVar[Constraints] = {
         "Cs": [Number(Integral, 1, None, closed="left"), "array-like"],
-        "cv": [Number(Integral, 2, None, closed="left")],
+        "cv": ["cv_object"],
         "verbose": SHARED["verbose"],
         "random_state": SHARED["random_state"],
         "constraints": RULES,
@@ -105,11 +109,18 @@ class PenaltyPathClassifier(StructuredClassifier):
         self.constraints = constraints
 
     @fit_call
-    def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Rows,
+        y: Rows,
+        sample_weight: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+    ) -> Self:
         """Choose C, and train on all instances with the chosen C.
 
         Args:
             X, y, sample_weight: in the base's form.
+            groups: (instances,), instances of a group stay in a common fold.
 
         Raises:
             TypeError: a base of another class.
@@ -121,11 +132,9 @@ class PenaltyPathClassifier(StructuredClassifier):
         if not isinstance(self._unfitted(), self.BASE):
             raise TypeError(f"base: expected {self.BASE.__name__}, got {type(self.base).__name__}")
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
-        if self.cv > len(labels):
-            raise ValueError(f"cv: expected at most {len(labels)} folds, the instances, got {self.cv}")
         self.Cs_ = self._values_of_C()
-        folds = stratified_folds(labels, self.cv, self._seed())
         targets = labels if self.binarizer_ is None else column_or_1d(y)
+        folds = folds_of(self.cv, X, labels, groups, self._seed())
         self.scores_, self.n_iters_ = np.empty((2, len(folds), len(self.Cs_)))
         with bar(type(self).__name__, self.verbose) as tell:
             kept = keep((X, targets, weight))
@@ -154,8 +163,8 @@ class PenaltyPathClassifier(StructuredClassifier):
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
         """Return labels (instances, labels), or classes; ``known`` as in the base."""
         check_is_fitted(self)
-        labels = self.estimator_.predict(self._validate_predict(X), known)
-        return self._values(labels) if self.binarizer_ is None else labels
+        labels = self.estimator_.predict(self._validate_predict(X), self._known_codes(known))
+        return self.label_values(labels) if self.binarizer_ is None else labels
 
     @property
     def _latest(self) -> Any:
@@ -178,11 +187,17 @@ class PenaltyPathClassifier(StructuredClassifier):
     ) -> Decoding:
         """Return ``decode`` of ``estimator_``."""
         check_is_fitted(self)
-        return self.estimator_.decode(self._validate_predict(X), known, top_k, constraints)
+        return self.estimator_.decode(self._validate_predict(X), self._known_codes(known), top_k, constraints)
+
+    @available_if(_has_log_prob)
+    @answer_call
+    def log_prob(self, X: Rows, Y: ArrayLike) -> np.ndarray:
+        """Return ``log_prob`` of ``estimator_``, of labels in the values of ``fit``."""
+        check_is_fitted(self)
+        return self.estimator_.log_prob(self._validate_predict(X), self._codes("Y", Y))
 
     predict_proba: Any = _of_estimator("predict_proba")
     marginals: Any = _of_estimator("marginals")
-    log_prob: Any = _of_estimator("log_prob")
     decision_function: Any = _of_estimator("decision_function")
 
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
@@ -190,7 +205,8 @@ class PenaltyPathClassifier(StructuredClassifier):
         check_is_fitted(self)
         X = self._validate_predict(X)
         model: Any = without_names(self)
-        return model.estimator_._explanation(model._fields(X, reference), X, num_features)
+        found = model.estimator_._explanation(model._fields(X, reference), X, num_features)
+        return found.in_values(self.classes_)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
         """Return the fields of ``estimator_``, with the names of the features."""

@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from lmbm_torch import load
-from lmbm_torch.estimators import JointClassifier, JointHead
+from lmbm_torch.estimators import JointClassifier, JointHead, LMSBNClassifier
 
 HEAD = JointHead(cv=2, structure="cardinality")
 
@@ -169,11 +169,32 @@ def test_the_head_is_saved_without_its_base(tmp_path):
     np.testing.assert_array_equal(head.predict(model.base_scores(X)), model.predict(X))
 
 
-def test_missing_labels_are_refused_before_any_fit():
+def test_a_base_is_fitted_to_the_rows_with_a_known_label():
     X, Y = data()
-    with pytest.raises(ValueError, match="y: expected labels that are all known, got 1 rows"):
-        classifier(InContext()).fit(X, np.where(np.arange(480).reshape(120, 4) == 7, np.nan, Y))
-    assert not InContext.calls
+    hidden = np.where(np.random.default_rng(0).random(Y.shape) < 0.3, np.nan, Y)
+    hidden[:, 3] = np.where(np.arange(120) < 118, np.nan, Y[:, 3])
+    sizes = []
+
+    class Single(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            sizes.append(len(X))
+            assert set(y) == {0, 1}
+            return super().fit(X, y, sample_weight)
+
+    weights = np.linspace(0.1, 1, 120)
+    model = classifier(Single(), cv=KFold(2)).fit(X, hidden, sample_weight=weights)
+    known = ~np.isnan(hidden[:, :3])
+    assert sizes == [*known[60:].sum(0), *known[:60].sum(0), *known.sum(0)]
+    assert model.score(X, Y) > 0.1
+    assert model.score(X, hidden) > model.score(X, Y)
+
+
+def test_a_base_of_this_library_sees_missing_labels():
+    X, Y = data()
+    hidden = np.where(np.random.default_rng(0).random(Y.shape) < 0.3, np.nan, Y)
+    model = classifier(LMSBNClassifier(calibrate=True)).fit(X, hidden)
+    assert isinstance(model.base_, LMSBNClassifier)
+    assert model.score(X, Y) > 0.2
 
 
 def test_what_the_base_refuses_is_refused():

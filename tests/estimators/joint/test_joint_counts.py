@@ -31,6 +31,41 @@ def probabilities_of(model: CountModel) -> np.ndarray:
     return np.exp(scores - np.logaddexp.reduce(scores, axis=1)[:, None])
 
 
+def hidden(labels: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Labels with half of the entries missing."""
+    return np.where(np.random.default_rng(seed).random(labels.shape) < 0.5, np.nan, labels)
+
+
+@WEIGHTS
+def test_missing_labels_are_summed_over(largest):
+    model = drawn(largest)
+    labels = hidden(EVERY[np.random.default_rng(3).integers(len(EVERY), size=20)])
+    fits = ((labels[:, None] == EVERY) | np.isnan(labels)[:, None]).all(2)
+    scores = np.where(fits, scores_of(model), -np.inf)
+    exact = np.logaddexp.reduce(scores, axis=1)
+    marginals, numbers, log_known = model.moments_given(labels)
+    np.testing.assert_allclose(log_known, exact, rtol=1e-11)
+    np.testing.assert_allclose(model.log_prob(labels), exact - model.log_partition(), atol=1e-11)
+    share = np.exp(scores - exact[:, None])
+    np.testing.assert_allclose(marginals, share @ EVERY, atol=1e-12)
+    np.testing.assert_allclose(
+        numbers, share @ np.eye(largest + 1)[np.minimum(EVERY.sum(1), largest)], atol=1e-12
+    )
+    for found, expected in zip(model.moments_given(EVERY[:20]), (EVERY[:20], None, None), strict=True):
+        assert expected is None or (found == expected).all()
+
+
+@WEIGHTS
+def test_draws_follow_the_distribution_given_known_labels(largest):
+    model = drawn(largest)
+    labels = hidden(EVERY[np.random.default_rng(3).integers(len(EVERY), size=20)])
+    random, given = np.random.default_rng(0), model.given(labels)
+    draws = np.stack([given.drawn(random) for _ in range(1000)])
+    known = np.broadcast_to(~np.isnan(labels), draws.shape)
+    np.testing.assert_array_equal(draws[known], np.broadcast_to(labels, draws.shape)[known])
+    np.testing.assert_allclose(draws.mean(0), given.moments()[0], atol=0.06)
+
+
 @WEIGHTS
 def test_sums_are_those_of_enumeration(largest):
     model = drawn(largest)

@@ -16,6 +16,7 @@ from sklearn.model_selection import GroupKFold, KFold
 
 from lmbm_torch import load
 from lmbm_torch.estimators import JointHead
+from lmbm_torch.estimators.common.measures import agreement
 from lmbm_torch.estimators.joint import choosing, rules
 from lmbm_torch.estimators.joint.choosing import METRICS, STRUCTURES
 
@@ -74,9 +75,7 @@ def test_known_labels_stay_and_the_others_are_best_beside_them(structure):
 def test_the_answer_is_best_for_its_metric(metric, structure):
     head, scores = copy(fitted(metric, structure)), data(12, 1)[0]
     head.rule_ = None
-    gains = np.stack(
-        [choosing.agreement(metric, np.broadcast_to(each, EVERY.shape), EVERY) for each in EVERY], 1
-    )
+    gains = np.stack([agreement(metric, np.broadcast_to(each, EVERY.shape), EVERY) for each in EVERY], 1)
     expected = np.exp(log_probabilities(head, scores)) @ gains
     own = [np.flatnonzero((each == EVERY).all(1))[0] for each in head.predict(scores)]
     # Of networks no labelling is proven to be better by more than 0.01.
@@ -85,10 +84,11 @@ def test_the_answer_is_best_for_its_metric(metric, structure):
     ).all()
 
 
-@pytest.mark.parametrize("metric", ["exact_match", "f1", "jaccard", "hamming"])
+@pytest.mark.parametrize("metric", ["exact_match", "f1", "jaccard", "hamming", "macro_f1"])
 def test_on_the_folds_no_rule_is_better_than_the_choice(metric):
     head = fitted(metric)
-    assert set(head.cross_validated_) == {*STRUCTURES, *rules.RULES}
+    assert set(head.cross_validated_) == {head.structure_, *rules.RULES}
+    assert head.structure_ == min(head.log_loss_, key=head.log_loss_.__getitem__)
     chosen = head.cross_validated_[head.rule_ or head.structure_]
     assert chosen == max(head.cross_validated_.values())
 
@@ -141,7 +141,9 @@ def test_forms_of_scores_are_the_same_scores():
     assert frames.label_names_ == tuple(names)
     lists = unfitted().fit([np.stack([1 - each, each], 1) for each in scores.T], labels)
     logits = unfitted(scores="logits").fit(np.log(scores / (1 - scores)), labels)
+    logs = unfitted(scores="log_probabilities").fit(np.log(scores), labels)
     for found, given in (
+        (logs, np.log(scores)),
         (frames, pd.DataFrame(scores, columns=names)),
         (lists, [np.stack([1 - each, each], 1) for each in scores.T]),
         (logits, np.log(scores / (1 - scores))),
@@ -199,6 +201,86 @@ def test_groups_stay_in_one_fold(monkeypatch):
         assert not set(groups[train]) & set(groups[test])
 
 
+@pytest.mark.parametrize("metric", ["exact_match", "f1", "hamming", "log_loss"])
+def test_known_labels_teach_and_rows_without_any_do_not(metric):
+    scores, labels = data(300)
+    hidden = np.where(np.random.default_rng(5).random(labels.shape) < 0.3, np.nan, labels)
+    hidden[:30] = np.nan
+    head = unfitted(metric, structure="cardinality").fit(scores, hidden)
+    assert head.score(*data(300, 7)) > 0.2
+    other_folds = [(train[train >= 30] - 30, test[test >= 30] - 30) for train, test in KFold(2).split(scores)]
+    without = unfitted(metric, structure="cardinality", cv=other_folds).fit(scores[30:], hidden[30:])
+    np.testing.assert_allclose(head.log_prob(*data(20, 7)), without.log_prob(*data(20, 7)), atol=0.01)
+    assert head.cross_validated_ == pytest.approx(without.cross_validated_, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("metric", "structure"), [*((metric, "cardinality") for metric in METRICS), ("f1", "network")]
+)
+def test_rules_hold_in_all_answers(metric, structure):
+    scores, labels = data(80)
+    names, rule = list("abcd"), "a + b + c + d >= 2"
+    frame = pd.DataFrame(labels, columns=names)
+    head = unfitted(metric, structure=structure, constraints=[rule]).fit(scores, frame)
+    some = data(10, 1)[0]
+    assert (head.predict(some).sum(1) >= 2).all()
+    allowed = EVERY[EVERY.sum(1) >= 2]
+    every = np.stack([head.log_prob(some, np.tile(each, (10, 1))) for each in allowed], 1)
+    np.testing.assert_allclose(np.exp(every).sum(1), 1, atol=0.02)
+    np.testing.assert_allclose(head.predict_proba(some), np.exp(every) @ allowed, atol=0.03)
+    assert (head.log_prob(some, np.zeros((10, 4))) == -np.inf).all()
+    np.testing.assert_array_equal(head.decode(some).labels, allowed[every.argmax(1)])
+    more = head.decode(some, constraints="not d")
+    assert not more.labels[:, 3].any()
+    assert (more.labels.sum(1) >= 2).all()
+    with pytest.raises(ValueError, match="e"):
+        unfitted(metric, constraints="a -> e").fit(scores, frame)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_known_labels_stay_in_predictions(metric):
+    scores, labels = data()
+    head, some = unfitted(metric).fit(scores, labels + 1), data(10, 1)[0]
+    known = np.full((10, LABELS), np.nan)
+    known[::2, 1], known[::2, 2] = 2, 1
+    found = head.predict(some, known)
+    assert (found[::2, 1:3] == [2, 1]).all()
+    np.testing.assert_array_equal(found[1::2], head.predict(some)[1::2])
+
+
+def test_an_explanation_says_what_a_held_label_changes():
+    scores, labels = data()
+    head = unfitted(structure="cardinality", constraints="label_2 -> not label_3").fit(
+        scores, np.where(labels, "on", "off")
+    )
+    found = head.explain(scores[:1])
+    assert [each.name for each in found.by_label] == ["label_0", "label_1", "label_2", "label_3"]
+    assert {each.value for each in found.by_label} <= {"on", "off"}
+    np.testing.assert_allclose([each.field for each in found.by_label], head.predict_proba(scores[:1])[0])
+
+
+def test_macro_f1_has_thresholds_of_rare_labels():
+    random = np.random.default_rng(0)
+    truth = (random.random((600, 3)) < [0.5, 0.1, 0.05]).astype(int)
+    scores = expit(2 * truth + random.normal(size=truth.shape) + [-1, -4, -5])
+    macro, exact = (unfitted(metric).fit(scores[:400], truth[:400]) for metric in ("macro_f1", "exact_match"))
+    value = [
+        rules.value("macro_f1", head.predict(scores[400:]), truth[400:], np.ones(200))
+        for head in (macro, exact)
+    ]
+    assert value[0] > value[1] + 0.05
+
+
+def test_values_of_metrics_count_known_labels():
+    truth = np.array([[1, 0, np.nan], [1, np.nan, 1]])
+    answer = np.array([[1, 1, 1], [0, 0, 1]])
+    weights = np.array([1.0, 3.0])
+    assert rules.value("exact_match", answer, truth, weights) == 0
+    assert rules.value("hamming", answer, truth, weights) == 0.5
+    assert rules.value("f1", answer, truth, weights) == pytest.approx(2 / 3)
+    assert rules.value("macro_f1", answer, truth, weights) == pytest.approx((2 / 5 + 0 + 1) / 3)
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_file_keeps_all_answers(tmp_path, metric):
     head, scores = unfitted(metric, cv=2).fit(*data()), data(20, 1)[0]
@@ -220,14 +302,14 @@ def test_a_file_keeps_all_answers(tmp_path, metric):
         ),
         ({}, lambda s, y: (np.where(s > 0.5, np.nan, s), y), "scores: expected finite values"),
         ({"scores": "logits"}, lambda s, y: (s / 0, y), "scores: expected finite values"),
+        (
+            {"scores": "log_probabilities"},
+            lambda s, y: (s, y),
+            "scores: expected log-probabilities of at most 0",
+        ),
         ({}, lambda s, y: (s[:, :3], y), r"scores: expected shape \(200, 4\), got \(200, 3\)"),
         ({}, lambda s, y: (s[:9], y), r"scores: expected shape \(200, 4\)"),
         ({}, lambda s, y: ([s[:, :1]] * 4, y), r"scores\[0\]: expected shape \(200, 2\)"),
-        (
-            {},
-            lambda s, y: (s, np.where(y == 1, np.nan, y)),
-            r"y: expected labels that are all known, got \d+ rows",
-        ),
         ({}, lambda s, y: (s, y.sum(1)), "y: expected labels"),
         ({}, lambda s, y: (s, None), "requires y to be passed"),
         ({}, lambda s, y: (s[:1], y[:1]), "2 rows or more"),

@@ -13,6 +13,7 @@ from scipy.optimize import approx_fprime
 from scipy.special import expit
 
 from lmbm_torch import inference
+from lmbm_torch.estimators.joint import likelihood
 from lmbm_torch.estimators.joint.likelihood import (
     Parameters,
     count_objective,
@@ -43,6 +44,11 @@ def network(orders: int = 2) -> Parameters:
     return replace(start, orderings=orderings, coef=coef)
 
 
+def hidden(labels: np.ndarray) -> np.ndarray:
+    """Labels with 40 % of the entries missing."""
+    return np.where(np.random.default_rng(4).random(labels.shape) < 0.4, np.nan, labels)
+
+
 @pytest.mark.parametrize("largest", [0, 2, LABELS])
 def test_the_gradient_is_that_of_finite_differences(largest):
     log_odds, labels, weights = data(20)
@@ -50,6 +56,47 @@ def test_the_gradient_is_that_of_finite_differences(largest):
     numeric: Any = approx_fprime(packed, lambda at: count_objective(at, log_odds, labels, weights, 0.7)[0])
     _, gradient = count_objective(packed, log_odds, labels, weights, 0.7)
     np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("largest", [0, 2])
+def test_the_gradient_of_known_labels_is_that_of_finite_differences(largest):
+    log_odds, labels, weights = data(20)
+    labels = hidden(labels)
+    packed = np.random.default_rng(2).normal(size=2 * LABELS + largest + 1)
+    numeric: Any = approx_fprime(packed, lambda at: count_objective(at, log_odds, labels, weights, 0.7)[0])
+    _, gradient = count_objective(packed, log_odds, labels, weights, 0.7)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_known_labels_of_networks_have_about_the_sum_of_their_labellings(monkeypatch):
+    monkeypatch.setattr(likelihood, "DRAWS", 2000)
+    parameters, (log_odds, labels, _) = network(2), data(30)
+    every = np.stack([parameters.log_prob(log_odds, np.tile(each, (30, 1))) for each in EVERY], 1)
+    labels = hidden(labels)
+    fits = ((labels[:, None] == EVERY) | np.isnan(labels)[:, None]).all(2)
+    exact = np.logaddexp.reduce(np.where(fits, every, -np.inf), axis=1)
+    found = parameters.log_prob(log_odds, labels)
+    assert np.abs(found - exact).max() < 0.5
+    assert np.abs(found - exact).mean() < 0.05
+    whole = ~np.isnan(labels).any(1)
+    np.testing.assert_allclose(found[whole], exact[whole], rtol=1e-9)
+
+
+def test_missing_labels_teach_nothing_false():
+    log_odds, labels, weights = data(2000)
+    start = Parameters.unchanged(LABELS, 3)
+    orderings = np.arange(LABELS)[None]
+
+    def learned(some: np.ndarray) -> Parameters:
+        counts = fit_counts(log_odds, some, weights, 1.0, start)
+        return fit_network(log_odds, some, weights, counts, orderings, (1.0, 100.0, 1.0))
+
+    whole, part = learned(labels), learned(hidden(labels))
+    # A column that is mostly unknown where the label is absent would make an absent-blind learner say 1.
+    np.testing.assert_allclose(part.offset, whole.offset, atol=0.25)
+    assert part.coef[0, 1, LABELS + 1] > 1
+    loss = [-(weights @ each.log_prob(log_odds, labels)) / weights.sum() for each in (whole, part)]
+    assert loss[1] < loss[0] + 0.05
 
 
 @pytest.mark.parametrize("largest", [0, 3])
