@@ -56,7 +56,8 @@ def test_packed_graphs_score_as_each_alone():
     alone = [one.score(labels[row : row + 1, : one.num_labels]) for row, one in enumerate(energy.examples())]
     torch.testing.assert_close(energy.score(labels), torch.cat(alone))
     assert energy.inside.sum(1).tolist() == [3, 2, 4]
-X
+    some = energy.select(torch.tensor([2, 0])).score(labels[[2, 0]])
+    torch.testing.assert_close(some, torch.cat(alone)[[2, 0]])
     torch.testing.assert_close(energy.select(slice(1, 2)).score(labels[1:2, :2]), alone[1])
 
 
