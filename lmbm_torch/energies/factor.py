@@ -431,9 +431,9 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy(table, replace(structure, scopes=scopes))
 
     def local_margins(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*_ labels"]:
-        """Return m_i = ½ (score(y) − max_s score(y with y_i = s ≠ y_i)); ∞ for a label without other states.
+        """Return m_i = ½ (score(y) − max_s score(y with y_i = s ≠ y_i)).
 
-        Of binary labels this is s_i z_i, the agreement of label i with the local field.
+        The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. Of binary labels this is s_i z_i, the agreement of label i with the local field.
         """
         here = self.score(labels)
         labels = labels.expand(*here.shape[:-1], self.batch_size, self.num_labels).long()
@@ -449,6 +449,8 @@ class FactorEnergy(BaseEnergy):
                 others[..., state] = torch.where(differs, self.score(moved), -torch.inf)
             most = others.amax(-1)
             gain = torch.where(most == -torch.inf, torch.inf, here - most)
+            # A forbidden labelling pays an infinite hinge.
+            gain = gain.masked_fill(here == -torch.inf, -torch.inf)
             margins.append((gain / 2).where(inside[:, label], torch.inf))
         return torch.stack(margins, -1)
 
