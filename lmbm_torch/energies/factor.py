@@ -433,7 +433,8 @@ class FactorEnergy(BaseEnergy):
     def local_margins(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*_ labels"]:
         """Return m_i = ½ (score(y) − max_s score(y with y_i = s ≠ y_i)).
 
-        The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. Of binary labels this is s_i z_i, the agreement of label i with the local field.
+        The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. Of binary labels
+        the margin is s_i z_i, the agreement of label i with the local field.
         """
         here = self.score(labels)
         labels = labels.expand(*here.shape[:-1], self.batch_size, self.num_labels).long()

@@ -33,8 +33,8 @@ def hinge_energy(energy: FactorEnergy, margin: float) -> FactorEnergy:
         shape = [structure.num_states[each] for each in home]
         if (entries := prod(shape)) > MAX_ENTRIES:
             raise ValueError(
-                f"energy: expected hinges of at most {MAX_ENTRIES} entries, got {entries} of label {variable} "
-                f"and {len(others)} labels around"
+                f"energy: expected hinges of at most {MAX_ENTRIES} entries, got {entries} of label "
+                f"{variable} and {len(others)} labels around"
             )
         total = energy.table.new_zeros(energy.batch_size, *shape)
         for number in numbers:
