@@ -9,7 +9,7 @@ from strategies.factor import packed_energy, random_factor_energy
 from strategies.tree import random_tree_energy
 
 from lmbm_torch.energies import FactorEnergy, to_factors
-from lmbm_torch.inference.graphs import belief_propagation, dual_ascent, elimination
+from lmbm_torch.inference.graphs import belief_propagation, dual_ascent, elimination, gibbs, programming
 
 SCHEDULES = ("parallel", "sequential", "residual")
 
@@ -116,3 +116,37 @@ def test_bad_arguments_are_refused():
             belief_propagation.marginals(energy, **given)
     with pytest.raises(ValueError, match="node_limit: expected"):
         dual_ascent.branch_and_bound(energy, node_limit=0)
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 0.25])
+def test_programmes_find_the_best_labelling_and_bounds(forbidden):
+    for seed in range(3):
+        energy = random_factor_energy(seed, num_states=(3, 2, 3, 2), num_factors=6, forbidden=forbidden, scale=2.0)
+        best = elimination.decode(energy).objective
+        whole, relaxed = programming.decode(energy), programming.decode_relaxed(energy)
+        assert whole.status.exact.all()
+        torch.testing.assert_close(whole.objective, best)
+        assert (relaxed.bound >= best - 1e-9).all()
+        # The ascent's bound is that of the same polytope, or a larger one.
+        assert (dual_ascent.decode(energy).bound >= relaxed.bound - 1e-4).all()
+    assert programming.decode_relaxed(a_forest(1)).status.exact.all()
+    with pytest.raises(ValueError, match="time_limit: expected"):
+        programming.decode(energy, time_limit=0.0)
+
+
+def test_gibbs_chains_have_the_right_frequencies():
+    energy = random_factor_energy(3, num_states=(2, 3, 2, 3), num_factors=5, scale=0.7)
+    generator = torch.Generator().manual_seed(0)
+    drawn = gibbs.sample(energy, 4000, num_steps=12, generator=generator)
+    exact = elimination.marginals(energy).states
+    for state in range(3):
+        torch.testing.assert_close((drawn == state).double().mean(0), exact[..., state], rtol=0, atol=0.03)
+    known = torch.tensor([[torch.nan, 2, torch.nan, torch.nan]] * 2).double()
+    given = gibbs.sample(energy, 2000, known=known, num_steps=12, generator=generator)
+    assert (given[..., 1] == 2).all()
+    exact = elimination.marginals(energy, known=known).states
+    torch.testing.assert_close((given[..., 3] == 1).double().mean(0), exact[:, 3, 1], rtol=0, atol=0.04)
+    packed = packed_energy(1, scale=0.5)
+    drawn = gibbs.sample(packed, 2000, num_steps=12, generator=generator)
+    share = (drawn[..., 1] == 1).double().mean(0)
+    torch.testing.assert_close(share, elimination.marginals(packed).states[:, 1, 1], rtol=0, atol=0.04)
