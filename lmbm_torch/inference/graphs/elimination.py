@@ -27,7 +27,7 @@ from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Int, Known
 from lmbm_torch.verdicts import one_door
 
-__all__ = ["decode", "decode_hinge", "is_narrow", "log_partition", "marginals", "sample", "width"]
+__all__ = ["decode", "decode_hinge", "fits", "log_partition", "marginals", "sample", "width"]
 
 # Copies of the largest table at a time: the sum of its tables, exponentials, and the message
 # (scripts/bench/uai2014.py).
@@ -46,9 +46,10 @@ def width(energy: FactorEnergy, *, known: Known | None = None) -> float:
     return max(log2(max(_Problem.of(part.energy).entries)) for part in parts_of(energy, known))
 
 
-def is_narrow(energy: FactorEnergy, max_bytes: int, *, known: Known | None = None) -> bool:
-    """Return whether the tables of one example fit into ``max_bytes``, for any quantity."""
-    return all(_Problem.of(part.energy).bytes("gradient") <= max_bytes for part in parts_of(energy, known))
+def fits(energy: FactorEnergy, quantity: str, max_bytes: int, *, known: Known | None = None) -> bool:
+    """Return whether the tables of every example fit into ``max_bytes``, for a quantity by name."""
+    need = {"decode": "maximum", "log_partition": "sum"}.get(quantity, "gradient")
+    return all(_Problem.of(part.energy).bytes(need) <= max_bytes for part in parts_of(energy, known))
 
 
 @one_door
