@@ -16,6 +16,7 @@ with naming_extras(), uncollected():
     from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+    from lmbm_torch.estimators.graphs.classifier import GraphClassifier
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier
     from lmbm_torch.estimators.joint.head import JointHead
@@ -42,6 +43,7 @@ __all__ = [
     "ConditionalRBMClassifier",
     "ConformalClassifier",
     "ConstrainedClassifier",
+    "GraphClassifier",
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",

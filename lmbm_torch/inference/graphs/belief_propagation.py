@@ -141,6 +141,49 @@ def mean_field(
     return StateMarginals(in_rows(parts, each).to(energy.dtype), status, bound.to(energy.dtype))
 
 
+@torch.no_grad()
+def entries(energy: FactorEnergy, *, num_iters: int = 200, tol: float = 1e-6) -> tuple[Tensor, np.ndarray]:
+    """Return the Bethe approximations, and the beliefs of all entries in the order of ``energy.table``.
+
+    Args:
+        energy: packed graphs of finite tables.
+        num_iters, tol: see :func:`marginals`.
+    """
+    sums, every = [], []
+    structure = energy.structure
+    beliefs = np.zeros(structure.num_entries)
+    starts = structure.first[structure.num_variables]
+    for _, examples in examples_of(energy, None):
+        every += examples
+    unary_at, entry_at = 0, int(starts)
+    for example in sorted(every, key=lambda each: each.row):
+        found = _fixed_point(example, SCHEDULES.index("sequential"), 0.0, num_iters, tol, False)
+        graph = example.graph
+        beliefs[unary_at : unary_at + len(example.unary)] = found.belief
+        weight = found.values.copy()
+        for place in range(len(graph.variable)):
+            table = graph.table[place]
+            low, high = graph.first[table], graph.first[table + 1]
+            state = np.arange(high - low) // graph.inner[place] % graph.states[graph.variable[place]]
+            weight[low:high] *= found.sums[graph.slot[place] + state]
+        total = np.add.reduceat(weight, graph.first[:-1]) if len(weight) else weight
+        beliefs[entry_at : entry_at + len(weight)] = weight / np.repeat(total, np.diff(graph.first))
+        unary_at, entry_at = unary_at + len(example.unary), entry_at + len(weight)
+        sums.append(found.log_sum)
+    return torch.tensor(sums, dtype=torch.float64), beliefs
+
+
+class _FixedPoint(NamedTuple):
+    """Messages of one example at the end, and what follows from the messages."""
+
+    values: np.ndarray
+    sums: np.ndarray
+    belief: np.ndarray
+    made: int
+    residual: float
+    log_sum: float
+
+
 class _Answer(NamedTuple):
     """Answer for one example.
 
@@ -193,6 +236,20 @@ def _shared(examples: list[Example], work: Callable[[Example], _Answer]) -> list
 def _beliefs(
     example: Example, schedule: int, damping: float, num_iters: int, tol: float, is_max: bool
 ) -> _Answer:
+    graph = example.graph
+    found = _fixed_point(example, schedule, damping, num_iters, tol, is_max)
+    belief = found.belief
+    labels = np.array([belief[low:high].argmax() for low, high in zip(graph.at, graph.at[1:], strict=False)])
+    if is_max:
+        sweeps().improved(graph, example.unary, example.entries, labels)
+    states = torch.from_numpy(example.spread(belief, 0.0, max(map(_most, example.back.states)) + 1))
+    numbers = [_is_forest(graph), found.residual <= tol, found.made, found.residual, found.log_sum]
+    return _Answer(states, example.labels(labels), [float(each) for each in numbers])
+
+
+def _fixed_point(
+    example: Example, schedule: int, damping: float, num_iters: int, tol: float, is_max: bool
+) -> _FixedPoint:
     graph, kernel = example.graph, sweeps()
     largest = _largest(graph.first, example.entries)
     values = np.exp(example.entries - np.repeat(largest, np.diff(graph.first)))
@@ -204,13 +261,8 @@ def _beliefs(
             graph, example.unary, values, messages, sums, belief, schedule, is_max, damping, tol, num_iters
         )
         log_sum = kernel.bethe(graph, example.unary, values, messages, sums, belief)
-    labels = np.array([belief[low:high].argmax() for low, high in zip(graph.at, graph.at[1:], strict=False)])
-    if is_max:
-        kernel.improved(graph, example.unary, example.entries, labels)
-    states = torch.from_numpy(example.spread(belief, 0.0, max(map(_most, example.back.states)) + 1))
     total = log_sum + largest.sum() + example.constant
-    numbers = [_is_forest(graph), residual <= tol, made, residual, total]
-    return _Answer(states, example.labels(labels), [float(each) for each in numbers])
+    return _FixedPoint(values, sums, belief, int(made), float(residual), float(total))
 
 
 def _product(example: Example, labels: Tensor | None, num_iters: int, tol: float) -> _Answer:
