@@ -5,8 +5,8 @@
 trains :class:`lmbm_torch.estimators.GraphClassifier` on the 200 training snakes in the folder that
 ``LMBM_DATA`` names (Nowozin et al., Decision tree fields, 2011), and predicts the other 100: nodes alone,
 pairs of cells by direction, and pairs by direction with the colours around both cells. Columns: the share of
-right cells, the share of right cells among the snakes' own, the share of snakes wholly right, and the wall
-seconds of fit and predict.
+right cells, the share of right cells among the snakes' own, the share of snakes wholly right, and the CPU and
+wall seconds of the fit.
 """
 
 from __future__ import annotations
@@ -66,15 +66,14 @@ def main() -> None:
     for of_pairs in ("none", "directions", "colours"):
         inputs = {name: [graph(x, of_pairs) for x, _ in part] for name, part in parts.items()}
         truths = {name: [y for _, y in part] for name, part in parts.items()}
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         model = GraphClassifier(
-            arguments.penalty, edge_features=True, directed=True, tol=0.03, max_iter=60, random_state=0
+            arguments.penalty, edge_features=True, directed=True, tol=0.03, max_iter=20, random_state=0
         )
         model.fit(inputs["train"], truths["train"])
-        fitted = time.perf_counter()
+        row: dict[str, Any] = {"pairs": of_pairs, "fit_wall_seconds": time.perf_counter() - began}
+        row["fit_cpu_seconds"] = time.process_time() - cpu
         found = model.predict(inputs["test"])
-        row: dict[str, Any] = {"pairs": of_pairs, "fit_seconds": fitted - began}
-        row["predict_seconds"] = time.perf_counter() - fitted
         right = [one == other for one, other in zip(found, truths["test"], strict=True)]
         is_snake = np.concatenate(truths["test"]) > 0
         row["cells"] = float(np.concatenate(right).mean())

@@ -101,7 +101,9 @@ def test_the_ascent_is_tight_on_trees_and_takes_packed_graphs():
     tree = to_factors(random_tree_energy(5, nodes=7))
     assert dual_ascent.decode(tree).status.exact.all()
     energy = packed_energy(4)
-    torch.testing.assert_close(dual_ascent.branch_and_bound(energy).objective, elimination.decode(energy).objective)
+    torch.testing.assert_close(
+        dual_ascent.branch_and_bound(energy).objective, elimination.decode(energy).objective
+    )
 
 
 def test_bad_arguments_are_refused():
@@ -121,7 +123,9 @@ def test_bad_arguments_are_refused():
 @pytest.mark.parametrize("forbidden", [0.0, 0.25])
 def test_programmes_find_the_best_labelling_and_bounds(forbidden):
     for seed in range(3):
-        energy = random_factor_energy(seed, num_states=(3, 2, 3, 2), num_factors=6, forbidden=forbidden, scale=2.0)
+        energy = random_factor_energy(
+            seed, num_states=(3, 2, 3, 2), num_factors=6, forbidden=forbidden, scale=2.0
+        )
         best = elimination.decode(energy).objective
         whole, relaxed = programming.decode(energy), programming.decode_relaxed(energy)
         assert whole.status.exact.all()

@@ -17,7 +17,10 @@ from lmbm_torch.inference.routes.table import Query, route_of
 def a_grid(seed: int, side: int, states: int, *, batch: int = 1, scale: float = 1.0) -> FactorEnergy:
     random = np.random.default_rng(seed)
     cells = np.arange(side * side).reshape(side, side)
-    right, down = (np.stack([a.ravel(), b.ravel()], 1) for a, b in ((cells[:, :-1], cells[:, 1:]), (cells[:-1], cells[1:])))
+    right, down = (
+        np.stack([a.ravel(), b.ravel()], 1)
+        for a, b in ((cells[:, :-1], cells[:, 1:]), (cells[:-1], cells[1:]))
+    )
     edges = torch.from_numpy(np.concatenate([right, down]))
     unary = torch.from_numpy(random.normal(size=(batch, side * side, states)))
     return FactorEnergy.from_edges(unary, edges, scale * torch.eye(states, dtype=torch.float64))
@@ -50,7 +53,10 @@ def test_wide_graphs_are_searched_and_proven():
 
 
 def test_elimination_answers_where_the_ascent_has_no_proof(monkeypatch):
-    easy, hard = a_grid(0, 3, 2), random_factor_energy(6, batch=1, num_states=(3,) * 8, num_factors=14, scale=3.0)
+    easy, hard = (
+        a_grid(0, 3, 2),
+        random_factor_energy(6, batch=1, num_states=(3,) * 8, num_factors=14, scale=3.0),
+    )
     packed = FactorEnergy.packed([easy, hard])
     query = Query(quantity="decode", energy=packed)
     from lmbm_torch.inference.graphs import dual_ascent

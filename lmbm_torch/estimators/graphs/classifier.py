@@ -20,6 +20,8 @@ from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.graphs import GraphRows, hinge_problem, most_likely
 
 OBJECTIVES = ("hinge", "likelihood")
+# Graphs decoded at the same weights before steps are taken (scripts/bench/snakes.py).
+BATCH = 10
 
 
 class Graphs(NamedTuple):
@@ -48,7 +50,7 @@ class GraphClassifier(TrainedEstimator):
         objective: ``"hinge"`` or ``"likelihood"``.
         edge_features: whether the examples have features of edges; otherwise edges have the constant alone.
         directed: whether an edge from i to j tells states (r, s) from (s, r).
-        node_limit: nodes of the search for the best labelling of a graph, in prediction.
+        node_limit: nodes of the search for the best labelling of a graph.
         tol: the hinge's relative duality gap at which training ends; of the likelihood the norm of the
             gradient, relative to the norm at zero weights.
         max_iter: passes, or iterations, after which training ends even above ``tol``, with a warning.
@@ -136,8 +138,8 @@ class GraphClassifier(TrainedEstimator):
         rows = self._rows(graphs)
         weights = self._weights(sample_weight, sizes)
         if self.objective == "hinge":
-            problem = hinge_problem(rows, labels, C=self.C, sample_weight=weights)
-            state = self._run(frank_wolfe, problem, seed=self._seed())
+            problem = hinge_problem(rows, labels, C=self.C, node_limit=self.node_limit, sample_weight=weights)
+            state = self._run(frank_wolfe, problem, seed=self._seed(), batch_size=BATCH)
             flat_weights, self.is_exact_ = state.weights.features, False
             self._report(state)
         else:
@@ -228,7 +230,9 @@ class GraphClassifier(TrainedEstimator):
             if not is_whole or edges.ndim != 2 or edges.shape[1] != 2:
                 raise ValueError(f"X[{number}]: expected whole numbers (edges, 2), got {_described(edges)}")
             edges = edges.astype(np.int64)
-            if edges.size and (edges.min() < 0 or edges.max() >= len(nodes) or (edges[:, 0] == edges[:, 1]).any()):
+            if edges.size and (
+                edges.min() < 0 or edges.max() >= len(nodes) or (edges[:, 0] == edges[:, 1]).any()
+            ):
                 raise ValueError(f"X[{number}]: expected edges between different nodes below {len(nodes)}")
             of_edges = np.zeros((len(edges), 0))
             if self.edge_features:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies import FactorEnergy, FactorScopes
-from lmbm_torch.inference.graphs.parts import Part, Reduced, parts_of, reduced
+from lmbm_torch.inference.graphs.parts import Part, parts_of, reduced
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.search.plain.factor_graphs import Graph
 from lmbm_torch.shapes import Known
@@ -62,7 +62,7 @@ class Example(NamedTuple):
         unary: log-potentials of the variables' states, float64.
         entries: log-potentials of the tables of two or more variables, float64.
         constant: the sum of the constants.
-        back: from the states of the arrays to the states of the energy.
+        back: from the states of the arrays to the states of the energy, a :class:`Reduced`; None if the same.
         row: the number of the example.
     """
 
@@ -70,7 +70,7 @@ class Example(NamedTuple):
     unary: np.ndarray
     entries: np.ndarray
     constant: float
-    back: Reduced
+    back: Any
     row: int
 
     def labels(self, labels: np.ndarray) -> Tensor:

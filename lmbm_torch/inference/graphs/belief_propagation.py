@@ -279,9 +279,7 @@ def _product(example: Example, labels: Tensor | None, num_iters: int, tol: float
     certain[graph.at[:-1] + start] = 1.0
     best: tuple[float, int, float, np.ndarray] = (-np.inf, 0, np.inf, uniform)
     for belief in (uniform, certain):
-        bound, made, gain = kernel.mean_field(
-            graph, example.unary, example.entries, belief, num_iters, tol
-        )
+        bound, made, gain = kernel.mean_field(graph, example.unary, example.entries, belief, num_iters, tol)
         if bound > best[0]:
             best = (bound, made, gain, belief)
     bound, made, gain, belief = best

@@ -79,7 +79,9 @@ def branch_and_bound(
     return _decoded(energy, known, 1000, ROOT_GAIN, count_limit("node_limit", node_limit))
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
+    """Result of a search for one example, with labels in the states of the arrays."""
+
     labels: np.ndarray
     score: float
     bound: float
@@ -93,10 +95,10 @@ def _decoded(
 ) -> Decoding:
     parts, labels, numbers = [], [], []
     for part, examples in examples_of(energy, known):
-        found: list[_Found] = [None] * len(examples)  # pyright: ignore[reportAssignmentType]
+        found: list[Found] = [None] * len(examples)  # pyright: ignore[reportAssignmentType]
 
-        def search(number: int, examples: list[Example] = examples, found: list[_Found] = found) -> None:
-            found[number] = _searched(examples[number], num_iters, tol, node_limit)
+        def search(number: int, examples: list[Example] = examples, found: list[Found] = found) -> None:
+            found[number] = searched(examples[number], num_iters, tol, node_limit)
 
         share(range(len(examples)), search)
         parts.append(part)
@@ -122,7 +124,7 @@ class _Node(NamedTuple):
     entries: np.ndarray
 
 
-def _searched(example: Example, num_iters: int, tol: float, node_limit: int) -> _Found:
+def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> Found:
     """Return the best labelling and bound of one example after at most so many nodes."""
     kernel, graph = sweeps(), example.graph
     order = np.arange(len(graph.states))
@@ -168,7 +170,7 @@ def _searched(example: Example, num_iters: int, tol: float, node_limit: int) -> 
             continue
         stack += branches
     open_bound = max([left, score, *(node.bound for node in stack)])
-    return _Found(best, score + example.constant, open_bound + example.constant, made, nodes, converged)
+    return Found(best, score + example.constant, open_bound + example.constant, made, nodes, converged)
 
 
 def _branched(graph: object, unary: np.ndarray, entries: np.ndarray, bound: float) -> list[_Node] | None:

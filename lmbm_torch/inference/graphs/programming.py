@@ -30,9 +30,7 @@ TOLERANCE = 1e-6
 
 @one_door
 @torch.no_grad()
-def decode(
-    energy: FactorEnergy, *, known: Known | None = None, time_limit: float | None = None
-) -> Decoding:
+def decode(energy: FactorEnergy, *, known: Known | None = None, time_limit: float | None = None) -> Decoding:
     """Return the labelling with the largest score (MAP) by an integer programme, with the solver's bound.
 
     Args:

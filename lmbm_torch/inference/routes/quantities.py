@@ -24,13 +24,7 @@ from lmbm_torch.inference.routes.table import Matched, NodeLimit, Query, answer
 from lmbm_torch.shapes import Float, Int, Known
 
 AnyEnergy = (
-    PairwiseEnergy
-    | CliqueEnergy
-    | DirectedEnergy
-    | BipartiteEnergy
-    | ChainEnergy
-    | TreeEnergy
-    | FactorEnergy
+    PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy | FactorEnergy
 )
 MEASURES = ("exact_match", "hamming", "f1", "jaccard")
 

@@ -20,7 +20,8 @@ from scipy.optimize import minimize
 
 from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.graphs import belief_propagation, elimination
-from lmbm_torch.inference.graphs.arrays import graph_of, sweeps
+from lmbm_torch.inference.graphs.arrays import Example, graph_of
+from lmbm_torch.inference.graphs.dual_ascent import searched
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.memory import limit_bytes
@@ -122,13 +123,24 @@ class GraphRows:
 
 
 def hinge_problem(
-    rows: GraphRows, labels: Sequence[np.ndarray], *, C: float, sample_weight: np.ndarray | None = None
+    rows: GraphRows,
+    labels: Sequence[np.ndarray],
+    *,
+    C: float,
+    node_limit: int = 1,
+    sample_weight: np.ndarray | None = None,
 ) -> StructuralProblem:
     """Return min ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] with its oracle.
 
-    The oracle is dual ascent: the labelling found is a plane, and the bound of the relaxation the hinge, so
-    that the duality gap of the solver is an upper bound where the relaxation is not tight (the survey's
-    section 4.1, local consistency), and exact where a labelling meets the bound.
+    The oracle is dual ascent, and for the gap of all examples branch and bound: the labelling found is a
+    plane, and the bound proven counts as the hinge. The duality gap is therefore an upper bound, also where
+    the relaxation is not tight (the survey's section 4.1, local consistency) and the search meets its limit.
+
+    Args:
+        labels: (nodes,) of each graph.
+        C: weight of the losses.
+        node_limit: nodes of an example's search.
+        sample_weight: (graphs,), multiplies C.
     """
     truths = [rows.outputs(each, graph) for graph, each in enumerate(labels)]
 
@@ -139,7 +151,10 @@ def hinge_problem(
 
         def work(at: int) -> None:
             graph = int(examples[at])
-            found[at] = _most_violating(rows, scores[first[at] : first[at + 1]], labels, truths, graph)
+            own = scores[first[at] : first[at + 1]]
+            # Steps between need no proof.
+            nodes = node_limit if len(examples) == len(labels) else 1
+            found[at] = _most_violating(rows, own, labels[graph], truths[graph], graph, nodes)
 
         share(range(len(examples)), work)
         index = [each[2] for each in found]
@@ -167,29 +182,27 @@ def hinge_problem(
 def _most_violating(
     rows: GraphRows,
     scores: np.ndarray,
-    labels: Sequence[np.ndarray],
-    truths: Sequence[np.ndarray],
+    truth: np.ndarray,
+    true: np.ndarray,
     graph: int,
+    node_limit: int,
 ) -> tuple[float, float, np.ndarray, np.ndarray]:
     """Return a labelling's loss, the bound of loss − ⟨w, ψ⟩, and the entries and values of ψ."""
-    kernel, truth, true = sweeps(), labels[graph], truths[graph]
     nodes, states = len(truth), rows.num_states
     table = rows.tables(scores, graph)
     augmented = table[: nodes * states] + 1.0
     augmented[np.arange(nodes) * states + truth] -= 1.0
     arrays, _ = graph_of(rows.structures[graph])
-    unary, entries = augmented.copy(), table[nodes * states :].copy()
-    order, limits = np.arange(nodes), np.empty(2)
-    kernel.ascend(arrays, unary, entries, order, order, ORACLE_SWEEPS, ORACLE_GAIN, limits)
-    best = np.zeros(nodes, np.int64)
-    kernel.rounded(arrays, unary, entries, order, best)
-    kernel.improved(arrays, augmented, table[nodes * states :], best)
+    example = Example(arrays, augmented, table[nodes * states :], 0.0, None, graph)
+    answer = searched(example, ORACLE_SWEEPS, ORACLE_GAIN, node_limit)
+    best = answer.labels
     found = rows.outputs(best, graph)
     (changed,) = np.nonzero(found != true)
     own = scores[np.arange(len(true)), true].sum()
-    index = np.concatenate([changed * rows.num_outputs + true[changed], changed * rows.num_outputs + found[changed]])
+    at = changed * rows.num_outputs
+    index = np.concatenate([at + true[changed], at + found[changed]])
     values = np.concatenate([np.ones(len(changed)), -np.ones(len(changed))])
-    return float((best != truth).sum()), float(limits[1] - own), index, values
+    return float((best != truth).sum()), float(answer.bound - own), index, values
 
 
 class Likelihood(NamedTuple):

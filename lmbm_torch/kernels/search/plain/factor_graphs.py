@@ -152,10 +152,10 @@ def bound_of(graph, unary, entries):
     return total
 
 
-def conditional(graph, unary, entries, labels, variable, decided, out):
+def conditional(graph, unary, entries, labels, variable, decided, out, most):
     """Set ``out`` to the best score of each state of a variable, given the decided variables of its tables.
 
-    Variables that are not decided take their best state in each table alone.
+    Variables that are not decided take their best state in each table alone. ``most`` is scratch memory.
     """
     states, at = graph.states[variable], graph.at[variable]
     for state in range(states):
@@ -165,17 +165,23 @@ def conditional(graph, unary, entries, labels, variable, decided, out):
         table = graph.table[place]
         begin, end = graph.first[table], graph.first[table + 1]
         inner = graph.inner[place]
-        offset, free = begin, 0
+        offset, free, fixed = begin, 0, 0
         for other in range(graph.place[table], graph.place[table + 1]):
             if other != place:
                 name = graph.variable[other]
                 if decided[name]:
                     offset += labels[name] * graph.inner[other]
+                    fixed += 1
                 else:
                     free += 1
         if free == 0:
             for state in range(states):
                 out[state] += entries[offset + state * inner]
+            continue
+        if fixed == 0:
+            max_marginal(graph, entries, place, most)
+            for state in range(states):
+                out[state] += most[state]
             continue
         for state in range(states):
             best = -np.inf
@@ -198,9 +204,9 @@ def conditional(graph, unary, entries, labels, variable, decided, out):
 def rounded(graph, unary, entries, order, labels):
     """Set labels in their order, each to its best state given the labels before (Kolmogorov 2006)."""
     decided = np.zeros(len(order), np.bool_)
-    out = np.empty(len(unary))
+    out, most = np.empty(len(unary)), np.empty(len(unary))
     for variable in order:
-        conditional(graph, unary, entries, labels, variable, decided, out)
+        conditional(graph, unary, entries, labels, variable, decided, out, most)
         best = 0
         for state in range(graph.states[variable]):
             if out[state] > out[best]:
@@ -212,12 +218,12 @@ def rounded(graph, unary, entries, order, labels):
 def improved(graph, unary, entries, labels):
     """Change single labels as long as the score grows."""
     decided = np.ones(len(labels), np.bool_)
-    out = np.empty(len(unary))
+    out, most = np.empty(len(unary)), np.empty(len(unary))
     changed = True
     while changed:
         changed = False
         for variable in range(len(labels)):
-            conditional(graph, unary, entries, labels, variable, decided, out)
+            conditional(graph, unary, entries, labels, variable, decided, out, most)
             best = labels[variable]
             for state in range(graph.states[variable]):
                 if out[state] > out[best] + 1e-12 * (1.0 + abs(out[best])):
