@@ -324,7 +324,7 @@ class FactorEnergy(BaseEnergy):
         """Return the energy of some of the batch's examples."""
         if not self.is_packed:
             return replace(self, table=self.table[rows])
-        chosen = torch.arange(self.batch_size)[rows if isinstance(rows, slice) else rows.cpu()]
+        chosen = torch.arange(self.batch_size, device="cpu")[rows if isinstance(rows, slice) else rows.cpu()]
         every = self.examples()
         return FactorEnergy.packed([every[row] for row in chosen.tolist()])
 

@@ -157,7 +157,7 @@ def _from_chain(energy: ChainEnergy) -> FactorEnergy:
             [_from_chain(_cut(energy.select(slice(row, row + 1)))) for row in range(energy.batch_size)]
         )
     energy = _cut(energy)
-    steps = torch.arange(energy.max_length - 1)
+    steps = torch.arange(energy.max_length - 1, device="cpu")
     edges = torch.stack([steps, steps + 1], 1)
     return FactorEnergy.from_edges(energy.unary, edges, energy.transition)
 

@@ -5,9 +5,9 @@
 reads ``uai2014/uai.tar.xz`` and ``index.json`` in the folder that ``LMBM_DATA`` names: networks of up to 916
 variables with evidence, the competition's PR and MAR files, and exact numbers by another program where its
 elimination was feasible. Each row has the width of the elimination (log₂ of the largest table's entries), the
-log partition with its relative error, the best labelling with its bound, and belief propagation: the first of
-three schedules that converges, and the median and largest distance of its beliefs from the MAR file. Times are
-CPU seconds.
+log partition with its relative error, the best labelling with its bound, and belief propagation: the first
+of four schedules that converges, and the median and largest distance of its beliefs from the MAR file. Times
+are CPU seconds.
 """
 
 from __future__ import annotations

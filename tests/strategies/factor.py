@@ -48,6 +48,14 @@ def packed_energy(seed: int, **form) -> FactorEnergy:
     return FactorEnergy.packed(each)
 
 
+def random_known_states(seed: int, energy: FactorEnergy) -> Tensor:
+    """Half of the labels, of a labelling that is always allowed."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = energy.batch_size, energy.num_labels
+    hidden = torch.rand(shape, generator=generator) < 0.5
+    return torch.zeros(shape, dtype=torch.float64).masked_fill(hidden, torch.nan)
+
+
 def every_labelling(energy: FactorEnergy) -> Tensor:
     """All labellings of a graph that is not packed, (labellings, 1, variables)."""
     return torch.tensor([*product(*map(range, energy.structure.num_states))])[:, None]

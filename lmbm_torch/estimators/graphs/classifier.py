@@ -1,4 +1,4 @@
-"""Nodes of graphs classified jointly: max-margin Markov networks and conditional random fields of any graph."""
+"""Joint classifiers of the nodes of graphs: max-margin Markov networks and conditional random fields."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class GraphClassifier(TrainedEstimator):
     """A joint classifier of the nodes of graphs (max_margin_markov_networks_survey_2003, sections 3 and 4).
 
     The score of a labelling is Σ_i ⟨u_{y_i}, x_i⟩ + Σ_{(i, j)} ⟨v_{y_i y_j}, x_ij⟩, with a constant feature 1
-    for nodes and edges. An example is (node features (nodes, features), edges (edges, 2)), or with features of
-    edges (nodes, edges, edge features (edges, features)). ``y`` is a list of arrays (nodes,) of classes.
+    for nodes and edges. An example is a pair: node features (nodes, features), and edges (edges, 2) of node
+    numbers. Edge features (edges, features) may be the third of a triple. ``y`` is a list of arrays (nodes,)
+    of classes.
 
     * ``"hinge"`` minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] by
       block-coordinate Frank–Wolfe. The labellings come from dual ascent. The gap is certified; for graphs
@@ -230,9 +231,8 @@ class GraphClassifier(TrainedEstimator):
             if not is_whole or edges.ndim != 2 or edges.shape[1] != 2:
                 raise ValueError(f"X[{number}]: expected whole numbers (edges, 2), got {_described(edges)}")
             edges = edges.astype(np.int64)
-            if edges.size and (
-                edges.min() < 0 or edges.max() >= len(nodes) or (edges[:, 0] == edges[:, 1]).any()
-            ):
+            is_inside = ((edges >= 0) & (edges < len(nodes))).all()
+            if not is_inside or (edges[:, 0] == edges[:, 1]).any():
                 raise ValueError(f"X[{number}]: expected edges between different nodes below {len(nodes)}")
             of_edges = np.zeros((len(edges), 0))
             if self.edge_features:

@@ -35,7 +35,7 @@ def graph_of(structure: FactorScopes) -> tuple[Graph, np.ndarray]:
     sizes = np.array([first[number + 1] - first[number] for number in numbers], np.int64)
     variable = np.array([each for scope in scopes for each in scope], np.int64)
     states = np.array(structure.num_states, np.int64)
-    members, strides = structure.places
+    _, strides = structure.places
     inner = [strides[number, place] for number in numbers for place in range(len(every[number]))]
     around = np.argsort(variable, kind="stable")
     count = np.bincount(variable, minlength=len(states))

@@ -1,8 +1,8 @@
 """Belief propagation and mean field in graphs of many states: approximate marginals, and a lower bound.
 
 Sum-product messages at a fixed point are exact on forests, and a stationary point of the Bethe free energy
-elsewhere (Yedidia, Freeman and Weiss 2005). Zeros are exact: messages are probabilities. The sweeps run on the
-CPU, example by example.
+elsewhere (Yedidia, Freeman and Weiss 2005). Zeros are exact: messages are probabilities. The sweeps run on
+the CPU, example by example.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
 
-__all__ = ["decode", "marginals", "mean_field"]
+__all__ = ["decode", "entries", "marginals", "mean_field"]
 
 Schedule = Literal["parallel", "sequential", "residual"]
 SCHEDULES: tuple[Schedule, ...] = ("parallel", "sequential", "residual")
@@ -60,7 +60,7 @@ def marginals(
     each = [_padded(energy, part, [one.states for one in rows]) for part, rows in found]
     parts = [part for part, _ in found]
     states = in_rows(parts, each).to(energy.dtype)
-    numbers = in_rows(parts, [torch.tensor([one.numbers for one in rows]) for _, rows in found])
+    numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
     numbers = numbers.to(energy.device)
     exact, converged, iters, residual, log_sum = numbers.T
     status = Status((exact * converged) > 0, converged > 0, iters.long(), residual.to(energy.dtype))
@@ -93,7 +93,7 @@ def decode(
     labels = labels_in_rows(energy, parts, [torch.stack([one.labels for one in rows]) for _, rows in found])
     objective = energy.score(labels)
     refuse_impossible(objective)
-    numbers = in_rows(parts, [torch.tensor([one.numbers for one in rows]) for _, rows in found])
+    numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
     _, converged, iters, _, _ = numbers.to(energy.device).T
     unproven = torch.full_like(objective, torch.inf)
     status = Status(converged < 0, converged > 0, iters.long(), unproven)
@@ -135,7 +135,7 @@ def mean_field(
         found.append((part, _shared(examples, lambda example, improve=improve: improve(example))))
     parts = [part for part, _ in found]
     each = [_padded(energy, part, [one.states for one in rows]) for part, rows in found]
-    numbers = in_rows(parts, [torch.tensor([one.numbers for one in rows]) for _, rows in found])
+    numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
     exact, converged, iters, residual, bound = numbers.to(energy.device).T
     status = Status(exact > 0, converged > 0, iters.long(), residual.to(energy.dtype))
     return StateMarginals(in_rows(parts, each).to(energy.dtype), status, bound.to(energy.dtype))
@@ -170,7 +170,7 @@ def entries(energy: FactorEnergy, *, num_iters: int = 200, tol: float = 1e-6) ->
         beliefs[entry_at : entry_at + len(weight)] = weight / np.repeat(total, np.diff(graph.first))
         unary_at, entry_at = unary_at + len(example.unary), entry_at + len(weight)
         sums.append(found.log_sum)
-    return torch.tensor(sums, dtype=torch.float64), beliefs
+    return torch.tensor(sums, dtype=torch.float64, device="cpu"), beliefs
 
 
 class _FixedPoint(NamedTuple):
@@ -319,9 +319,14 @@ def _is_forest(graph: Any) -> bool:
     return True
 
 
+def _numbers(rows: list[_Answer]) -> Tensor:
+    """Return the numbers of answers, (examples, 5)."""
+    return torch.tensor([one.numbers for one in rows], dtype=torch.float64, device="cpu")
+
+
 def _padded(energy: FactorEnergy, part: Part, states: list[Tensor]) -> Tensor:
     """Return the states' probabilities of a part's examples, padded to the sizes of the batch."""
-    found = torch.zeros(len(states), energy.num_labels, energy.num_states, dtype=torch.float64)
+    found = torch.zeros(len(states), energy.num_labels, energy.num_states, dtype=torch.float64, device="cpu")
     for row, each in enumerate(states):
         found[row, : each.shape[0], : each.shape[1]] = each
     return found.to(energy.device)

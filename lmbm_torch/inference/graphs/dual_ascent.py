@@ -110,7 +110,9 @@ def _decoded(
     bound, made, nodes, converged = in_rows(parts, numbers).T
     objective = energy.score(answer)
     refuse_impossible(objective)
-    exact = bound - objective.double() <= PROOF * (1 + objective.double().abs())
+    # A score in single precision has fewer digits than the bound.
+    proof = max(PROOF, 32 * torch.finfo(energy.dtype).eps)
+    exact = bound - objective.double() <= proof * (1 + objective.double().abs())
     bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
     status = Status(exact, converged > 0, made.long(), bound - objective)
     return Decoding(answer, objective, bound, status, nodes=nodes.long())
@@ -196,5 +198,4 @@ def _branched(graph: object, unary: np.ndarray, entries: np.ndarray, bound: floa
     chosen[own] = -np.inf
     chosen[own.start + best] = unary[own.start + best]
     others[own.start + best] = -np.inf
-    nodes = [_Node(bound, others, entries.copy()), _Node(bound, chosen, entries)]
-    return nodes
+    return [_Node(bound, others, entries.copy()), _Node(bound, chosen, entries)]

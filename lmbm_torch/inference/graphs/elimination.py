@@ -94,6 +94,7 @@ def marginals(
     Raises:
         ValueError: see :func:`log_partition`; an example without an allowed labelling.
     """
+    energy.check_values()
     with torch.inference_mode(False), torch.enable_grad():
         table = energy.table.detach().clone().requires_grad_()
         log_sum = log_partition(FactorEnergy(table, energy.structure), known=known, max_bytes=max_bytes)
@@ -164,6 +165,7 @@ def decode_hinge(
         ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
     check_positive("margin", margin)
+    energy.check_values()
     found = decode(hinge_energy(energy, margin), known=known, top_k=top_k, max_bytes=max_bytes)
     loss = -found.objective
     bound = loss if top_k == 1 else loss[:, -1]

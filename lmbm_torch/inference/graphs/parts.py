@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import check_outside_transforms
 from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.energies.factor import padded_labels
 from lmbm_torch.shapes import Int, Known
@@ -29,6 +30,7 @@ class Part(NamedTuple):
 
 def parts_of(energy: FactorEnergy, known: Known | None) -> list[Part]:
     """Check the input, and return the examples by graph, with labellings forbidden that are not ``known``."""
+    check_outside_transforms("table")
     energy.check_values()
     energy = energy.given(known)
     if not energy.is_packed:

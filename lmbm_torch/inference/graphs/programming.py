@@ -1,8 +1,8 @@
 """Linear and integer programmes of graphs of any order, by HiGHS: the local polytope and its corners.
 
 A variable μ_i(s) for each state and μ_c(y_c) for each entry of a table are probabilities with equal marginals
-(max_margin_markov_networks_survey_2003, section 4.1). Over whole numbers the optimum is the best labelling; the
-relaxation bounds the score, and is exact on forests.
+(max_margin_markov_networks_survey_2003, section 4.1). Over whole numbers the optimum is the best labelling;
+the relaxation bounds the score, and is exact on forests.
 """
 
 from __future__ import annotations

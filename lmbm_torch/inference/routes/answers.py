@@ -140,7 +140,7 @@ def searched_then_semidefinite(query: Query) -> Decoding:
 
 
 def ascended_then_eliminated(query: Query) -> Decoding:
-    """Return the answers of dual ascent for a graph of tables, and elimination's for examples without a proof."""
+    """Return the answers of dual ascent for graphs of tables, and elimination's for those without a proof."""
     found = dual_ascent.decode(query.energy, known=query.known)
     rows = _open_rows(found)
     if not len(rows):

@@ -1,8 +1,8 @@
 """Linear models of graphs of many states in the solvers' form: a row for each node, and one for each edge.
 
-A node's row has the node's features and an output for each state; an edge's row has the edge's features and an
-output for each pair of states, or each unordered pair if edges have no direction. The score of a labelling is
-the sum of the rows' outputs at the labels (max_margin_markov_networks_survey_2003, Equation 5).
+A node's row has the node's features and an output for each state; an edge's row has the edge's features and
+an output for each pair of states, or each unordered pair if edges have no direction. The score of a labelling
+is the sum of the rows' outputs at the labels (max_margin_markov_networks_survey_2003, section 3).
 """
 
 from __future__ import annotations

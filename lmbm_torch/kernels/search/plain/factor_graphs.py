@@ -75,8 +75,8 @@ def add_unary(graph, entries, place, values, factor):
 def ascend(graph, unary, entries, order, rank, sweeps, tolerance, bounds):
     """Reparametrise a graph by sequential tree-reweighted sweeps; return the number of sweeps made.
 
-    In the order of the variables, a variable collects the max-marginals of its tables and gives equal shares to
-    the tables with a later variable, so that the bound Σ max unary + Σ max table does not grow (Kolmogorov,
+    In the order of the variables, a variable collects the max-marginals of its tables and gives equal shares
+    to the tables with a later variable, so that the bound Σ max unary + Σ max table falls (Kolmogorov,
     Convergent tree-reweighted message passing for energy minimization, 2006; A new look at reweighted message
     passing, 2015). The next sweep runs backwards.
 
