@@ -22,6 +22,7 @@ __all__ = [
     "ConstrainedClassifier",
     "Constraints",
     "DirectedEnergy",
+    "FactorEnergy",
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",

@@ -17,6 +17,9 @@ from lmbm_torch.energies import (
     DirectedEnergy as DirectedEnergy,
 )
 from lmbm_torch.energies import (
+    FactorEnergy as FactorEnergy,
+)
+from lmbm_torch.energies import (
     PairwiseEnergy as PairwiseEnergy,
 )
 from lmbm_torch.energies import (

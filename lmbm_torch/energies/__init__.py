@@ -15,6 +15,8 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
+from lmbm_torch.energies.factor_views import to_clique, to_factors, to_networkx, to_tree
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
@@ -33,6 +35,8 @@ __all__ = [
     "CliqueEnergy",
     "DirectedEnergy",
     "Energy",
+    "FactorEnergy",
+    "FactorScopes",
     "MarginEnergy",
     "PairwiseEnergy",
     "RestrictedEnergy",
@@ -43,5 +47,9 @@ __all__ = [
     "check_energy",
     "cliques_up_to",
     "from_markov_logic",
+    "to_clique",
+    "to_factors",
+    "to_networkx",
     "to_spins",
+    "to_tree",
 ]

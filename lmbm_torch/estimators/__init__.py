@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.chains.validation import cross_val_predict_sequences
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
+    from lmbm_torch.estimators.graphs.classifier import GraphClassifier
     from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier
     from lmbm_torch.estimators.joint.head import JointHead
@@ -50,6 +51,7 @@ __all__ = [
     "ConditionalRBMClassifier",
     "ConformalClassifier",
     "ConstrainedClassifier",
+    "GraphClassifier",
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",

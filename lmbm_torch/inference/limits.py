@@ -66,6 +66,12 @@ class Limits:
     # Width of a graph that counts as narrow: a junction tree holds 2^(width + 1) numbers for each label and
     # example (scripts/bench/cutoffs.py).
     treewidth: int = 8
+    # Bytes of the tables of a graph of many states for elimination without a try of dual ascent, some 5 ms of
+    # CPU time (scripts/bench/uai2014.py).
+    graph_bytes: int = 2**20
+    # Nodes of a graph's search with dual ascent, some 0.5 ms of CPU time each for 400 labels
+    # (scripts/bench/uai2014.py).
+    graph_nodes: int = 2000
     # Bytes of the tables of a junction tree whose examples are summed together, a few buckets of them
     # (scripts/bench/log_partition_bounds.py).
     table_bytes: int = 2**32

@@ -10,6 +10,7 @@ from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
 from lmbm_torch.models.encoders import ConvolutionalEncoder
+from lmbm_torch.models.factor_graph import FactorGraph
 from lmbm_torch.models.hidden_markov import HiddenMarkov
 from lmbm_torch.models.onnx import export_onnx
 from lmbm_torch.models.sigmoid_belief import SigmoidBeliefNetwork
@@ -20,6 +21,7 @@ __all__ = [
     "ConditionalRBM",
     "ConvolutionalEncoder",
     "Emission",
+    "FactorGraph",
     "Gaussian",
     "HiddenMarkov",
     "LinearChain",

@@ -181,7 +181,7 @@ TARGETS: dict[str, Target] = {
     "uai evidence": Target(
         "toy.evid",
         b"2 0 1 2 0\n",
-        lambda folder: read_evidence(folder / "toy.evid", 3),
+        lambda folder: read_evidence(folder / "toy.evid", (2, 2, 3)),
         (*NUMBERS, b" ", b"\n", b"999999999", b"\xc2\xb2"),
     ),
     "rules": Target(

@@ -104,6 +104,7 @@ ROOMS = {
     "inference.common": RECORDS,
     "inference.enumeration": RECORDS,
     "inference.expected": RECORDS | {"inference.sampling", "inference.search"},
+    "inference.graphs": RECORDS | {"inference.trees"},
     "inference.messages": RECORDS | {"inference.routes", "inference.sampling", "inference.trees"},
     "inference.relaxations": RECORDS | {"inference.enumeration", "inference.trees"},
     "inference.routes": {"inference"},
@@ -137,6 +138,7 @@ LEAVES = {
     "scipy": {
         "cli.first_calls",
         "constraints.feasibility",
+        "inference.graphs.programming",
         "solvers",
         "fitting",
         "calibration",

@@ -13,9 +13,17 @@ from typing import Any, NamedTuple
 
 import torch
 from strategies.bipartite import all_states, score_table
+from strategies.factor import every_labelling
 from torch import Tensor
 
-from lmbm_torch.energies import PADDING, BipartiteEnergy, ChainEnergy, DirectedEnergy, TreeEnergy
+from lmbm_torch.energies import (
+    PADDING,
+    BipartiteEnergy,
+    ChainEnergy,
+    DirectedEnergy,
+    FactorEnergy,
+    TreeEnergy,
+)
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,12 @@ def networks(energies: Sequence[DirectedEnergy], known: Tensor | None = None) ->
 def sequential(energy: Any, known: Tensor | None = None) -> Enumeration:
     """Of a distribution over labels of several values."""
     labels = torch.tensor(list(product(*map(range, energy.num_states))))[:, None]
+    return Enumeration(energy, labels, _agreeing(energy.score(labels), labels, known))
+
+
+def factors(energy: FactorEnergy, known: Tensor | None = None) -> Enumeration:
+    """Of a graph of tables that is not packed."""
+    labels = every_labelling(energy)
     return Enumeration(energy, labels, _agreeing(energy.score(labels), labels, known))
 
 

@@ -11,6 +11,7 @@ import torch
 from strategies.bipartite import permuted_units, random_bipartite_energy, random_known_visible
 from strategies.chain import random_chain_energy, with_states_renamed
 from strategies.directed import flipped, permuted, random_directed_energy, random_known
+from strategies.factor import random_factor_energy, random_known_states
 from strategies.pairwise import (
     cliques_exchanged,
     cliques_renamed,
@@ -398,4 +399,23 @@ CHAINS = Kind(
     ),
     select=each(lambda energy, rows: energy.select(rows)),
 )
-KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE, SEQUENTIAL, CHAINS)
+PLAIN_FACTORS = random_factor_energy(0, batch=3, num_states=(2, 3, 2, 2))
+FACTOR = Kind(
+    "factor",
+    classes=frozenset({"AnyEnergy", "FactorEnergy"}),
+    make=forms(
+        random_factor_energy,
+        {"num_states": (2, 3, 2, 4)},
+        {"num_states": (3, 2, 2), "batch": 3, "forbidden": 0.2},
+        {"num_states": (2, 2, 2, 2), "order": 4, "num_factors": 3, "scale": 2.0},
+        {"num_states": (3,), "num_factors": 0},
+    ),
+    plain=PLAIN_FACTORS,
+    large=random_factor_energy(0, num_states=(3,) * 8, num_factors=4, scale=0.1),
+    sizes=lambda e: {"batch": e.batch_size, "labels": e.num_labels, "states": e.num_states},
+    enumerate=enumerations.factors,
+    learnt=frozenset({"table"}),
+    draw_known=random_known_states,
+    rounded=frozenset({"status.num_iters"}),
+)
+KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE, FACTOR, SEQUENTIAL, CHAINS)

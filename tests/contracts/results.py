@@ -66,6 +66,11 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "log_partition": "real batch",
         **STATUS,
     },
+    "FactorMarginals": {
+        "states": "probability batch labels states",
+        "log_partition": "real batch",
+        **STATUS,
+    },
     "SparseMarginals": {
         "labels": "probability batch labels",
         "labellings": "label batch support labels",

@@ -29,6 +29,7 @@ from contracts.kinds import (
     CHAINS,
     CLIQUE,
     DIRECTED,
+    FACTOR,
     NETWORKS,
     PAIRWISE,
     SEQUENTIAL,
@@ -62,6 +63,13 @@ CHAIN_MARGINALS = {
     "returns": "ChainMarginals",
     "takes": (),
     "claims": ("states == nodes", "edges == edges", "log_partition == log_partition"),
+    "proven": True,
+}
+# Bounds of HiGHS are raised by its tolerance.
+NEARLY = {"rtol": 1e-5, "atol": 1e-5}
+FACTOR_MARGINALS = {
+    "returns": "FactorMarginals",
+    "claims": ("states == states", "log_partition == log_partition"),
     "proven": True,
 }
 TREE_MARGINALS = {**CHAIN_MARGINALS, "returns": "TreeMarginals"}
@@ -454,6 +462,30 @@ ROWS = (
     Row(TREE, "trees.tree_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(TREE, "trees.tree_dp.marginals", **TREE_MARGINALS),
     Row(TREE, "trees.tree_dp.decode", takes=(), decodes=SCORE, proven=True),
+    # Graphs of tables.
+    Row(FACTOR, "graphs.elimination.log_partition", **LOG_PARTITION),
+    Row(FACTOR, "graphs.elimination.marginals", **FACTOR_MARGINALS),
+    Row(FACTOR, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
+    Row(FACTOR, "graphs.elimination.decode", takes=("known",), spares=("top_k",), decodes=SCORE, proven=True),
+    Row(FACTOR, "graphs.elimination.decode_hinge", spares=("top_k",), decodes=HINGE, proven=True),
+    Row(FACTOR, "graphs.dual_ascent.decode", decodes=SCORE),
+    Row(FACTOR, "graphs.dual_ascent.branch_and_bound", decodes=SCORE, proven=True),
+    Row(FACTOR, "graphs.belief_propagation.decode", residual_is_gap=False),
+    Row(FACTOR, "graphs.belief_propagation.marginals", {"num_iters": 8}, returns="FactorMarginals"),
+    Row(
+        FACTOR,
+        "graphs.belief_propagation.mean_field",
+        returns="FactorMarginals",
+        claims=("log_partition <= log_partition",),
+    ),
+    Row(FACTOR, "graphs.programming.decode", decodes=SCORE, incidental=SOLVER, limits=NEARLY),
+    Row(FACTOR, "graphs.programming.decode_relaxed", decodes=SCORE, incidental=SOLVER, limits=NEARLY),
+    Row(FACTOR, "graphs.gibbs.sample", {"num_samples": 5, "num_steps": 3}, **DRAWS),
+    Row(FACTOR, "routes.quantities.decode", takes=("known",), spares=("top_k",), decodes=SCORE, proven=True),
+    Row(FACTOR, "routes.quantities.decode_hinge", spares=("top_k",), decodes=HINGE, proven=True),
+    Row(FACTOR, "routes.quantities.marginals", spares=("generator",), **FACTOR_MARGINALS),
+    Row(FACTOR, "routes.quantities.log_partition", **LOG_PARTITION),
+    Row(FACTOR, "routes.quantities.sample", {"num_samples": 5}, **DRAWS),
     # Whatever the kind; of these sizes all is exact, and nothing is drawn.
     Row(DIRECTED, "routes.quantities.decode", decodes=SCORE, **TOP),
     Row(SEQUENTIAL, "routes.quantities.decode", decodes=SCORE, incidental=ROUNDS, **TOP),
@@ -517,6 +549,9 @@ EXEMPT = {
     "under_rules.constrained.where_broken": "the same, of two routines",
     "under_rules.constrained.restricted": "an energy, of an energy and rules",
     "sampling.ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
+    "graphs.elimination.fits": "a bool, of a structure, by its memory: test_graph_routes",
+    "graphs.elimination.width": "a number, of a structure: test_graph_elimination",
+    "graphs.belief_propagation.entries": "beliefs of tables, for training: test_graph_classifier",
     "trees.junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "expected.bayes_under_rules.decode": "takes rules beside energies: test_bayes_under_rules enumerates",
     "expected.bayes_under_rules.decode_most_probable": "the same",

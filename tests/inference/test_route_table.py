@@ -16,6 +16,7 @@ import torch
 from strategies.bipartite import random_bipartite_energy
 from strategies.chain import random_chain_energy
 from strategies.directed import random_directed_energy
+from strategies.factor import random_factor_energy
 from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.semi_chain import random_semi_chain_energy
 from strategies.sequential import random_sequential_energy
@@ -38,7 +39,7 @@ from lmbm_torch.inference.under_rules import constrained
 ROOT = Path(lmbm_torch.__file__).parent
 LABELS = 4
 RULES = Constraints.of(["a -> b"], list("abcd"))
-OF_STATES = random_chain_energy(0), random_tree_energy(0)
+OF_STATES = random_chain_energy(0), random_tree_energy(0), random_factor_energy(0)
 BINARY = (
     random_directed_energy(0, LABELS),
     random_pairwise_energy(0, LABELS),
@@ -56,11 +57,13 @@ KINDS = {
     )
 }
 OF_SEVERAL_VALUES = ("ChainEnergy", "TreeEnergy", "SemiChainEnergy", "SequentialEnergy")
+FACTORS = "FactorEnergy"
 REFUSED = {
     *((kind, "decode_hinge", False) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, "decode_hinge", True) for kind in (*OF_SEVERAL_VALUES, "BipartiteEnergy")),
     *((kind, quantity, True) for kind in OF_SEVERAL_VALUES for quantity in table.SUMS),
     *((kind, "decode", True) for kind in OF_SEVERAL_VALUES[:3]),
+    *((FACTORS, quantity, True) for quantity in QUANTITIES),
     ("TreeEnergy", "sample", False),
     ("SemiChainEnergy", "sample", False),
     ("SequentialEnergy", "log_partition", False),

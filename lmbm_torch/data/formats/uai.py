@@ -1,8 +1,9 @@
 """Models and evidence in the format of the UAI inference competitions, which most solvers of graphical models
 read.
 
-A model is a Markov network: p(y) ∝ Π_c table_c(y_c), with tables over sets c of variables, the last variable
-running fastest. Logarithms of tables are decomposed into parities, the features of a Boltzmann machine.
+A model is a Markov network, p(y) ∝ Π_c table_c(y_c), with tables over sets c of variables, the last variable
+running fastest; or a Bayesian network, whose tables are P(last variable | the others). A zero in a table
+forbids labellings: its logarithm is −∞.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from math import prod
 from os import PathLike
 from pathlib import Path
 
@@ -17,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_known, check_shape
-from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
+from lmbm_torch.checks import check_shape
+from lmbm_torch.energies import FactorEnergy, FactorScopes, to_factors
+from lmbm_torch.energies.factor_views import AsFactors
 from lmbm_torch.files import Mode, reading, write_text
 from lmbm_torch.incoming import UNREADABLE, lines
 from lmbm_torch.shapes import Float, Known
@@ -31,67 +34,75 @@ _COMMENT = re.compile(r"(#|//|^\s*c\s).*", re.DOTALL)
 # Entries of all tables of a file, about 25 bytes each.
 MAX_ENTRIES = 10**7
 
-Tables = dict[tuple[int, ...], float]
 
+def read_uai(path: str | PathLike, evidence: str | PathLike | None = None) -> FactorEnergy:
+    """Read a Markov or Bayesian network of variables of any numbers of values, in float64.
 
-def read_uai(path: str | PathLike) -> CliqueEnergy:
-    """Read a Markov network of binary variables, as a batch of one example in float64.
-
-    The cliques are all subsets of the variables of the tables, each once. ``to_pairwise`` gives the usual
-    form if no table has more than two variables.
+    Args:
+        evidence: a file of observed values, see :func:`read_evidence`; labellings that disagree are
+            forbidden, and the log partition is the logarithm of the competitions' PR. A file of several sets
+            of observations gives as many examples, otherwise the batch has one example.
 
     Raises:
-        FileNotFoundError: the file does not exist.
-        ValueError: no valid file; another kind of network than MARKOV; variables of other than two values;
-            zeros (forbidden labellings) or values without a finite logarithm. The message names the
-            file.
+        FileNotFoundError: a file does not exist.
+        ValueError: no valid file; another kind of network than MARKOV or BAYES; values that are negative or
+            not finite. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib
         >>> from lmbm_torch.data import read_uai
         >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.uai")
-        >>> count = path.write_text("MARKOV 2 2 2 1 2 0 1 4 1 2 2 1")
-        >>> sorted(read_uai(path).cliques)
-        [(0,), (0, 1), (1,)]
+        >>> count = path.write_text("MARKOV 2 2 3 1 2 0 1 6 1 2 2 1 0 4")
+        >>> read_uai(path).structure
+        FactorScopes(num_states=(2, 3), scopes=((0, 1),), start=())
     """
     with reading(path, *UNREADABLE) as file:
-        tokens = _Tokens(_words(file))
-        if (kind := tokens.next("the kind of network")).upper() != "MARKOV":
-            raise ValueError(f"network: expected MARKOV, got {kind[:20]!r}")
-        num_labels = tokens.count("the number of variables")
-        sizes = tokens.counts("the variables' numbers of values", num_labels)
-        if others := sorted({*sizes} - {2}):
-            raise ValueError(f"variables: expected two values each, got some of {others[:5]}")
-        num_tables = tokens.count("the number of tables")
-        cliques = [
-            tokens.variables(f"the variables of table {table}", num_labels) for table in range(num_tables)
-        ]
-        weights: Tables = {}
-        for number, clique in enumerate(cliques):
-            _add(weights, clique, tokens.table(number, len(clique)))
-        tokens.end()
-        constant = weights.pop((), 0.0)
-        return CliqueEnergy(
-            tuple(weights),
-            torch.tensor([*weights.values()], dtype=torch.float64, device="cpu"),
-            torch.tensor([constant], dtype=torch.float64, device="cpu"),
-            num_labels,
+        energy = _network(_Tokens(_words(file)))
+    if evidence is None:
+        return energy
+    known = read_evidence(evidence, energy.structure.num_states)
+    return FactorEnergy(energy.table.repeat(len(known), 1), energy.structure).given(known)
+
+
+def _network(tokens: _Tokens) -> FactorEnergy:
+    """Return the energy of a file's words."""
+    if (kind := tokens.next("the kind of network")).upper() not in ("MARKOV", "BAYES"):
+        raise ValueError(f"network: expected MARKOV or BAYES, got {kind[:20]!r}")
+    num_labels = tokens.count("the number of variables")
+    num_states = tokens.counts("the variables' numbers of values", num_labels)
+    if not num_labels or min(num_states) < 1:
+        raise ValueError(
+            f"variables: expected at least one, of at least one value each, got {num_states[:9]}"
         )
+    num_tables = tokens.count("the number of tables")
+    scopes = [tokens.variables(f"the variables of table {table}", num_labels) for table in range(num_tables)]
+    structure = FactorScopes(tuple(num_states), tuple(scope for scope in scopes if len(scope) != 1))
+    unary, tables = np.zeros(structure.num_unary), []
+    for number, scope in enumerate(scopes):
+        table = tokens.table(number, prod(num_states[variable] for variable in scope))
+        if len(scope) == 1:
+            unary[slice(*structure.first[scope[0] : scope[0] + 2])] += table
+        else:
+            tables.append(table)
+    tokens.end()
+    table = torch.from_numpy(np.concatenate([unary, *tables]))
+    return FactorEnergy(table[None], structure)
 
 
-def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode: Mode = "x") -> None:
-    """Write one example as a Markov network: a table for each label, and for each clique with a weight.
+def write_uai(path: str | PathLike, energy: AsFactors, mode: Mode = "x") -> None:
+    """Write one example as a Markov network: a table for each label, and for each scope.
 
-    The constant goes into the table of the first label. The energy read back has the same scores, up
-    to round-off of about 1e-16 times the number of tables.
+    A constant goes into the table of the first label; −∞ is written as 0. The energy read back has the same
+    scores, up to round-off of about 1e-16 times the number of tables.
 
     Args:
         mode: see :func:`lmbm_torch.files.replacing`.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
+        TypeError: an energy of another kind, see :func:`lmbm_torch.energies.to_factors`.
         ValueError: more than one example; NaN, infinity, or log-potentials beyond ±700, with exponentials no
-            float64 holds; cliques whose tables have more than ten million entries.
+            float64 holds; tables of more than ten million entries together.
 
     Examples:
         >>> import tempfile, pathlib
@@ -107,46 +118,51 @@ def write_uai(path: str | PathLike, energy: PairwiseEnergy | CliqueEnergy, mode:
     energy.check_values()
     if energy.batch_size != 1:
         raise ValueError(f"energy: expected one example, got {energy.batch_size}; try energy.select([0])")
-    cliques = CliqueEnergy.from_pairwise(energy) if isinstance(energy, PairwiseEnergy) else energy
-    weights: Tables = {(label,): 0.0 for label in range(energy.num_labels)}
-    for clique, weight in zip(cliques.cliques, cliques.weight.detach().flatten().tolist(), strict=True):
-        own = tuple(sorted(clique))
-        weights[own] = weights.get(own, 0.0) + weight
-    weights = {clique: weight for clique, weight in weights.items() if weight or len(clique) == 1}
-    entries = sum(2 ** len(clique) for clique in weights)
-    if entries > MAX_ENTRIES:
+    sizes = [len(clique) for clique in getattr(energy, "cliques", ())]
+    if (entries := sum(2**size for size in sizes)) > MAX_ENTRIES:
         raise ValueError(f"energy: expected tables of at most {MAX_ENTRIES} entries, got {entries}")
-    lines = ["MARKOV", str(energy.num_labels), " ".join(["2"] * energy.num_labels), str(len(weights))]
-    lines += [" ".join(map(str, (len(clique), *clique))) for clique in weights]
-    for number, (clique, weight) in enumerate(weights.items()):
-        values = weight * _parity(len(clique)) + (float(cliques.constant) if number == 0 else 0.0)
-        if (largest := np.abs(values).max()) > LARGEST:
-            raise ValueError(f"energy: expected log-potentials within ±{LARGEST:g}, got {largest:g}")
-        lines += ["", str(len(values)), " ".join(map(repr, np.exp(values).tolist()))]
+    (graph,) = to_factors(energy).without_constants().examples()
+    structure, values = graph.structure, graph.table[0].detach().cpu().double().numpy()
+    finite = np.abs(values[np.isfinite(values)])
+    if finite.size and finite.max() > LARGEST:
+        raise ValueError(f"energy: expected log-potentials within ±{LARGEST:g}, got {finite.max():g}")
+    scopes = structure.every_scope
+    lines = [
+        "MARKOV",
+        str(structure.num_variables),
+        " ".join(map(str, structure.num_states)),
+        str(len(scopes)),
+    ]
+    lines += [" ".join(map(str, (len(scope), *scope))) for scope in scopes]
+    for table in np.split(values, structure.first[1:-1]):
+        lines += ["", str(len(table)), " ".join(map(repr, np.exp(table).tolist()))]
     write_text(path, "\n".join([*lines, ""]), mode)
 
 
-def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "samples labels"]:
-    """Read observed values as ``known`` of the inference routines: {0, 1}, NaN where unobserved.
+def read_evidence(path: str | PathLike, num_states: Sequence[int]) -> Float[Tensor, "samples labels"]:
+    """Read observed values as ``known`` of the inference routines: a state, NaN where unobserved.
 
     Files of 2014 and later hold a set of observations, the size first; older files start with the number of
     sets. A file that can be read as either is taken for a newer file.
 
+    Args:
+        num_states: of each variable.
+
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: no valid file; an unknown variable, or a variable observed twice; a value other than
-            0 or 1. The message names the file.
+        ValueError: no valid file; an unknown variable, a variable observed twice, or a value that the
+            variable does not have. The message names the file.
 
     Examples:
         >>> import tempfile, pathlib
         >>> from lmbm_torch.data import read_evidence
         >>> path = pathlib.Path(tempfile.mkdtemp(), "toy.evid")
         >>> count = path.write_text("1 2 0")
-        >>> read_evidence(path, 3).tolist()
+        >>> read_evidence(path, (2, 2, 3)).tolist()
         [[nan, nan, 0.0]]
     """
     with reading(path, *UNREADABLE) as file:
-        words = _words(file)
+        words, num_labels = _words(file), len(num_states)
         tokens = _Tokens(words)
         first = tokens.count("the number of observations")
         is_new = len(words) == 1 + 2 * first
@@ -157,10 +173,10 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
             for _ in range(first if is_new else tokens.count("the number of observations")):
                 variable = tokens.variable("an observed variable", num_labels)
                 value = tokens.count("an observed value")
-                if value > 1 or not row[variable].isnan():
-                    got = f"a value of {value}" if value > 1 else "a second value"
+                if (most := num_states[variable] - 1) < value or not row[variable].isnan():
+                    got = f"a value of {value}" if most < value else "a second value"
                     raise ValueError(
-                        f"evidence: expected one value, 0 or 1, of variable {variable}, got {got}"
+                        f"evidence: expected one value, 0 to {most}, of variable {variable}, got {got}"
                     )
                 row[variable] = value
         tokens.end()
@@ -168,11 +184,11 @@ def read_evidence(path: str | PathLike, num_labels: int) -> Float[Tensor, "sampl
 
 
 def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None:
-    r"""Write the known labels of one example, {0, 1, NaN} of shape (1, labels), in the form of 2014.
+    r"""Write the known labels of one example, states or NaN of shape (1, labels), in the form of 2014.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
-        ValueError: another shape or other values.
+        ValueError: another shape, or values that are no whole numbers of at least 0.
 
     Examples:
         >>> import tempfile, pathlib
@@ -184,29 +200,11 @@ def write_evidence(path: str | PathLike, known: Known, mode: Mode = "x") -> None
         '1 1 1\n'
     """
     check_shape("known", known, 1, None)
-    check_known(known, known.device, 1, known.shape[1])
-    observed = [(label, int(value)) for label, value in enumerate(known[0].tolist()) if value == value]
-    numbers = [len(observed), *(number for pair in observed for number in pair)]
+    observed = [(label, value) for label, value in enumerate(known[0].tolist()) if value == value]
+    if strange := [value for _, value in observed if value < 0 or value % 1]:
+        raise ValueError(f"known: expected states 0, 1, … or NaN, got {strange[0]:g}")
+    numbers = [len(observed), *(int(number) for pair in observed for number in pair)]
     write_text(path, " ".join(map(str, numbers)) + "\n", mode)
-
-
-def _parity(size: int) -> np.ndarray:
-    """Return Π_i s_i of each labelling of ``size`` labels, the last label running fastest."""
-    parity = np.ones(1)
-    for _ in range(size):
-        parity = np.concatenate([-parity, parity])
-    return parity
-
-
-def _add(weights: Tables, clique: tuple[int, ...], log_table: np.ndarray) -> None:
-    """Add the weights of a table's parities: w_S = 2^−|c| Σ_y log table(y) Π_{i ∈ S} s_i for all S ⊆ c."""
-    coefficients = log_table.reshape((2,) * len(clique))
-    for axis in range(len(clique)):
-        low, high = np.moveaxis(coefficients, axis, 0)
-        coefficients = np.stack([(high + low) / 2, (high - low) / 2], axis)
-    for index, weight in np.ndenumerate(coefficients):
-        subset = tuple(sorted(label for label, inside in zip(clique, index, strict=True) if inside))
-        weights[subset] = weights.get(subset, 0.0) + float(weight)
 
 
 def _words(file: Path) -> list[str]:
@@ -259,19 +257,19 @@ class _Tokens:
         return clique
 
     def table(self, number: int, size: int) -> np.ndarray:
-        """Return the logarithms of a table of ``size`` variables."""
+        """Return the logarithms of a table of ``size`` entries."""
         what = f"table {number}"
-        if (entries := self.count(f"the size of {what}")) != 2**size:
-            raise ValueError(f"expected the size of {what} to be 2^{size}, got {entries}")
+        if (entries := self.count(f"the size of {what}")) != size:
+            raise ValueError(f"expected the size of {what} to be {size}, got {entries}")
         words = self._words[self._next : self._next + entries]
         if len(words) < entries:
             raise ValueError(f"expected {entries} values of {what}, but the file ends")
         self._next += entries
         values = np.array([_number(what, word) for word in words])
-        if (wrong := values[~((values > 0) & (values < np.inf))]).size:
-            forbids = ": a labelling that is forbidden has no log-potential" if (wrong == 0).any() else ""
-            raise ValueError(f"{what}: expected finite values above 0, got {wrong[0]:g}{forbids}")
-        return np.log(values)
+        if (wrong := values[~((values >= 0) & (values < np.inf))]).size:
+            raise ValueError(f"{what}: expected finite values of at least 0, got {wrong[0]:g}")
+        with np.errstate(divide="ignore"):
+            return np.log(values)
 
     def end(self) -> None:
         if self._next < len(self._words):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_device, check_known, check_labels, check_shape
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, SemiChainEnergy, TreeEnergy
+from lmbm_torch.energies import ChainEnergy, FactorEnergy, PairwiseEnergy, SemiChainEnergy, TreeEnergy
 from lmbm_torch.shapes import Known, Shaped
 from lmbm_torch.verdicts import refuse_unless
 
@@ -72,13 +72,14 @@ def check_rules(energy: Any, constraints: Constraints, known: Tensor | None) -> 
     """Refuse labels of several values, and rules or known labels of another size.
 
     Raises:
-        TypeError: a chain or a tree; anything but constraints.
+        TypeError: a chain, a tree or a graph of tables, whose entries of −∞ say as much; anything but
+            constraints.
         ValueError: another size.
     """
     if not isinstance(constraints, Constraints):
         came = type(constraints).__name__
         raise TypeError(f"constraints: expected the result of Constraints.of(rules, names), got {came}")
-    if isinstance(energy, ChainEnergy | SemiChainEnergy | TreeEnergy):
+    if isinstance(energy, ChainEnergy | SemiChainEnergy | TreeEnergy | FactorEnergy):
         raise TypeError(f"energy: expected a kind with labels in {{0, 1}}, got {type(energy).__name__}")
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if constraints.num_labels != energy.num_labels:

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
-from lmbm_torch.energies import DirectedEnergy, RestrictedEnergy
+from lmbm_torch.energies import PADDING, DirectedEnergy, RestrictedEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import dual_ascent, elimination
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced, rows_of
 from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
@@ -136,6 +137,21 @@ def searched_then_semidefinite(query: Query) -> Decoding:
     found = _searched(query, LIMITS.machine_nodes)
     rows = _open_rows(found)
     return replaced(found, rows, _taken_of(semidefinite, query, rows)) if len(rows) else found
+
+
+def ascended_then_eliminated(query: Query) -> Decoding:
+    """Return the answers of dual ascent for graphs of tables, and elimination's for those without a proof."""
+    found = dual_ascent.decode(query.energy, known=query.known)
+    rows = _open_rows(found)
+    if not len(rows):
+        return found
+    known = None if query.known is None else query.known[rows]
+    some = query.energy.select(rows)
+    known = None if known is None else known[:, : some.num_labels]
+    proven = _with_nodes(elimination.decode(some, known=known))
+    beyond = query.energy.num_labels - some.num_labels
+    labels = torch.nn.functional.pad(proven.labels, (0, beyond), value=PADDING)
+    return replaced(found, rows, replace(proven, labels=labels))
 
 
 def best_by_parts(query: Query) -> Decoding:

@@ -14,6 +14,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.factor import FactorEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
@@ -22,7 +23,9 @@ from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes.table import Matched, NodeLimit, Query, answer
 from lmbm_torch.shapes import Float, Int, Known
 
-AnyEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy
+AnyEnergy = (
+    PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | TreeEnergy | FactorEnergy
+)
 MEASURES = ("exact_match", "hamming", "f1", "jaccard")
 
 
@@ -75,7 +78,7 @@ def decode(
 
 
 def decode_hinge(
-    energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy,
+    energy: DirectedEnergy | PairwiseEnergy | CliqueEnergy | FactorEnergy,
     margin: float = 1.0,
     *,
     known: Known | None = None,
@@ -252,7 +255,13 @@ def log_partition(
 
 
 def sample(
-    energy: PairwiseEnergy | CliqueEnergy | DirectedEnergy | BipartiteEnergy | ChainEnergy | SequentialEnergy,
+    energy: PairwiseEnergy
+    | CliqueEnergy
+    | DirectedEnergy
+    | BipartiteEnergy
+    | ChainEnergy
+    | SequentialEnergy
+    | FactorEnergy,
     num_samples: int,
     *,
     known: Known | None = None,

@@ -25,6 +25,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
+from lmbm_torch.energies.factor import FactorEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.semi_chain import SemiChainEnergy
@@ -32,6 +33,7 @@ from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.kernels.installed import compiled
+from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Known
 
 NodeLimit = int | Literal["auto"] | None
@@ -119,6 +121,8 @@ class Query:
         """Return the limit of nodes of an example's search."""
         if self.node_limit != "auto":
             return self.node_limit
+        if isinstance(self.energy, FactorEnergy):
+            return LIMITS.graph_nodes
         is_machine = isinstance(self.energy, PairwiseEnergy | CliqueEnergy)
         return LIMITS.machine_nodes if is_machine else LIMITS.network_nodes
 
@@ -180,6 +184,12 @@ def _has_kernel(query: Query) -> bool:
 def _is_summed(query: Query) -> bool:
     are_shared = _routine("enumeration.label_halves.are_shared")(query.energy)
     return query.units <= (LIMITS.shared if are_shared else LIMITS.marginals)
+
+
+def _fits(query: Query, max_bytes: int) -> bool:
+    """Return whether the tables of an elimination of a graph of many states fit into memory."""
+    given: dict[str, Any] = {"known": query.known}
+    return _routine("graphs.elimination.fits")(query.energy, query.quantity, max_bytes, **given)
 
 
 def _is_tree(query: Query) -> bool:
@@ -261,6 +271,14 @@ ONE_MATCH = When(
 MATCH = When("exact match", lambda query: query.measure == "exact_match")
 FEW_EXPECTED = When(
     f"up to {LIMITS.expected} labels", lambda query: query.first.num_labels <= LIMITS.expected
+)
+SMALL_TABLES = When(
+    f"tables of up to {LIMITS.graph_bytes // 2**20} MiB, or several labellings",
+    lambda query: query.top_k > 1 or _fits(query, LIMITS.graph_bytes),
+)
+FITTING_TABLES = When(
+    f"tables of up to {LIMITS.table_bytes // 2**30} GiB, or the memory budget",
+    lambda query: _fits(query, limit_bytes(LIMITS.table_bytes)),
 )
 HAS_MARGINS = When("with local margins", lambda query: isinstance(query.energy, MarginEnergy))
 
@@ -425,6 +443,31 @@ ROUTES: tuple[Routes, ...] = (
             Route(SEVERAL, None, "top_k: expected 1 for a tree, got {query.top_k}"),
             Route(ALWAYS, "trees.tree_dp.{quantity}", BY_PROGRAMMING),
         ),
+    ),
+    Routes(
+        (FactorEnergy,),
+        ("decode",),
+        False,
+        (
+            Route(SMALL_TABLES, "graphs.elimination.decode"),
+            Route(FITTING_TABLES, "routes.answers.ascended_then_eliminated"),
+            Route(ALWAYS, "graphs.dual_ascent.branch_and_bound"),
+        ),
+    ),
+    Routes(
+        (FactorEnergy,),
+        ("marginals",),
+        False,
+        (
+            Route(FITTING_TABLES, "graphs.elimination.marginals", BY_TREE),
+            Route(ALWAYS, "graphs.belief_propagation.marginals", "approximate, by belief propagation"),
+        ),
+    ),
+    Routes(
+        (FactorEnergy,),
+        ("decode_hinge", "log_partition", "sample"),
+        False,
+        (Route(ALWAYS, "graphs.elimination.{quantity}"),),
     ),
     Routes(
         (DirectedEnergy,),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from math import prod
 from operator import add
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ class Layout:
         """Return the least w with at most 2^(w + 1) entries in each table; for binary variables the order's
         width.
         """
-        return (max(self.entries) - 1).bit_length() - 1
+        return (max(self.entries, default=1) - 1).bit_length() - 1
 
     @cached_property
     def axes(self) -> tuple[tuple[int, ...], ...]:
@@ -136,17 +136,22 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
         combine: (batch, values, *others) → (batch, *others).
     """
     layout, unary = problem.layout, problem.unary.unbind(1)
-    messages: list[Tensor] = []
+    messages: list[Any] = []
     total = problem.unary.new_zeros(len(problem.unary))
     for index, (variable, *others) in enumerate(layout.buckets):
         tables = [problem.tables[table].reshape(-1, *shape) for table, shape in layout.tables[index]]
-        tables += [messages[sender].view(-1, *shape) for sender, shape in layout.messages[index]]
+        for sender, shape in layout.messages[index]:
+            tables.append(messages[sender].view(-1, *shape))
+            # Each message enters one bucket: without gradients its memory is free again.
+            messages[sender] = None
         if variable < len(unary):
             tables.append(unary[variable].view(-1, 2, *[1] * len(others)))
         # Small tables first: few sums are as large as the bucket.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)
+        # Nothing is subtracted from a message of excluded values alone.
+        largest = largest.masked_fill(largest == -torch.inf, 0)
         messages.append(message - largest.view(-1, *[1] * len(others)))
         total = total + largest
         if not others:

@@ -1,0 +1,270 @@
+"""Joint classifiers of the nodes of graphs: max-margin Markov networks and conditional random fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_is_fitted
+
+from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.estimators.common.base import TrainedEstimator
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, check_parameters
+from lmbm_torch.inference.graphs import dual_ascent
+from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.routes.quantities import marginals
+from lmbm_torch.solvers.structural import frank_wolfe
+from lmbm_torch.solvers.structural.graphs import GraphRows, hinge_problem, most_likely
+
+OBJECTIVES = ("hinge", "likelihood")
+# Graphs decoded at the same weights before steps are taken (scripts/bench/snakes.py).
+BATCH = 10
+
+
+class Graphs(NamedTuple):
+    """Validated graphs: features of nodes, edges, and features of edges, one array of each for each graph."""
+
+    nodes: list[np.ndarray]
+    edges: list[np.ndarray]
+    edge_features: list[np.ndarray]
+
+
+class GraphClassifier(TrainedEstimator):
+    """A joint classifier of the nodes of graphs (max_margin_markov_networks_survey_2003, sections 3 and 4).
+
+    The score of a labelling is Σ_i ⟨u_{y_i}, x_i⟩ + Σ_{(i, j)} ⟨v_{y_i y_j}, x_ij⟩, with a constant feature 1
+    for nodes and edges. An example is a pair: node features (nodes, features), and edges (edges, 2) of node
+    numbers. Edge features (edges, features) may be the third of a triple. ``y`` is a list of arrays (nodes,)
+    of classes.
+
+    * ``"hinge"`` minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] by
+      block-coordinate Frank–Wolfe. The labellings come from dual ascent. The gap is certified; for graphs
+      with cycles the hinge is the hinge of the local polytope, an upper bound.
+    * ``"likelihood"`` minimises ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS. Narrow graphs have exact log
+      partitions and a certified distance from the optimum; wide graphs have the Bethe approximation.
+
+    Args:
+        C: weight of the losses.
+        objective: ``"hinge"`` or ``"likelihood"``.
+        edge_features: whether the examples have features of edges; otherwise edges have the constant alone.
+        directed: whether an edge from i to j tells states (r, s) from (s, r).
+        node_limit: nodes of the search for the best labelling of a graph.
+        tol: the hinge's relative duality gap at which training ends; of the likelihood the norm of the
+            gradient, relative to the norm at zero weights.
+        max_iter: passes, or iterations, after which training ends even above ``tol``, with a warning.
+        device: device of predictions' energies.
+        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
+        random_state: seed of the solver's order of visits.
+
+    Attributes:
+        classes_: the classes; n_features_in_: of a node; n_edge_features_: of an edge.
+        coef_: (classes, features), intercept_: (classes,).
+        edge_coef_: (classes, classes, edge features + 1), from the first node's class to the second's; the
+            last belongs to the constant.
+        objective_: the value of the training objective; n_iter_: passes or iterations.
+        duality_gap_: relative to the objective; infinite for the likelihood of wide graphs, where nothing is
+            certified; is_exact_: whether the likelihood's log partitions are exact.
+
+    Examples:
+        >>> import numpy as np
+        >>> from lmbm_torch.estimators import GraphClassifier
+        >>> triangle = np.array([[0, 1], [1, 2], [2, 0]])
+        >>> X = [(np.array([[2.0], [-0.1], [1.0]]), triangle), (np.array([[-2.0], [0.1], [-1.0]]), triangle)]
+        >>> model = GraphClassifier(random_state=0).fit(X, [[1, 1, 1], [0, 0, 0]])
+        >>> model.predict(X)
+        [array([1, 1, 1]), array([0, 0, 0])]
+    """
+
+    _accepted: ClassVar[Constraints] = {
+        **SHARED,
+        "objective": [StrOptions(OBJECTIVES)],
+        "edge_features": ["boolean"],
+        "directed": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        objective="hinge",
+        edge_features=False,
+        directed=False,
+        node_limit=100,
+        tol=1e-2,
+        max_iter=200,
+        device="cpu",
+        verbose=0,
+        random_state=None,
+    ):
+        self.C = C
+        self.objective = objective
+        self.edge_features = edge_features
+        self.directed = directed
+        self.node_limit = node_limit
+        self.tol = tol
+        self.max_iter = max_iter
+        self.device = device
+        self.verbose = verbose
+        self.random_state = random_state
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        # scikit-learn's checks cannot create graphs.
+        tags.no_validation = True
+        tags.target_tags.required = True
+        return tags
+
+    @fit_call
+    def fit(self, X, y, sample_weight=None):
+        """Train on graphs and their nodes' classes.
+
+        Args:
+            sample_weight: (graphs,), multiplies C.
+
+        Raises:
+            ValueError: an invalid parameter or input, named in the message.
+        """
+        check_parameters(self)
+        graphs = self._validated(X)
+        sizes = [len(each) for each in graphs.nodes]
+        flat = np.concatenate(_labels(y, sizes))
+        check_classification_targets(flat)
+        self.classes_, codes = np.unique(flat, return_inverse=True)
+        labels = np.split(codes, np.cumsum(sizes)[:-1])
+        self.n_features_in_ = graphs.nodes[0].shape[1]
+        self.n_edge_features_ = graphs.edge_features[0].shape[1]
+        rows = self._rows(graphs)
+        weights = self._weights(sample_weight, sizes)
+        if self.objective == "hinge":
+            problem = hinge_problem(rows, labels, C=self.C, node_limit=self.node_limit, sample_weight=weights)
+            state = self._run(frank_wolfe, problem, seed=self._seed(), batch_size=BATCH)
+            flat_weights, self.is_exact_ = state.weights.features, False
+            self._report(state)
+        else:
+            found = most_likely(
+                rows, labels, C=self.C, tol=self.tol, max_iter=self.max_iter, sample_weight=weights
+            )
+            flat_weights, self.is_exact_ = found.weights, found.exact
+            self.objective_, self.n_iter_ = found.objective, found.num_iters
+            self.duality_gap_ = found.excess / max(found.objective, np.finfo(float).tiny)
+            if found.num_iters >= self.max_iter:
+                self._warn_unless_reached(np.inf, "relative gradient")
+        self._set_weights(rows, flat_weights)
+        return self
+
+    @answer_call
+    def predict(self, X) -> list[np.ndarray]:
+        """Return the classes of each graph's nodes."""
+        graphs = self._validated(X, fitted=True)
+        found = self._decoded(self._rows(graphs))
+        sizes = [len(each) for each in graphs.nodes]
+        return [self.classes_[row[:size]] for row, size in zip(found.labels.numpy(), sizes, strict=True)]
+
+    @answer_call
+    def decode(self, X) -> Decoding:
+        """Return the labelling of largest score of each graph, as indices into ``classes_``, with a bound."""
+        return self._decoded(self._rows(self._validated(X, fitted=True)))
+
+    @answer_call
+    def predict_proba(self, X) -> list[np.ndarray]:
+        """Return P(class) of each graph's nodes, (nodes, classes): exact, or by belief propagation.
+
+        Raises:
+            AttributeError: the objective was the hinge, whose scores are no log-probabilities.
+        """
+        if self.objective != "likelihood":
+            raise AttributeError("predict_proba: expected objective='likelihood', got 'hinge'")
+        graphs = self._validated(X, fitted=True)
+        states = marginals(self._energy(self._rows(graphs))).states.cpu().numpy()
+        sizes = [len(each) for each in graphs.nodes]
+        return [row[:size] for row, size in zip(states, sizes, strict=True)]
+
+    def energy(self, X) -> FactorEnergy:
+        """Return the packed energy of graphs, in float64, on ``device``."""
+        return self._energy(self._rows(self._validated(X, fitted=True)))
+
+    def score(self, X, y) -> float:
+        """Return the share of nodes with the right class."""
+        predicted = self.predict(X)
+        truth = np.concatenate(_labels(y, [len(each) for each in predicted]))
+        return float(np.mean(np.concatenate(predicted) == truth))
+
+    def _decoded(self, rows: GraphRows) -> Decoding:
+        return dual_ascent.branch_and_bound(self._energy(rows).to("cpu"), node_limit=self.node_limit)
+
+    def _energy(self, rows: GraphRows) -> FactorEnergy:
+        nodes = self.n_features_in_
+        pairs = np.zeros((rows.num_outputs - rows.num_states, self.edge_coef_.shape[2]))
+        pairs[rows.pair] = self.edge_coef_.reshape(len(rows.pair), -1)
+        scores = np.zeros((rows.features.shape[0], rows.num_outputs))
+        scores[:, : rows.num_states] = rows.features[:, :nodes] @ self.coef_.T + self.intercept_
+        scores[:, rows.num_states :] = rows.features[:, nodes:] @ pairs[:, :-1].T + pairs[:, -1]
+        return rows.energies(scores).to(self._device)
+
+    def _rows(self, graphs: Graphs) -> GraphRows:
+        return GraphRows.of(*graphs, num_states=len(self.classes_), directed=self.directed)
+
+    def _set_weights(self, rows: GraphRows, weights: np.ndarray) -> None:
+        """Set the coefficients from weights (outputs, features + 1) of both kinds of rows."""
+        states, nodes = rows.num_states, self.n_features_in_
+        self.coef_, self.intercept_ = weights[:states, :nodes].copy(), weights[:states, -1].copy()
+        pairs = weights[states:, nodes:][rows.pair]
+        self.edge_coef_ = pairs.reshape(states, states, -1).copy()
+
+    def _validated(self, X: Any, *, fitted: bool = False) -> Graphs:
+        """Return graphs of arrays; raise ValueError for others."""
+        if fitted:
+            check_is_fitted(self)
+        if not isinstance(X, Sequence) or not len(X):
+            raise ValueError("X: expected a list of graphs (node features, edges), got none")
+        wanted = ("node features", "edges", "edge features")[: 3 if self.edge_features else 2]
+        found = Graphs([], [], [])
+        for number, graph in enumerate(X):
+            if not isinstance(graph, tuple | list) or len(graph) != len(wanted):
+                raise ValueError(f"X[{number}]: expected ({', '.join(wanted)}), got {_described(graph)}")
+            nodes = check_array(graph[0], dtype=np.float64, input_name=f"X[{number}]: node features")
+            edges = np.asarray(graph[1])
+            is_whole = np.issubdtype(edges.dtype, np.integer) or not edges.size
+            if not is_whole or edges.ndim != 2 or edges.shape[1] != 2:
+                raise ValueError(f"X[{number}]: expected whole numbers (edges, 2), got {_described(edges)}")
+            edges = edges.astype(np.int64)
+            is_inside = ((edges >= 0) & (edges < len(nodes))).all()
+            if not is_inside or (edges[:, 0] == edges[:, 1]).any():
+                raise ValueError(f"X[{number}]: expected edges between different nodes below {len(nodes)}")
+            of_edges = np.zeros((len(edges), 0))
+            if self.edge_features:
+                of_edges = np.asarray(graph[2], np.float64)
+                if of_edges.ndim != 2 or len(of_edges) != len(edges) or not np.isfinite(of_edges).all():
+                    raise ValueError(
+                        f"X[{number}]: expected finite edge features ({len(edges)}, features), got "
+                        f"{_described(of_edges)}"
+                    )
+            for name, size, known in (
+                ("node features", nodes.shape[1], found.nodes),
+                ("edge features", of_edges.shape[1], found.edge_features),
+            ):
+                attribute = "n_features_in_" if name == "node features" else "n_edge_features_"
+                before = getattr(self, attribute) if fitted else known[0].shape[1] if known else size
+                if size != before:
+                    raise ValueError(f"X[{number}]: expected {before} {name}, got {size}")
+            for name, value in (("nodes", nodes), ("edges", edges), ("edge_features", of_edges)):
+                getattr(found, name).append(value)
+        return found
+
+
+def _described(value: Any) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _labels(y: Any, sizes: Sequence[int]) -> list[np.ndarray]:
+    """Return the classes of each graph's nodes; raise ValueError for other sizes."""
+    if y is None or len(y) != len(sizes):
+        raise ValueError(f"y: expected {len(sizes)} arrays of classes, one a graph")
+    found = [np.asarray(each) for each in y]
+    for number, (each, size) in enumerate(zip(found, sizes, strict=True)):
+        if each.shape != (size,):
+            raise ValueError(f"y[{number}]: expected {size} classes, got shape {each.shape}")
+    return found

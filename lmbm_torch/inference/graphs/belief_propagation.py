@@ -1,0 +1,332 @@
+"""Belief propagation and mean field in graphs of many states: approximate marginals, and a lower bound.
+
+Sum-product messages at a fixed point are exact on forests, and a stationary point of the Bethe free energy
+elsewhere (Yedidia, Freeman and Weiss 2005). Zeros are exact: messages are probabilities. The sweeps run on
+the CPU, example by example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmbm_torch.checks import check_count, check_not_negative
+from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
+from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows
+from lmbm_torch.inference.results import Decoding, StateMarginals, Status
+from lmbm_torch.kernels.threads import share
+from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import one_door
+
+__all__ = ["decode", "entries", "marginals", "mean_field"]
+
+Schedule = Literal["parallel", "sequential", "residual"]
+SCHEDULES: tuple[Schedule, ...] = ("parallel", "sequential", "residual")
+
+
+@one_door
+@torch.no_grad()
+def marginals(
+    energy: FactorEnergy,
+    *,
+    known: Known | None = None,
+    schedule: Schedule = "sequential",
+    damping: float = 0.0,
+    num_iters: int = 1000,
+    tol: float = 1e-8,
+) -> StateMarginals:
+    """Return approximate P(y_i = s) by sum-product messages, and the Bethe approximation of log Z.
+
+    Args:
+        energy: graphs of tables; forests have exact results.
+        known: (batch, labels), a state, or NaN for a free label.
+        schedule: all tables at once, one after another forwards and backwards in turn, or always the table
+            whose messages would change most.
+        damping: share of the old messages in the new, in [0, 1).
+        num_iters: sweeps at most, each with as many updates as there are tables.
+        tol: the largest change of a message, a probability, at which the sweeps end.
+
+    Raises:
+        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; another
+            schedule; a damping outside of [0, 1); no sweeps.
+    """
+    found = _propagated(energy, known, schedule, damping, num_iters, tol, is_max=False)
+    each = [_padded(energy, part, [one.states for one in rows]) for part, rows in found]
+    parts = [part for part, _ in found]
+    states = in_rows(parts, each).to(energy.dtype)
+    numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
+    numbers = numbers.to(energy.device)
+    exact, converged, iters, residual, log_sum = numbers.T
+    status = Status((exact * converged) > 0, converged > 0, iters.long(), residual.to(energy.dtype))
+    return StateMarginals(states, status, log_sum.to(energy.dtype))
+
+
+@one_door
+@torch.no_grad()
+def decode(
+    energy: FactorEnergy,
+    *,
+    known: Known | None = None,
+    schedule: Schedule = "sequential",
+    damping: float = 0.0,
+    num_iters: int = 1000,
+    tol: float = 1e-8,
+) -> Decoding:
+    """Return the labels of largest max-marginals by max-product messages, improved by single changes.
+
+    Without ties the result is exact on forests; elsewhere nothing is proven, and ``bound`` is ∞.
+
+    Args:
+        energy, known, schedule, damping, num_iters, tol: see :func:`marginals`.
+
+    Raises:
+        ValueError: see :func:`marginals`; an example whose labelling found is not allowed.
+    """
+    found = _propagated(energy, known, schedule, damping, num_iters, tol, is_max=True)
+    parts = [part for part, _ in found]
+    labels = labels_in_rows(energy, parts, [torch.stack([one.labels for one in rows]) for _, rows in found])
+    objective = energy.score(labels)
+    refuse_impossible(objective)
+    numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
+    _, converged, iters, _, _ = numbers.to(energy.device).T
+    unproven = torch.full_like(objective, torch.inf)
+    status = Status(converged < 0, converged > 0, iters.long(), unproven)
+    return Decoding(labels, objective, unproven.clone(), status)
+
+
+@one_door
+@torch.no_grad()
+def mean_field(
+    energy: FactorEnergy,
+    *,
+    known: Known | None = None,
+    labels: Tensor | None = None,
+    num_iters: int = 1000,
+    tol: float = 1e-9,
+) -> StateMarginals:
+    """Return the marginals of the best product of distributions found, and a lower bound of log Z.
+
+    The bound is E[score] + Σ entropies under the product, improved by one label after another, from the
+    uniform distribution and, where that has forbidden labellings, from ``labels`` alone.
+
+    Args:
+        energy, known: see :func:`marginals`.
+        labels: (batch, labels), allowed labellings as further starts; by default the labellings of largest
+            unary log-potentials.
+        num_iters: sweeps over the labels at most.
+        tol: the relative gain of the bound by a sweep at which the sweeps end.
+
+    Raises:
+        ValueError: see :func:`marginals`.
+    """
+    check_count("num_iters", num_iters)
+    found: list[tuple[Part, list[_Answer]]] = []
+    for part, examples in examples_of(energy, known):
+
+        def improve(example: Example) -> _Answer:
+            return _product(example, None if labels is None else labels[example.row], num_iters, tol)
+
+        found.append((part, _shared(examples, lambda example, improve=improve: improve(example))))
+    parts = [part for part, _ in found]
+    each = [_padded(energy, part, [one.states for one in rows]) for part, rows in found]
+    numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
+    exact, converged, iters, residual, bound = numbers.to(energy.device).T
+    status = Status(exact > 0, converged > 0, iters.long(), residual.to(energy.dtype))
+    return StateMarginals(in_rows(parts, each).to(energy.dtype), status, bound.to(energy.dtype))
+
+
+@torch.no_grad()
+def entries(energy: FactorEnergy, *, num_iters: int = 200, tol: float = 1e-6) -> tuple[Tensor, np.ndarray]:
+    """Return the Bethe approximations, and the beliefs of all entries in the order of ``energy.table``.
+
+    Args:
+        energy: packed graphs of finite tables.
+        num_iters, tol: see :func:`marginals`.
+    """
+    sums, every = [], []
+    structure = energy.structure
+    beliefs = np.zeros(structure.num_entries)
+    starts = structure.first[structure.num_variables]
+    for _, examples in examples_of(energy, None):
+        every += examples
+    unary_at, entry_at = 0, int(starts)
+    for example in sorted(every, key=lambda each: each.row):
+        found = _fixed_point(example, SCHEDULES.index("sequential"), 0.0, num_iters, tol, False)
+        graph = example.graph
+        beliefs[unary_at : unary_at + len(example.unary)] = found.belief
+        weight = found.values.copy()
+        for place in range(len(graph.variable)):
+            table = graph.table[place]
+            low, high = graph.first[table], graph.first[table + 1]
+            state = np.arange(high - low) // graph.inner[place] % graph.states[graph.variable[place]]
+            weight[low:high] *= found.sums[graph.slot[place] + state]
+        total = np.add.reduceat(weight, graph.first[:-1]) if len(weight) else weight
+        beliefs[entry_at : entry_at + len(weight)] = weight / np.repeat(total, np.diff(graph.first))
+        unary_at, entry_at = unary_at + len(example.unary), entry_at + len(weight)
+        sums.append(found.log_sum)
+    return torch.tensor(sums, dtype=torch.float64, device="cpu"), beliefs
+
+
+class _FixedPoint(NamedTuple):
+    """Messages of one example at the end, and what follows from the messages."""
+
+    values: np.ndarray
+    sums: np.ndarray
+    belief: np.ndarray
+    made: int
+    residual: float
+    log_sum: float
+
+
+class _Answer(NamedTuple):
+    """Answer for one example.
+
+    Args:
+        states: (variables, states).
+        labels: (variables,).
+        numbers: exact, converged, iterations, residual, log partition.
+    """
+
+    states: Tensor
+    labels: Tensor
+    numbers: list[float]
+
+
+def _propagated(
+    energy: FactorEnergy,
+    known: Tensor | None,
+    schedule: Schedule,
+    damping: float,
+    num_iters: int,
+    tol: float,
+    *,
+    is_max: bool,
+) -> list[tuple[Part, list[_Answer]]]:
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    check_count("num_iters", num_iters)
+    check_not_negative("damping", damping)
+    if damping >= 1:
+        raise ValueError(f"damping: expected at most 1, which is excluded, got {damping}")
+    number = SCHEDULES.index(schedule)
+
+    def propagate(example: Example) -> _Answer:
+        return _beliefs(example, number, damping, num_iters, tol, is_max)
+
+    return [(part, _shared(examples, propagate)) for part, examples in examples_of(energy, known)]
+
+
+def _shared(examples: list[Example], work: Callable[[Example], _Answer]) -> list[_Answer]:
+    """Return the work's results, made by several threads."""
+    found: list[Any] = [None] * len(examples)
+
+    def run(number: int) -> None:
+        found[number] = work(examples[number])
+
+    share(range(len(examples)), run)
+    return found
+
+
+def _beliefs(
+    example: Example, schedule: int, damping: float, num_iters: int, tol: float, is_max: bool
+) -> _Answer:
+    graph = example.graph
+    found = _fixed_point(example, schedule, damping, num_iters, tol, is_max)
+    belief = found.belief
+    labels = np.array([belief[low:high].argmax() for low, high in zip(graph.at, graph.at[1:], strict=False)])
+    if is_max:
+        sweeps().improved(graph, example.unary, example.entries, labels)
+    states = torch.from_numpy(example.spread(belief, 0.0, max(map(_most, example.back.states)) + 1))
+    numbers = [_is_forest(graph), found.residual <= tol, found.made, found.residual, found.log_sum]
+    return _Answer(states, example.labels(labels), [float(each) for each in numbers])
+
+
+def _fixed_point(
+    example: Example, schedule: int, damping: float, num_iters: int, tol: float, is_max: bool
+) -> _FixedPoint:
+    graph, kernel = example.graph, sweeps()
+    largest = _largest(graph.first, example.entries)
+    values = np.exp(example.entries - np.repeat(largest, np.diff(graph.first)))
+    widths = np.diff(graph.slot)
+    messages = np.repeat(1.0 / np.maximum(widths, 1), widths)
+    sums, belief = np.empty_like(messages), np.empty_like(example.unary)
+    with np.errstate(divide="ignore"):
+        made, residual = kernel.propagate(
+            graph, example.unary, values, messages, sums, belief, schedule, is_max, damping, tol, num_iters
+        )
+        log_sum = kernel.bethe(graph, example.unary, values, messages, sums, belief)
+    total = log_sum + largest.sum() + example.constant
+    return _FixedPoint(values, sums, belief, int(made), float(residual), float(total))
+
+
+def _product(example: Example, labels: Tensor | None, num_iters: int, tol: float) -> _Answer:
+    graph, kernel = example.graph, sweeps()
+    uniform = np.repeat(1.0 / graph.states, graph.states)
+    start = np.zeros(len(graph.states), np.int64)
+    if labels is None:
+        for variable, (low, high) in enumerate(zip(graph.at, graph.at[1:], strict=False)):
+            start[variable] = example.unary[low:high].argmax()
+    else:
+        for variable, kept in enumerate(example.back.states):
+            start[variable] = int(np.searchsorted(kept, int(labels[variable])))
+    certain = np.zeros_like(uniform)
+    certain[graph.at[:-1] + start] = 1.0
+    best: tuple[float, int, float, np.ndarray] = (-np.inf, 0, np.inf, uniform)
+    for belief in (uniform, certain):
+        bound, made, gain = kernel.mean_field(graph, example.unary, example.entries, belief, num_iters, tol)
+        if bound > best[0]:
+            best = (bound, made, gain, belief)
+    bound, made, gain, belief = best
+    states = torch.from_numpy(example.spread(belief, 0.0, max(map(_most, example.back.states)) + 1))
+    is_product = not len(graph.variable)
+    numbers = [is_product, gain <= tol * (1 + abs(bound)), made, gain, bound + example.constant]
+    return _Answer(states, example.labels(start), [float(each) for each in numbers])
+
+
+def _most(states: np.ndarray) -> int:
+    return int(states[-1])
+
+
+def _largest(first: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    """Return the largest entry of each table; 0 for a table of −∞ alone."""
+    if len(first) == 1:
+        return np.zeros(0)
+    largest = np.maximum.reduceat(entries, first[:-1])
+    return np.where(largest > -np.inf, largest, 0.0)
+
+
+def _is_forest(graph: Any) -> bool:
+    """Return whether variables and tables form a graph without cycles."""
+    home = [*range(len(graph.states) + len(graph.first) - 1)]
+
+    def root(node: int) -> int:
+        while home[node] != node:
+            home[node] = home[home[node]]
+            node = home[node]
+        return node
+
+    for variable, table in zip(graph.variable.tolist(), graph.table.tolist(), strict=True):
+        one, other = root(variable), root(len(graph.states) + table)
+        if one == other:
+            return False
+        home[one] = other
+    return True
+
+
+def _numbers(rows: list[_Answer]) -> Tensor:
+    """Return the numbers of answers, (examples, 5)."""
+    return torch.tensor([one.numbers for one in rows], dtype=torch.float64, device="cpu")
+
+
+def _padded(energy: FactorEnergy, part: Part, states: list[Tensor]) -> Tensor:
+    """Return the states' probabilities of a part's examples, padded to the sizes of the batch."""
+    found = torch.zeros(len(states), energy.num_labels, energy.num_states, dtype=torch.float64, device="cpu")
+    for row, each in enumerate(states):
+        found[row, : each.shape[0], : each.shape[1]] = each
+    return found.to(energy.device)

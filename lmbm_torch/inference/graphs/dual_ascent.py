@@ -1,0 +1,201 @@
+"""Best labellings of graphs of any width with a bound: dual ascent, and branch and bound over states.
+
+A reparametrisation moves log-potentials between tables and labels without a change of any score. Sequential
+tree-reweighted sweeps (TRW-S) find one whose bound Σ max unary + Σ max table is small, and labellings on the
+way. Branch and bound fixes states of labels and continues the ascent from the parent's reparametrisation. The
+sweeps run on the CPU, example by example.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_count, count_limit
+from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
+from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.kernels.threads import share
+from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import one_door
+
+__all__ = ["branch_and_bound", "decode"]
+
+# Relative gain of the bound by a pair of sweeps below which the root's ascent ends, and a node's
+# (scripts/bench/uai2014.py).
+ROOT_GAIN, NODE_GAIN = 1e-7, 1e-4
+# Pairs of sweeps of a node at most (scripts/bench/uai2014.py).
+NODE_SWEEPS = 6
+# Nodes beyond the limit while no allowed labelling is found.
+FIRST_NODES = 1000
+# Relative difference of bound and score that counts as a proof, some thousand times the round-off of a sum.
+PROOF = 1e-9
+
+
+@one_door
+@torch.no_grad()
+def decode(
+    energy: FactorEnergy, *, known: Known | None = None, num_iters: int = 1000, tol: float = ROOT_GAIN
+) -> Decoding:
+    """Return a labelling of large score, and an upper bound of every score, by dual ascent.
+
+    ``status.exact`` says where the labelling meets the bound; ``status.residual`` is the gap.
+
+    Args:
+        energy: graphs of tables.
+        known: (batch, labels), a state, or NaN for a free label.
+        num_iters: pairs of sweeps at most.
+        tol: the relative gain of the bound by a pair of sweeps at which the ascent ends.
+
+    Raises:
+        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; no iterations;
+            an example without a labelling found that is allowed.
+    """
+    check_count("num_iters", num_iters)
+    return _decoded(energy, known, num_iters, tol, 1)
+
+
+@one_door
+@torch.no_grad()
+def branch_and_bound(
+    energy: FactorEnergy, *, known: Known | None = None, node_limit: int | None = None
+) -> Decoding:
+    """Return the labelling with the largest score (MAP), proven where the search ends within the limit.
+
+    Depth first: a node fixes the state of a label and continues the parent's dual ascent for a few sweeps.
+
+    Args:
+        energy, known: see :func:`decode`.
+        node_limit: nodes of an example at which the search ends with the bound of the open nodes; None for
+            no limit.
+
+    Raises:
+        ValueError: see :func:`decode`; a limit that is no count.
+    """
+    return _decoded(energy, known, 1000, ROOT_GAIN, count_limit("node_limit", node_limit))
+
+
+class Found(NamedTuple):
+    """Result of a search for one example, with labels in the states of the arrays."""
+
+    labels: np.ndarray
+    score: float
+    bound: float
+    sweeps: int
+    nodes: int
+    converged: bool
+
+
+def _decoded(
+    energy: FactorEnergy, known: Known | None, num_iters: int, tol: float, node_limit: int
+) -> Decoding:
+    parts, labels, numbers = [], [], []
+    for part, examples in examples_of(energy, known):
+        found: list[Found] = [None] * len(examples)  # pyright: ignore[reportAssignmentType]
+
+        def search(number: int, examples: list[Example] = examples, found: list[Found] = found) -> None:
+            found[number] = searched(examples[number], num_iters, tol, node_limit)
+
+        share(range(len(examples)), search)
+        parts.append(part)
+        each = zip(examples, found, strict=True)
+        labels.append(torch.stack([example.labels(one.labels) for example, one in each]))
+        bounds = [[one.bound, one.sweeps, one.nodes, one.converged] for one in found]
+        numbers.append(torch.tensor(bounds, dtype=torch.float64, device=energy.device))
+    answer = labels_in_rows(energy, parts, labels)
+    bound, made, nodes, converged = in_rows(parts, numbers).T
+    objective = energy.score(answer)
+    refuse_impossible(objective)
+    # A score in single precision has fewer digits than the bound.
+    proof = max(PROOF, 32 * torch.finfo(energy.dtype).eps)
+    exact = bound - objective.double() <= proof * (1 + objective.double().abs())
+    bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
+    status = Status(exact, converged > 0, made.long(), bound - objective)
+    return Decoding(answer, objective, bound, status, nodes=nodes.long())
+
+
+class _Node(NamedTuple):
+    """Open node: a bound, and the reparametrisation with some states ruled out."""
+
+    bound: float
+    unary: np.ndarray
+    entries: np.ndarray
+
+
+def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> Found:
+    """Return the best labelling and bound of one example after at most so many nodes."""
+    kernel, graph = sweeps(), example.graph
+    order = np.arange(len(graph.states))
+    rank, limits = order.copy(), np.empty(2)
+    best, score = np.zeros(len(order), np.int64), -np.inf
+    made = nodes = 0
+    stack = [_Node(np.inf, example.unary.copy(), example.entries.copy())]
+    left = -np.inf
+    converged = False
+
+    def is_settled(bound: float) -> bool:
+        return bound <= score + PROOF * (1 + abs(score)) / 2
+
+    while stack and (nodes < node_limit or (score == -np.inf and nodes < FIRST_NODES)):
+        node = stack.pop()
+        if is_settled(node.bound):
+            continue
+        unary, entries = node.unary, node.entries
+        is_root, nodes = nodes == 0, nodes + 1
+        bound = node.bound
+        limit, gain = (num_iters, tol) if is_root else (NODE_SWEEPS, NODE_GAIN)
+        while limit > 0:
+            # In portions: labellings are found while the bound still falls.
+            portion = min(limit, 20)
+            done = int(kernel.ascend(graph, unary, entries, order, rank, portion, gain, limits))
+            made, limit = made + done, limit - portion
+            bound = min(bound, limits[1])
+            labels = np.zeros(len(order), np.int64)
+            kernel.rounded(graph, unary, entries, order, labels)
+            kernel.improved(graph, example.unary, example.entries, labels)
+            found = kernel.score_of(graph, example.unary, example.entries, labels)
+            if found > score:
+                best, score = labels, found
+            if is_root:
+                converged = done < portion or limits[0] - limits[1] <= tol * (1 + abs(limits[1]))
+            if done < portion or is_settled(bound):
+                break
+        if is_settled(bound) or bound == -np.inf:
+            continue
+        branches = _branched(graph, unary, entries, bound)
+        if branches is None:
+            left = max(left, bound)
+            continue
+        stack += branches
+    open_bound = max([left, score, *(node.bound for node in stack)])
+    return Found(best, score + example.constant, open_bound + example.constant, made, nodes, converged)
+
+
+def _branched(graph: object, unary: np.ndarray, entries: np.ndarray, bound: float) -> list[_Node] | None:
+    """Return two nodes, the more promising last: a label's best state, and all others; None at a leaf."""
+    states: np.ndarray = graph.states  # pyright: ignore[reportAttributeAccessIssue]
+    at: np.ndarray = graph.at  # pyright: ignore[reportAttributeAccessIssue]
+    padded = np.full((len(states), int(states.max())), -np.inf)
+    inside = np.arange(padded.shape[1]) < states[:, None]
+    padded[inside] = unary
+    if padded.shape[1] == 1:
+        return None
+    two = np.partition(padded, -2, 1)[:, -2:]
+    gap = two[:, 1] - two[:, 0]
+    open_labels = np.isfinite(gap)
+    if not open_labels.any():
+        return None
+    degree = np.diff(graph.start)  # pyright: ignore[reportAttributeAccessIssue]
+    # A label in many tables whose best state leads by little changes the bound most.
+    label = int(np.argmax(np.where(open_labels, (degree + 1) / (gap + 1e-3), -1)))
+    own = slice(int(at[label]), int(at[label + 1]))
+    best = int(unary[own].argmax())
+    chosen, others = unary.copy(), unary.copy()
+    chosen[own] = -np.inf
+    chosen[own.start + best] = unary[own.start + best]
+    others[own.start + best] = -np.inf
+    return [_Node(bound, others, entries.copy()), _Node(bound, chosen, entries)]

@@ -1,0 +1,130 @@
+"""Linear and integer programmes of graphs of any order, by HiGHS: the local polytope and its corners.
+
+A variable μ_i(s) for each state and μ_c(y_c) for each entry of a table are probabilities with equal marginals
+(max_margin_markov_networks_survey_2003, section 4.1). Over whole numbers the optimum is the best labelling;
+the relaxation bounds the score, and is exact on forests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from lmbm_torch.checks import check_positive
+from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
+from lmbm_torch.inference.graphs.elimination import refuse_impossible
+from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
+from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import one_door
+
+__all__ = ["decode", "decode_relaxed"]
+
+# Relative tolerance of the solver's optimality, which the bound is raised by, and within which a score is
+# proven.
+TOLERANCE = 1e-6
+
+
+@one_door
+@torch.no_grad()
+def decode(energy: FactorEnergy, *, known: Known | None = None, time_limit: float | None = None) -> Decoding:
+    """Return the labelling with the largest score (MAP) by an integer programme, with the solver's bound.
+
+    Args:
+        energy: graphs of tables.
+        known: (batch, labels), a state, or NaN for a free label.
+        time_limit: seconds of wall time for an example; results then depend on the computer.
+
+    Raises:
+        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; a time limit
+            that is no finite number above 0; an example without an allowed labelling found.
+    """
+    if time_limit is not None:
+        check_positive("time_limit", time_limit)
+    return _solved(energy, known, is_whole=True, time_limit=time_limit)
+
+
+@one_door
+@torch.no_grad()
+def decode_relaxed(energy: FactorEnergy, *, known: Known | None = None) -> Decoding:
+    """Return the labelling that the local polytope's optimum rounds to, and the optimum as bound.
+
+    Single labels of the rounded labelling are changed as long as the score grows.
+
+    Args:
+        energy, known: see :func:`decode`.
+
+    Raises:
+        ValueError: see :func:`decode`.
+    """
+    return _solved(energy, known, is_whole=False, time_limit=None)
+
+
+def _solved(
+    energy: FactorEnergy, known: Known | None, *, is_whole: bool, time_limit: float | None
+) -> Decoding:
+    parts, labels, numbers = [], [], []
+    for part, examples in examples_of(energy, known):
+        each = [_programme(example, is_whole, time_limit) for example in examples]
+        parts.append(part)
+        pairs = zip(examples, each, strict=True)
+        labels.append(torch.stack([example.labels(found[0]) for example, found in pairs]))
+        numbers.append(torch.tensor([rest for _, *rest in each], dtype=torch.float64, device=energy.device))
+    answer = labels_in_rows(energy, parts, labels)
+    bound, nodes, converged = in_rows(parts, numbers).T
+    objective = energy.score(answer)
+    refuse_impossible(objective)
+    exact = bound - objective.double() <= 2 * TOLERANCE * (1 + objective.double().abs())
+    bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
+    return Decoding(answer, objective, bound, Status(exact, converged > 0, nodes.long(), bound - objective))
+
+
+def _programme(
+    example: Example, is_whole: bool, time_limit: float | None
+) -> tuple[np.ndarray, float, int, bool]:
+    """Return labels, an upper bound, the nodes, and whether the solver ended by itself."""
+    graph, unary, entries = example.graph, example.unary, example.entries
+    values = np.concatenate([unary, entries])
+    allowed = values > -np.inf
+    size, at = len(unary), len(unary)
+    rows, columns, weights = [], [], []
+    variable = np.repeat(np.arange(len(graph.states)), graph.states)
+    rows.append(variable)
+    columns.append(np.arange(size))
+    weights.append(np.ones(size))
+    first_row = len(graph.states)
+    for place in range(len(graph.variable)):
+        table, name = graph.table[place], graph.variable[place]
+        numbers = np.arange(graph.first[table + 1] - graph.first[table])
+        states = graph.states[name]
+        rows += [first_row + numbers // graph.inner[place] % states, first_row + np.arange(states)]
+        columns += [at + graph.first[table] + numbers, graph.at[name] + np.arange(states)]
+        weights += [np.ones(len(numbers)), -np.ones(states)]
+        first_row += states
+    matrix = sparse.csr_array(
+        (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))),
+        shape=(first_row, len(values)),
+    )
+    right = np.zeros(first_row)
+    right[: len(graph.states)] = 1.0
+    # Entries follow from the states: the states alone need to be whole.
+    whole = np.where(np.arange(len(values)) < size, 1, 0) if is_whole else None
+    answer = milp(
+        -np.where(allowed, values, 0.0),
+        integrality=whole,
+        bounds=Bounds(0, allowed.astype(float)),
+        constraints=LinearConstraint(matrix, right, right),
+        options={"mip_rel_gap": 0.0} | ({} if time_limit is None else {"time_limit": time_limit}),
+    )
+    labels = np.zeros(len(graph.states), np.int64)
+    if answer.x is not None:
+        for name in range(len(labels)):
+            labels[name] = answer.x[graph.at[name] : graph.at[name + 1]].argmax()
+    sweeps().improved(graph, unary, entries, labels)
+    least = getattr(answer, "mip_dual_bound", None) if is_whole else answer.fun
+    bound = np.inf if least is None else -float(least)
+    bound += TOLERANCE * (1 + abs(bound)) + example.constant
+    return labels, bound, int(getattr(answer, "mip_node_count", 0) or 0), answer.status == 0

@@ -1,0 +1,299 @@
+"""Linear models of graphs of many states in the solvers' form: a row for each node, and one for each edge.
+
+A node's row has the node's features and an output for each state; an edge's row has the edge's features and
+an output for each pair of states, or each unordered pair if edges have no direction. The score of a labelling
+is the sum of the rows' outputs at the labels (max_margin_markov_networks_survey_2003, section 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import sparse
+from scipy.optimize import minimize
+
+from lmbm_torch.energies import FactorEnergy, FactorScopes
+from lmbm_torch.inference.graphs import belief_propagation, elimination
+from lmbm_torch.inference.graphs.arrays import Example, graph_of
+from lmbm_torch.inference.graphs.dual_ascent import searched
+from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.kernels.threads import share
+from lmbm_torch.memory import limit_bytes
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
+
+# Pairs of sweeps of dual ascent for an example's loss-augmented labelling at most, and the relative gain at
+# which the ascent ends (scripts/bench/snakes.py).
+ORACLE_SWEEPS, ORACLE_GAIN = 30, 1e-4
+
+
+@dataclass(frozen=True)
+class GraphRows:
+    """Nodes and edges of graphs as rows of features.
+
+    Args:
+        features: (rows, node features + edge features), CSR; of each graph the nodes first, then the edges.
+        start: (graphs + 1,), the first row of each graph.
+        edges: for each graph (edges, 2), the nodes' numbers.
+        num_states: of each node.
+        directed: whether (r, s) and (s, r) are different outputs of an edge.
+    """
+
+    features: sparse.csr_array
+    start: np.ndarray
+    edges: tuple[np.ndarray, ...]
+    num_states: int
+    directed: bool
+
+    @classmethod
+    def of(
+        cls,
+        nodes: Sequence[np.ndarray],
+        edges: Sequence[np.ndarray],
+        edge_features: Sequence[np.ndarray],
+        num_states: int,
+        directed: bool,
+    ) -> GraphRows:
+        """Return the rows of graphs with the same numbers of features."""
+        blocks, sizes = [], []
+        for own, of_edges in zip(nodes, edge_features, strict=True):
+            blocks.append(sparse.block_diag([own, of_edges], format="csr"))
+            sizes.append(len(own) + len(of_edges))
+        features = sparse.csr_array(sparse.vstack(blocks, format="csr"))
+        start = np.concatenate([[0], np.cumsum(sizes)])
+        return cls(features, start, tuple(edges), num_states, directed)
+
+    @property
+    def num_outputs(self) -> int:
+        return self.num_states + int(self.pair.max()) + 1
+
+    @cached_property
+    def pair(self) -> np.ndarray:
+        """Return the output of each pair of states, (states · states,), counted after the nodes' outputs."""
+        first, second = np.divmod(np.arange(self.num_states**2), self.num_states)
+        if self.directed:
+            return first * self.num_states + second
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        return low * self.num_states - low * (low - 1) // 2 + high - low
+
+    @cached_property
+    def structures(self) -> tuple[FactorScopes, ...]:
+        """Return the structure of each graph; graphs alike share one object."""
+        known: dict[tuple[int, bytes], FactorScopes] = {}
+        found = []
+        for number, edges in enumerate(self.edges):
+            nodes = self.num_nodes(number)
+            key = nodes, np.ascontiguousarray(edges).tobytes()
+            if key not in known:
+                scopes = tuple(map(tuple, edges.tolist()))
+                known[key] = FactorScopes((self.num_states,) * nodes, scopes)
+            found.append(known[key])
+        return tuple(found)
+
+    def num_nodes(self, graph: int) -> int:
+        return int(self.start[graph + 1] - self.start[graph]) - len(self.edges[graph])
+
+    def tables(self, scores: np.ndarray, graph: int) -> np.ndarray:
+        """Return the entries of a graph's energy from the graph's rows of scores (rows, outputs)."""
+        nodes = self.num_nodes(graph)
+        unary = scores[:nodes, : self.num_states]
+        tables = scores[nodes:, self.num_states + self.pair]
+        return np.concatenate([unary.ravel(), tables.ravel()])
+
+    def energies(self, scores: np.ndarray) -> FactorEnergy:
+        """Return the packed energy of all graphs from scores (rows, outputs)."""
+        tables = [
+            self.tables(scores[low:high], graph) for graph, (low, high) in enumerate(pairwise(self.start))
+        ]
+        each = zip(tables, self.structures, strict=True)
+        return FactorEnergy.packed(
+            [FactorEnergy(torch.from_numpy(table)[None], structure) for table, structure in each]
+        )
+
+    def outputs(self, labels: np.ndarray, graph: int) -> np.ndarray:
+        """Return the output of each of a graph's rows at labels (nodes,)."""
+        first, second = labels[self.edges[graph]].reshape(-1, 2).T
+        pairs = self.num_states + self.pair[first * self.num_states + second]
+        return np.concatenate([labels, pairs])
+
+
+def hinge_problem(
+    rows: GraphRows,
+    labels: Sequence[np.ndarray],
+    *,
+    C: float,
+    node_limit: int = 1,
+    sample_weight: np.ndarray | None = None,
+) -> StructuralProblem:
+    """Return min ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] with its oracle.
+
+    The oracle is dual ascent, and for the gap of all examples branch and bound: the labelling found is a
+    plane, and the bound proven counts as the hinge. The duality gap is therefore an upper bound, also where
+    the relaxation is not tight (the survey's section 4.1, local consistency) and the search meets its limit.
+
+    Args:
+        labels: (nodes,) of each graph.
+        C: weight of the losses.
+        node_limit: nodes of an example's search.
+        sample_weight: (graphs,), multiplies C.
+    """
+    truths = [rows.outputs(each, graph) for graph, each in enumerate(labels)]
+
+    def oracle(scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
+        sizes = np.diff(rows.start)[examples]
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        found: list[tuple[float, float, np.ndarray, np.ndarray]] = [None] * len(examples)  # pyright: ignore
+
+        def work(at: int) -> None:
+            graph = int(examples[at])
+            own = scores[first[at] : first[at + 1]]
+            # Steps between need no proof.
+            nodes = node_limit if len(examples) == len(labels) else 1
+            found[at] = _most_violating(rows, own, labels[graph], truths[graph], graph, nodes)
+
+        share(range(len(examples)), work)
+        index = [each[2] for each in found]
+        start = np.concatenate([[0], np.cumsum([len(each) for each in index])]).astype(np.int64)
+        planes = CuttingPlanes(
+            np.asarray(examples),
+            np.array([each[0] for each in found]),
+            start,
+            np.concatenate(index).astype(np.int32),
+            np.concatenate([each[3] for each in found]),
+        )
+        return Maximisers(planes, np.array([each[1] for each in found]))
+
+    return StructuralProblem.from_rows(
+        rows.features,
+        oracle,
+        num_outputs=rows.num_outputs,
+        num_couplings=0,
+        start=rows.start,
+        C=C,
+        sample_weight=sample_weight,
+    )
+
+
+def _most_violating(
+    rows: GraphRows,
+    scores: np.ndarray,
+    truth: np.ndarray,
+    true: np.ndarray,
+    graph: int,
+    node_limit: int,
+) -> tuple[float, float, np.ndarray, np.ndarray]:
+    """Return a labelling's loss, the bound of loss − ⟨w, ψ⟩, and the entries and values of ψ."""
+    nodes, states = len(truth), rows.num_states
+    table = rows.tables(scores, graph)
+    augmented = table[: nodes * states] + 1.0
+    augmented[np.arange(nodes) * states + truth] -= 1.0
+    arrays, _ = graph_of(rows.structures[graph])
+    example = Example(arrays, augmented, table[nodes * states :], 0.0, None, graph)
+    answer = searched(example, ORACLE_SWEEPS, ORACLE_GAIN, node_limit)
+    best = answer.labels
+    found = rows.outputs(best, graph)
+    (changed,) = np.nonzero(found != true)
+    own = scores[np.arange(len(true)), true].sum()
+    at = changed * rows.num_outputs
+    index = np.concatenate([at + true[changed], at + found[changed]])
+    values = np.concatenate([np.ones(len(changed)), -np.ones(len(changed))])
+    return float((best != truth).sum()), float(answer.bound - own), index, values
+
+
+class Likelihood(NamedTuple):
+    """Weights of largest penalised likelihood.
+
+    Args:
+        weights: (outputs, features + 1), the last column of the constant feature 1.
+        objective: ½‖w‖² − C Σ log p, of the Bethe approximation where inference is not exact.
+        excess: an upper bound of the distance from the optimum, ½‖gradient‖², as the objective is strongly
+            convex with modulus 1; infinite where inference is not exact.
+        num_iters: iterations of L-BFGS.
+        exact: whether all log partitions are exact.
+    """
+
+    weights: np.ndarray
+    objective: float
+    excess: float
+    num_iters: int
+    exact: bool
+
+
+def most_likely(
+    rows: GraphRows,
+    labels: Sequence[np.ndarray],
+    *,
+    C: float,
+    tol: float,
+    max_iter: int,
+    sample_weight: np.ndarray | None = None,
+) -> Likelihood:
+    """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS; the log partition by elimination or messages.
+
+    Graphs whose tables fit into :data:`~lmbm_torch.inference.limits.LIMITS` have exact log partitions. All
+    others have the Bethe approximation by belief propagation, and nothing is certified.
+    """
+    features = sparse.hstack([rows.features, np.ones((rows.features.shape[0], 1))], format="csr")
+    weight = np.ones(len(labels)) if sample_weight is None else sample_weight
+    size, columns = rows.num_outputs, features.shape[1]
+    truths = np.concatenate([rows.outputs(each, graph) for graph, each in enumerate(labels)])
+    of_row = np.repeat(np.arange(len(labels)), np.diff(rows.start))
+    most = limit_bytes(LIMITS.graph_bytes)
+    zero = rows.energies(np.zeros((features.shape[0], size)))
+    exact = elimination.fits(zero, "marginals", most)
+
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w = flat.reshape(size, columns)
+        scores = features @ w.T
+        log_sums, chances = _expected(rows, scores, exact)
+        own = scores[np.arange(len(truths)), truths]
+        loss = weight @ log_sums - weight[of_row] @ own
+        chances[np.arange(len(truths)), truths] -= 1.0
+        gradient = w + C * (features.T @ (weight[of_row, None] * chances)).T
+        return float(0.5 * flat @ flat + C * loss), gradient.ravel()
+
+    start = np.zeros(size * columns)
+    scale = np.linalg.norm(objective(start)[1])
+    found = minimize(
+        objective,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": max_iter, "gtol": tol * scale / np.sqrt(len(start)), "ftol": 0.0, "maxls": 40},
+    )
+    slope = float(np.linalg.norm(found.jac))
+    excess = 0.5 * slope**2 if exact else np.inf
+    return Likelihood(found.x.reshape(size, columns), float(found.fun), excess, int(found.nit), exact)
+
+
+def _expected(rows: GraphRows, scores: np.ndarray, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log partitions, and the probabilities of the rows' outputs (rows, outputs)."""
+    energy = rows.energies(scores)
+    if exact:
+        table = energy.table.requires_grad_()
+        log_sums = elimination.log_partition(FactorEnergy(table, energy.structure))
+        (chances,) = torch.autograd.grad(log_sums.sum(), table)
+        by_entry = chances.numpy()
+    else:
+        log_sums, by_entry = belief_propagation.entries(energy)
+    # All nodes' entries stand before all edges' entries.
+    states, found = rows.num_states, np.zeros_like(scores)
+    is_node = np.concatenate(
+        [
+            np.arange(high - low) < rows.num_nodes(graph)
+            for graph, (low, high) in enumerate(pairwise(rows.start))
+        ]
+    )
+    nodes = int(is_node.sum()) * states
+    found[is_node, :states] = by_entry[:nodes].reshape(-1, states)
+    pairs = by_entry[nodes:].reshape(-1, states**2)
+    summed = np.zeros((len(pairs), rows.num_outputs - states))
+    for number, output in enumerate(rows.pair):
+        summed[:, output] += pairs[:, number]
+    found[~is_node, states:] = summed
+    return log_sums.detach().numpy(), found

@@ -1,0 +1,141 @@
+"""Nodes of graphs classified jointly: optima, gradients, what is certified, and what is refused."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import lmbm_torch
+from lmbm_torch.estimators import ChainCRF, GraphClassifier
+from lmbm_torch.inference import decode
+
+
+def some_graphs(seed: int, count: int = 7, *, edge_features: bool = False):
+    """Graphs of 2 to 5 nodes with a cycle, whose neighbours mostly differ by one class."""
+    random = np.random.default_rng(seed)
+    X, y = [], []
+    for _ in range(count):
+        nodes = int(random.integers(2, 6))
+        edges = np.stack([np.arange(nodes - 1), np.arange(1, nodes)], 1)
+        if nodes > 2:
+            edges = np.concatenate([edges, [[nodes - 1, 0]]])
+        labels = (np.arange(nodes) + random.integers(3)) % 3
+        features = random.normal(size=(nodes, 2)) + 0.4 * labels[:, None]
+        graph = (features, edges)
+        X.append((*graph, random.normal(size=(len(edges), 2))) if edge_features else graph)
+        y.append(labels)
+    return X, y
+
+
+def objective(model, X, y, kind, C):
+    """By enumeration of the model's energies."""
+    weights = sum(np.square(each).sum() for each in (model.coef_, model.intercept_))
+    pairs = np.square(model.edge_coef_)
+    if not model.directed:
+        pairs = pairs * (np.triu(np.ones((3, 3)))[..., None])
+    total = 0.0
+    for one, truth in zip(model.energy(X).examples(), y, strict=True):
+        labels = torch.tensor([*product(range(3), repeat=len(truth))])[:, None]
+        scores, own = one.score(labels)[:, 0], one.score(torch.tensor(truth)[None]).item()
+        loss = (labels[:, 0] != torch.tensor(truth)).sum(1)
+        best = (scores + loss).max() if kind == "hinge" else scores.logsumexp(0)
+        total += best.item() - own
+    return 0.5 * (weights + pairs.sum()) + C * total
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("kind", ["hinge", "likelihood"])
+def test_the_objective_is_that_of_enumeration_and_the_gap_certifies_it(kind, directed):
+    X, y = some_graphs(0, edge_features=True)
+    model = GraphClassifier(
+        0.3, objective=kind, edge_features=True, directed=directed, tol=1e-3, max_iter=2000, random_state=0
+    ).fit(X, y)
+    value = objective(model, X, y, kind, 0.3)
+    assert model.objective_ >= value - 1e-9
+    assert model.duality_gap_ <= 1e-3
+    if kind == "likelihood":
+        assert model.objective_ == pytest.approx(value, rel=1e-9)
+    # No weights nearby are better by more than the gap.
+    random = np.random.default_rng(0)
+    for _ in range(5):
+        other = clone(model)
+        vars(other).update(vars(model))
+        other.coef_ = model.coef_ + 0.05 * random.normal(size=model.coef_.shape)
+        assert objective(other, X, y, kind, 0.3) >= model.objective_ * (1 - model.duality_gap_) - 1e-9
+
+
+def test_a_chain_has_the_weights_of_a_chain_crf():
+    random = np.random.default_rng(1)
+    chains = [random.normal(size=(length, 2)) for length in (3, 5, 2, 4)]
+    y = [random.integers(3, size=len(each)) for each in chains]
+    X = [(each, np.stack([np.arange(len(each) - 1), np.arange(1, len(each))], 1)) for each in chains]
+    graph = GraphClassifier(0.5, objective="likelihood", directed=True, tol=1e-5, max_iter=2000).fit(X, y)
+    chain = ChainCRF(0.5, tol=1e-5).fit(chains, y)
+    np.testing.assert_allclose(graph.coef_, chain.coef_, atol=1e-3)
+    np.testing.assert_allclose(graph.edge_coef_[..., 0], chain.transition_, atol=1e-3)
+    for found, expected in zip(graph.predict_proba(X), chain.predict_proba(chains), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_wide_graphs_learn_by_messages(monkeypatch):
+    X, y = some_graphs(2)
+    exact = GraphClassifier(0.1, objective="likelihood", tol=1e-3).fit(X, y)
+    monkeypatch.setattr("lmbm_torch.solvers.structural.graphs.limit_bytes", lambda size: 1)
+    messages = GraphClassifier(0.1, objective="likelihood", tol=1e-3).fit(X, y)
+    assert (exact.is_exact_, messages.is_exact_, messages.duality_gap_) == (True, False, np.inf)
+    # Loops of weak pairs.
+    np.testing.assert_allclose(messages.coef_, exact.coef_, atol=0.03)
+
+
+def test_predictions_are_the_best_labellings_and_survive_a_file(tmp_path):
+    X, y = some_graphs(3, edge_features=True)
+    y = [np.array(["a", "b", "c"])[each] for each in y]
+    model = GraphClassifier(edge_features=True, directed=True, random_state=0).fit(X, y)
+    best = decode(model.energy(X))
+    assert model.decode(X).status.exact.all()
+    for row, (found, truth) in enumerate(zip(model.predict(X), y, strict=True)):
+        assert found.tolist() == model.classes_[best.labels[row, : len(truth)]].tolist()
+    assert model.score(X, y) > 0.7
+    model.save(tmp_path / "graphs.safetensors")
+    again = lmbm_torch.load(tmp_path / "graphs.safetensors")
+    assert all(map(np.array_equal, again.predict(X), model.predict(X)))
+    with pytest.raises(AttributeError, match="predict_proba: expected objective='likelihood'"):
+        model.predict_proba(X)
+
+
+def test_sample_weights_count_examples():
+    X, y = some_graphs(4, 6)
+    settings = {"tol": 1e-3, "max_iter": 300, "random_state": 0}
+    twice = GraphClassifier(0.2, **settings).fit([*X, X[0]], [*y, y[0]])
+    weighted = GraphClassifier(0.2, **settings).fit(X, y, sample_weight=[2, 1, 1, 1, 1, 1])
+    assert weighted.objective_ == pytest.approx(twice.objective_, rel=2e-3)
+
+
+def test_an_early_end_warns():
+    X, y = some_graphs(5)
+    for kind in ("hinge", "likelihood"):
+        with pytest.warns(ConvergenceWarning):
+            GraphClassifier(objective=kind, tol=1e-8, max_iter=1, random_state=0).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda X: [], "X: expected a list of graphs"),
+        (lambda X: [X[0][:1], *X[1:]], r"X\[0\]: expected \(node features, edges\), got tuple"),
+        (lambda X: [(X[0][0], [[0.5, 1]]), *X[1:]], r"X\[0\]: expected whole numbers \(edges, 2\)"),
+        (lambda X: [(X[0][0], [[0, 9]]), *X[1:]], r"X\[0\]: expected edges between different nodes below"),
+        (lambda X: [*X[:-1], (X[-1][0][:, :1], X[-1][1])], r"X\[6\]: expected 2 node features, got 1"),
+    ],
+)
+def test_other_graphs_are_refused(change, message):
+    X, y = some_graphs(0)
+    with pytest.raises(ValueError, match=message):
+        GraphClassifier().fit(change(X), y)
+    with pytest.raises(ValueError, match=r"y\[0\]: expected \d classes, got shape"):
+        GraphClassifier().fit(X, [each[:-1] for each in y])
