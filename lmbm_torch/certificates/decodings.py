@@ -32,8 +32,8 @@ __all__ = ["digest", "write"]
 NODE_LIMIT = 10_000_000
 # Examples in one line.
 BLOCK = 1024
-# Nodes of an example's proof before semidefinite bounds are used; semidefinite bounds of hinges are weaker.
-FEW_NODES, FEW_HINGE_NODES = 2_000, 200_000
+# Nodes of an example's proof before semidefinite bounds are used.
+FEW_NODES = 2_000
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 
@@ -239,11 +239,10 @@ def _tree(
     losses: Losses, claim: Claim, constraints: Constraints | None, choose: Choose, node_limit: int
 ) -> tuple[Tree, list[dict[str, Any]]]:
     """Return the trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
-    if choose is not by_bounds or losses.cliques:
+    if choose is not by_bounds or not isinstance(losses, PairScoreLosses):
         return prove(losses, claim, choose, node_limit), []
-    few = FEW_NODES if isinstance(losses, PairScoreLosses) else FEW_HINGE_NODES
     try:
-        return prove(losses, claim, choose, min(node_limit, few * len(claim.known))), []
+        return prove(losses, claim, choose, min(node_limit, FEW_NODES * len(claim.known))), []
     except TooManyNodes:
         dense = BySemidefiniteBounds(claim, constraints)
         return prove(losses, claim, dense, node_limit), dense.proof()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.certificates import lines
-from lmbm_torch.certificates.losses import HingeLosses, Losses, PairScoreLosses
+from lmbm_torch.certificates.losses import Losses, PairScoreLosses
 from lmbm_torch.certificates.trees import SEMIDEFINITE, Claim, by_bounds
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.semidefinite.proofs import Multipliers, OpenPart
@@ -31,7 +31,7 @@ class BySemidefiniteBounds:
     _open: dict[tuple[int, bytes], Callable[[], OpenPart]] = field(default_factory=dict)
 
     def __call__(self, losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        assert isinstance(losses, PairScoreLosses | HingeLosses)
+        assert isinstance(losses, PairScoreLosses)
         kinds, few = np.empty(len(rows), np.int64), (spins == 0).sum(1) <= FEW_LABELS
         kinds[few] = by_bounds(losses, rows[few], spins[few])
         for node in np.flatnonzero(~few):
@@ -50,11 +50,10 @@ class BySemidefiniteBounds:
                 self._open[row, child.tobytes()] = partial(part.half, label, spin)
         return kinds
 
-    def _whole(self, losses: PairScoreLosses | HingeLosses, row: int) -> OpenPart:
+    def _whole(self, losses: PairScoreLosses, row: int) -> OpenPart:
         known, answers = self.claim.known[row], self.claim.answers[row]
-        margin = losses.margin if isinstance(losses, HingeLosses) else None
         tables = losses.unary[row], losses.pair[row % len(losses.pair)]
-        return OpenPart.of(*tables, known, answers, margin, self.constraints)
+        return OpenPart.of(*tables, known, answers, self.constraints)
 
     def proof(self) -> list[dict[str, Any]]:
         """Return the multipliers as fields of a certificate."""
@@ -64,7 +63,6 @@ class BySemidefiniteBounds:
                 "members": lines.field(each.members, np.int16),
                 "prices": lines.field(each.prices),
                 "unit": each.unit,
-                "losses": lines.field(each.losses),
                 "rules": lines.field(each.rules, np.int64),
                 "rule_prices": lines.field(each.rule_prices),
             }

@@ -6,7 +6,7 @@ number of signs never adds up to zero, (b_t·x)² ≥ 1, so that for all y and a
     xᵀ C x ≤ Σ_i y_i + Σ_t z_t (k_t − 1)/2 + xᵀ M x,    M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2.
 
 Spins other than the signs of a vector v and their opposites have |v·x| ≤ ‖v‖₁ − 2 min |v_i|; what v says is
-looked at by itself. Hinges, Σ_i [γ − m_i]_+, are at least Σ_i λ_i (γ − m_i) for all 0 ≤ λ ≤ 1, minus a score.
+looked at by itself.
 Where a rule a·y ≤ b is obeyed, b − a·y times 1, y_j or 1 − y_j is not below 0, and may be added to the score.
 Eigenvalues are a hint alone: xᵀ M x = μ n + τ (v·x)² − ‖Lᵀx‖² − xᵀ E x for any numbers
 μ and τ, vector v and matrix L with the E that is left, which is measured, its rounding errors included.
@@ -23,7 +23,7 @@ ROUNDING = 2.0**-52  # twice that of one operation
 
 def leading(problem, rows, spins, leaves, best, rules):
     """Return the one labelling that each leaf's bound does not close, and whether that breaks a rule."""
-    require(problem.objective != "log_prob" and not problem.cliques, "leaves of another problem")
+    require(problem.objective == "score" and not problem.cliques, "leaves of another problem")
     require(len(leaves) == len(rows), "expected multipliers for each semidefinite leaf")
     found = np.empty_like(spins)
     for place, (row, own, leaf) in enumerate(zip(rows, spins, leaves, strict=True)):
@@ -31,7 +31,7 @@ def leading(problem, rows, spins, leaves, best, rules):
         unit = float(leaf["unit"])
         tables = problem.unary[row], problem.pair[row % len(problem.pair)]
         if unit:  # scores differ by twice the unit at least, where they differ
-            require(problem.objective == "score" and unit > 0, "a strange unit")
+            require(unit > 0, "a strange unit")
             require(all((np.fmod(table, unit) == 0).all() for table in tables), "a strange unit")
         gap = best[row] - least
         require(gap <= 0 or gap < 2 * unit, f"row {row}: a semidefinite leaf is not closed, by {gap:.1e}")
@@ -48,8 +48,9 @@ def others(problem, row, spins, leaf, rules=None):
     require(prices >= 0, "a negative multiplier")
     afford(4 * size * (size + len(prices)), problem.held + held(leaf))
     signs = signs_of(array(leaf["members"], "int16", len(prices), None), size)
-    both = scores(problem, row, leaf), slacks(leaf, rules, len(known))
-    unary, pair, constant, of_weights = (own + added for own, added in zip(*both, strict=True))
+    unary, pair, constant, of_weights = slacks(leaf, rules, len(known))
+    unary, pair = problem.unary[row] + unary, problem.pair[row % len(problem.pair)] + pair
+    constant += problem.constant[row]
     fields = unary + pair @ known
     form, bounds = np.zeros((size, size)), prices * (abs(signs).sum(1) - 1) / 2
     form[0, 1:] = form[1:, 0] = fields[free] / 2
@@ -82,18 +83,6 @@ def others(problem, row, spins, leaf, rules=None):
     own = spins.copy()
     own[free] = np.where((vector[1:] < 0) == (vector[0] < 0), 1, -1)
     return -score, own
-
-
-def scores(problem, row, leaf):
-    """Return weights of a score whose negative bounds every loss from below, and the rounding errors."""
-    unary, pair = problem.unary[row], problem.pair[row % len(problem.pair)]
-    if problem.objective == "score":
-        return unary, pair, problem.constant[row], 0.0
-    share = array(leaf["losses"], "float64", len(unary))
-    require((share >= 0) & (share <= 1), "a hinge is not between 0 and its margin")
-    weighted = share[:, None] * pair
-    error = 4 * ROUNDING * (abs(unary).sum() + 2 * abs(pair).sum() + len(unary) * problem.margin)
-    return share * unary, weighted + weighted.T, -problem.margin * share.sum(), len(unary) * error
 
 
 def slacks(leaf, rules, size):

@@ -26,29 +26,12 @@ def no_cheap_bounds():
     """Small problems are proven as large ones are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(decodings, "FEW_NODES", 1)
-        patch.setattr(decodings, "FEW_HINGE_NODES", 1)
         yield
 
 
 @pytest.fixture(scope="module")
 def genuine(tmp_path_factory):
     return written(tmp_path_factory.mktemp("genuine") / "proof.jsonl", machine("reals", 2))
-
-
-@pytest.fixture(scope="module")
-def genuine_hinge(tmp_path_factory):
-    return written_hinge(tmp_path_factory.mktemp("genuine") / "proof.jsonl", weakly_coupled(0))
-
-
-def weakly_coupled(seed: int) -> PairwiseEnergy:
-    """Whose hinge losses semidefinite bounds say most of."""
-    energy = machine("reals", seed)
-    return PairwiseEnergy(energy.unary / 2, energy.pairwise / 8)
-
-
-def written_hinge(path, energy: PairwiseEnergy, **problem):
-    decoding = exact.decode_hinge(energy, 0.8, **problem)
-    return written(path, energy, decoding, margin=0.8, **problem)
 
 
 def machine(kind: str, seed: int, batch: int = 1) -> PairwiseEnergy:
@@ -92,18 +75,6 @@ def test_several_answers_and_known_labels_are_proven(tmp_path):
     assert CHECK.main([str(path)]) == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_hinge_losses_are_proven(tmp_path, monkeypatch, seed):
-    monkeypatch.setattr(dense, "FEW_LABELS", 5)
-    energy, path = weakly_coupled(seed), tmp_path / "proof.jsonl"
-    known = torch.full((1, LABELS), torch.nan).double()
-    known[0, [0, 3]] = torch.tensor([1.0, 0.0]).double()
-    for problem in ({}, {"known": known}):
-        record = written_hinge(path, energy, **problem)
-        assert record["proof"]["semidefinite"]
-        assert CHECK.main([str(path)]) == 0
-
-
 RULES = {
     "one of four": ["exactly_one(l0, l1, l2, l3)", "l4 -> not l5"],
     "few": ["at_most(3, l0, l1, l2, l3, l4, l5, l6)", "l7 -> l8", "at_least(2, l9, l10, l11)"],
@@ -119,23 +90,16 @@ def genuine_ruled(tmp_path_factory):
     return written_ruled(tmp_path_factory.mktemp("genuine") / "proof.jsonl", "one of four")
 
 
-def written_ruled(path, kind: str, margin=None):
-    energy, constraints = machine("reals", 2) if margin is None else weakly_coupled(2), rules(kind)
-    if margin is None:
-        decoding, more = semidefinite.decode(energy, constraints=constraints), {}
-    else:
-        decoding, more = (
-            semidefinite.decode_hinge(energy, margin, constraints=constraints),
-            {"margin": margin},
-        )
-    return written(path, energy, decoding, constraints=constraints, **more)
+def written_ruled(path, kind: str):
+    energy, constraints = machine("reals", 2), rules(kind)
+    decoding = semidefinite.decode(energy, constraints=constraints)
+    return written(path, energy, decoding, constraints=constraints)
 
 
 @pytest.mark.parametrize("kind", RULES)
-@pytest.mark.parametrize("margin", [None, 0.8], ids=["score", "hinge"])
-def test_answers_under_rules_are_proven(tmp_path, monkeypatch, kind, margin):
+def test_answers_under_rules_are_proven(tmp_path, monkeypatch, kind):
     monkeypatch.setattr(dense, "FEW_LABELS", 5)
-    record = written_ruled(tmp_path / "proof.jsonl", kind, margin)
+    record = written_ruled(tmp_path / "proof.jsonl", kind)
     assert any(leaf["rule_prices"]["shape"][0] for leaf in record["proof"]["semidefinite"])
     assert CHECK.main([str(tmp_path / "proof.jsonl")]) == 0
 
@@ -221,20 +185,6 @@ def test_forged_multipliers_are_refused(tmp_path, capsys, genuine, forge, messag
     assert verdict(tmp_path / "proof.jsonl", genuine) == 0
 
 
-@pytest.mark.parametrize(
-    ("forge", "message"),
-    [
-        (said("losses", field(np.full(LABELS, 1.001))), "a hinge is not between 0 and its margin"),
-        (said("losses", field(np.full(LABELS, -0.001))), "a hinge is not between 0 and its margin"),
-        (said("losses", field(np.ones(1))), "expected finite numbers"),
-        (said("losses", field(np.zeros(LABELS))), "a semidefinite leaf is not closed"),
-        (said("unit", 5e-324), "a strange unit"),
-    ],
-)
-def test_forged_multipliers_of_hinges_are_refused(tmp_path, capsys, genuine_hinge, forge, message):
-    test_forged_multipliers_are_refused(tmp_path, capsys, genuine_hinge, forge, message)
-
-
 def product_changed(name: str, change):
     """One array of the first leaf with multipliers for rules changed."""
 
@@ -284,14 +234,13 @@ def test_products_of_rules_are_not_below_zero_where_these_are_obeyed(kind):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("margin", [None, 0.8], ids=["score", "hinge"])
 @pytest.mark.parametrize("is_wrong", [False, True], ids=["eigenvalues", "wrong eigenvalues"])
-def test_bounds_hold_for_any_multipliers(monkeypatch, seed, margin, is_wrong):
+def test_bounds_hold_for_any_multipliers(monkeypatch, seed, is_wrong):
     """However wrong the multipliers, only the labelling that is named may have less loss than they prove."""
     others = CHECK.decodings.semidefinite.others
     random = np.random.default_rng(seed)
     energy = machine("reals", seed, batch=1)
-    problem = CHECK.decodings.Problem(written_problem(energy, margin), field(np.zeros((1, LABELS, LABELS))))
+    problem = CHECK.decodings.Problem(written_problem(energy), field(np.zeros((1, LABELS, LABELS))))
     known = np.zeros(LABELS, np.int8)
     known[:4] = random.choice([-1, 1], 4)
     size = LABELS - 3
@@ -303,7 +252,6 @@ def test_bounds_hold_for_any_multipliers(monkeypatch, seed, margin, is_wrong):
         "diagonal": field(random.normal(size=size) * 3),
         "members": field(members, np.int16),
         "prices": field(random.random(6)),
-        "losses": field(random.random(LABELS)),
     }
     if is_wrong:
         wrong = np.sort(random.normal(size=size)) / 100, np.linalg.qr(random.normal(size=(size, size))).Q
@@ -391,8 +339,8 @@ def test_bounds_may_miss_less_than_a_step_of_scores():
                 module.leading(*arguments)
 
 
-def written_problem(energy: PairwiseEnergy, margin: float | None = None):
-    return decodings._problem(energy, margin, None, None, torch.arange(energy.batch_size))
+def written_problem(energy: PairwiseEnergy):
+    return decodings._problem(energy, None, None, None, torch.arange(energy.batch_size))
 
 
 @pytest.mark.slow

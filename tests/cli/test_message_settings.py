@@ -56,8 +56,8 @@ def test_a_decoder_of_the_same_propagation_matches(arguments, tmp_path, recwarn)
 
 
 def test_another_precision_of_the_decoder_is_told(arguments):
-    with pytest.warns(UserWarning, match=r"predicts by .*'message_dtype': 'bfloat16'.* matched inference"):
-        train(*arguments, "inference=sum_product", "inference.message_dtype=bfloat16")
+    with pytest.warns(UserWarning, match=r"predicts by .*'message_dtype': 'float64'.* matched inference"):
+        train(*arguments, "inference=sum_product", "inference.message_dtype=float64")
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,6 @@ ROWS = (
         incidental=NODES,
     ),
     Row(PAIRWISE, "semidefinite.decoding.decode", decodes=SCORE, incidental=NODES, **TOP),
-    Row(PAIRWISE, "semidefinite.decoding.decode_hinge", decodes=HINGE, incidental=NODES, **TOP),
     Row(PAIRWISE, "relaxations.lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
     Row(PAIRWISE, "relaxations.roof_duality.decode", decodes=SCORE),
     Row(PAIRWISE, "search.undirected_branch_and_bound.decode_by_flips", decodes=SCORE),

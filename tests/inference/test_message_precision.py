@@ -12,8 +12,8 @@ from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.results import Decoding
 
 VISIBLE, HIDDEN = 30, 20
-# Of a rounded number, relative to itself.
-ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+# Of a rounded number of float32, relative to itself.
+ROUNDING = 2.0**-24
 ROUTINES = {
     "marginals": matrix_bp.marginals,
     "damped": partial(matrix_bp.marginals, damping=0.2),
@@ -57,15 +57,14 @@ def test_the_compiled_kernel_answers_as_the_reference(name, dtype):
 
 @pytest.mark.parametrize("name", ["marginals", "damped", "moments", "marginal_map"])
 @pytest.mark.parametrize("of_energy", [torch.float64, torch.float32])
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_answers_are_as_precise_as_messages(name, of_energy, dtype):
-    given = energy(of_energy)
+def test_answers_are_as_precise_as_messages(name, of_energy):
+    given, dtype = energy(of_energy), torch.float32
     expected = answers(name, given.to(torch.float64), backend="plain")
     found = answers(name, given, message_dtype=dtype)
     # Log-odds are off by the rounding of all messages that are heard, probabilities by a quarter of that;
     # what is computed in float32 adds its own.
     heard = float(given.coupling.double().abs().sum(0).max())
-    off = ROUNDING[dtype] * heard / 4 + 2e-6
+    off = ROUNDING * heard / 4 + 2e-6
     # Labels that are decided alike have one objective.
     if dtype is not of_energy and name != "marginal_map":
         unrounded = answers(name, given)
@@ -87,7 +86,7 @@ def test_single_precision_of_a_double_energy_is_that_of_a_single_one():
     assert torch.equal(double.status.num_iters, exact.status.num_iters)
 
 
-@pytest.mark.parametrize("dtype", [*ROUNDING, None])
+@pytest.mark.parametrize("dtype", [torch.float32, None])
 @pytest.mark.parametrize("weights", [torch.ones(4), torch.arange(1.0, 5.0)], ids=["alike", "each its own"])
 def test_gradients_are_beliefs_in_the_same_precision(dtype, weights):
     given, weights = energy(), weights.double()
@@ -101,13 +100,6 @@ def test_gradients_are_beliefs_in_the_same_precision(dtype, weights):
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-5 if dtype is torch.float32 else 1e-10)
 
 
-def test_messages_that_half_precision_cannot_hold_are_refused():
-    large = energy(scale=1e5)
-    with pytest.raises(ValueError, match=r"message_dtype: expected messages of at most 65504, got"):
-        matrix_bp.marginals(large, message_dtype=torch.float16)
-    assert bool(matrix_bp.marginals(large, message_dtype=torch.bfloat16).visible.isfinite().all())
-
-
 @pytest.mark.parametrize("routine", [each for each in ROUTINES.values() if not isinstance(each, partial)])
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -117,10 +109,7 @@ def test_messages_that_half_precision_cannot_hold_are_refused():
             "backend: expected one of 'auto', 'plain', 'streaming', 'resident', got 'numba'",
         ),
         ({"message_dtype": torch.int8}, r"message_dtype: expected None or one of torch\.float64, .*int8"),
-        (
-            {"message_dtype": torch.bfloat16, "backend": "streaming"},
-            "message_dtype: expected float32 or float64 of backend='streaming' on cpu, got torch.bfloat16",
-        ),
+        ({"message_dtype": torch.bfloat16}, r"message_dtype: expected None or .*, got torch\.bfloat16"),
         ({"backend": "resident"}, "resident"),
     ],
 )

@@ -46,7 +46,6 @@ class Case:
     hidden: int = 256
     batch: int = 2
     dtype: str = "float32"
-    storage: str | None = None
     product: str = "SUM"
     damping: float = 0.0
     known: bool = False
@@ -175,7 +174,7 @@ def run(case: Case) -> DryDevice:
         kernel.device_caches.clear()
     with active(device):
         device.starts()
-        cuda.propagate(problem, None if case.storage is None else getattr(torch, case.storage))
+        cuda.propagate(problem)
     return device
 
 

@@ -78,32 +78,6 @@ def test_instances_that_have_converged_cost_nothing(monkeypatch):
     assert_same(came, propagate(problem), 1e-9, Beliefs._fields[:4])
 
 
-@pytest.mark.parametrize(
-    ("shape", "coupling", "damping"),
-    [((20, 60), 0.1, 0.0), ((90, 30), 0.1, 0.0), ((40, 30), 0.3, 0.0), ((40, 30), 0.3, 0.1)],
-    ids=["few visible", "few hidden", "strong", "in log-odds"],
-)
-def test_messages_of_half_the_size_are_as_good_as_is_said(shape, coupling, damping):
-    problem = random_problem(
-        5, *shape, 1, dtype=torch.float32, coupling=coupling, num_iters=8, damping=damping
-    )
-    came, expected = cuda.propagate(on_device(problem), torch.bfloat16), propagate(problem)
-    for name, messages, axis in (("visible", "to_visible", 2), ("hidden", "to_hidden", 1)):
-        error = (getattr(came, name).cpu() - getattr(expected, name)).abs()
-        heard = getattr(expected, messages).abs().sum(axis)
-        assert (error <= 1.5 * 2**-9 * heard).all(), name
-        assert error.max() > 1e-4, "nothing was rounded"
-    again = cuda.propagate(on_device(problem._replace(start=came.to_visible.cpu())), torch.bfloat16)
-    assert (again.residual <= 2**-8 * expected.to_visible.abs().max()).all()
-
-
-def test_messages_of_another_type_are_refused():
-    problem = on_device(random_problem(6, 3, 2))
-    for storage in (torch.float16, torch.float32):
-        with pytest.raises(ValueError, match=r"storage.*float64.*bfloat16"):
-            cuda.propagate(problem, storage)
-
-
 @pytest.mark.parametrize("damping", [0.0, 0.1], ids=["in odds", "in log-odds"])
 def test_fields_that_cancel_lose_nothing_in_single_precision(damping):
     # What known units tell adds up to 1600, where float32 are 1e-4 apart, and a bias takes it away.

@@ -55,13 +55,11 @@ class Launches:
 
 ALL = {"known": True, "keep": True, "pairs": True}
 
-# All storages, dtypes and capabilities, each at least once.
+# All dtypes and capabilities, each at least once.
 FEW = {
     "odds": Launches({"capability": 90, "pairs": True}),
     "odds in float64": Launches({"capability": 80, "dtype": "float64", "batch": 1}),
-    "decided, in half the memory": Launches(
-        {"capability": 120, "product": "MIXED", "storage": "bfloat16", "visible": 100}
-    ),
+    "decided": Launches({"capability": 120, "product": "MIXED", "visible": 100}),
     "maxima": Launches(
         {"capability": 120, "product": "MAX", "known": True, "visible": 1, "hidden": 1, "batch": 3}
     ),
@@ -81,10 +79,8 @@ def every() -> Iterator[Launches]:
     """All combinations at 784 columns, and the widest rows that the kernels take."""
     kinds = (("SUM", 0.0), ("SUM", 0.1), ("MIXED", 0.0), ("MIXED", 0.1), ("MAX", 0.0))
     dtypes = ("float32", "float64")
-    for capability, dtype, storage, (which, damping) in product(
-        CAPABILITIES, dtypes, (None, "bfloat16"), kinds
-    ):
-        case = {"capability": capability, "dtype": dtype, "storage": storage}
+    for capability, dtype, (which, damping) in product(CAPABILITIES, dtypes, kinds):
+        case = {"capability": capability, "dtype": dtype}
         case |= {"product": which, "damping": damping} | ALL | {"pairs": which == "SUM"}
         yield Launches(case)
     widest = (("float32", 4096), ("float64", 2048))

@@ -195,14 +195,14 @@ def test_checkpoints_carry_the_inference_and_a_mismatch_warns(tmp_path):
 
 def test_messages_are_kept_as_the_settings_say():
     energy = BipartiteEnergy(*(torch.randn(size).double() for size in ((2, 4), (2, 3), (4, 3))))
-    for dtype in (torch.bfloat16, "bfloat16"):
+    for dtype in (torch.float32, "float32"):
         matched = MatchedInference(matrix_bp.marginals, 5, backend="plain", message_dtype=dtype)
         assert (
             MatchedInference.from_parts(Given(), **matched.stored_parts()).stored_parts()
             == matched.stored_parts()
         )
         expected = matrix_bp.marginals(
-            energy, num_iters=5, tol=1e-3, backend="plain", message_dtype=torch.bfloat16
+            energy, num_iters=5, tol=1e-3, backend="plain", message_dtype=torch.float32
         )
         for found in (matched(energy), matched.marginals(energy)):
             assert torch.equal(found.visible, expected.visible)
@@ -252,7 +252,7 @@ def test_other_models_and_routines_are_refused():
         MatchedInference(matrix_bp.marginals, num_iters=0)
     with pytest.raises(ValueError, match=r"damping: expected none, for .*mean_field.marginals has none"):
         MatchedInference(mean_field.marginals, damping=0.5)
-    for dtype in (torch.int8, "int8", "single"):
+    for dtype in (torch.int8, "int8", "single", torch.bfloat16):
         with pytest.raises(ValueError, match="message_dtype: expected None or one of"):
             MatchedInference(matrix_bp.marginals, message_dtype=dtype)
     for options in (

@@ -75,14 +75,11 @@ def marginals(
             the kernel for GPUs of compute capability 9.0 with all messages on the chip, for models of at most
             832 × 256 units in float32, without gradients, damping or a start; other requests are refused.
             Convergence is tested in every fourth iteration only.
-        message_dtype: float32 or float64, in which everything is computed, or float16 or bfloat16, to which
-            the log-odds of messages are rounded between iterations; results have the energy's precision.
-            None: the energy's. Beliefs with messages u are off by about Σ|u| times 6e-8 in float32, 5e-4 in
-            float16 and 4e-3 in bfloat16, at worst: at 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and
-            10 iterations, probabilities by 2e-6, 2e-4 and 1.4e-3, and ``log_partition``, which is stationary
-            in the messages, by 4e-4, 4e-7 and 3e-5. Choose ``tol`` above the last digit of a message. Half
-            precision saves memory on GPUs, where ``"streaming"`` has bfloat16; elsewhere the plain reference
-            emulates the rounding.
+        message_dtype: float32 or float64, in which everything is computed; results have the energy's
+            precision. None: the energy's. Beliefs with messages u are off by about Σ|u| times 6e-8 in
+            float32, at worst: at 784 × 256 units, weights N(0, 0.1²), biases N(0, 1) and 10 iterations,
+            probabilities by 2e-6, and ``log_partition``, which is stationary in the messages, by 4e-4.
+            Choose ``tol`` above the last digit of a message.
 
     Returns:
         Marginals with the last change of messages as ``status.residual``, infinite after one iteration

@@ -5,11 +5,11 @@ With X = x xᵀ relaxed to a positive semidefinite matrix of unit diagonal, and 
     max ⟨C, X⟩ ≤ Σ_i y_i + Σ_t limit_t z_t + n λ_max(M),   M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2
 
 for any y and any z ≥ 0: every iterate proves a bound, since the shift by the largest eigenvalue covers the
-rest of the way to convergence. Hinge losses enter by [γ − m]_+ = max over 0 ≤ λ ≤ 1 of λ (γ − m); rules enter
-by products that are non-negative for allowed labels, with multipliers μ ≥ 0.
+rest of the way to convergence. Rules enter by products that are non-negative for allowed labels, with
+multipliers μ ≥ 0.
 
 The multipliers come from the augmented Lagrangian of the positive semidefinite constraint: L-BFGS minimises
-over (y, λ, z) the bound with ‖[M + αX̂]_+‖²/2α instead of the eigenvalue. The gradient's matrix X = [M +
+over (y, z) the bound with ‖[M + αX̂]_+‖²/2α instead of the eigenvalue. The gradient's matrix X = [M +
 αX̂]_+/α becomes the next X̂ (Malick, Povh, Rendl and Wiegele, Regularization methods for semidefinite
 programming, 2009; without X̂, and with α → 0, the bound is that of BiqCrunch: Krislock, Malick and Roupin,
 2014). Between rounds inequalities that X violates are added, and inequalities without a multiplier are
@@ -245,7 +245,6 @@ def minimise(
     function: Callable[[np.ndarray], tuple[float, np.ndarray]],
     point: np.ndarray,
     lower: np.ndarray,
-    upper: np.ndarray,
     *,
     step: float,
     num_iters: int,
@@ -259,15 +258,14 @@ def minimise(
     value, gradient = function(point)
     pairs: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=MEMORY)
     for _ in range(num_iters):
-        held = (point <= lower) & (gradient > 0) | (point >= upper) & (gradient < 0)
-        free = np.flatnonzero(~held)
+        free = np.flatnonzero((point > lower) | (gradient <= 0))
         direction = np.zeros_like(point)
         direction[free] = -_scaled(gradient[free], [(one[free], two[free]) for one, two in pairs], step)
         if direction @ gradient >= 0:
             return point
         length = 1.0
         for _ in range(HALVINGS):
-            trial = np.clip(point + length * direction, lower, upper)
+            trial = np.maximum(point + length * direction, lower)
             moved = trial - point
             found, slope = function(trial)
             if found <= value + SUFFICIENT * (gradient @ moved):
@@ -337,7 +335,6 @@ class Relaxation:
 
     Args:
         diagonal: y.
-        losses: λ, one for each hinge term.
         rule_prices: μ, one for each product of rules.
         prices: z, one for each inequality.
         products: X.
@@ -347,7 +344,6 @@ class Relaxation:
 
     problem: SpinProblem
     diagonal: np.ndarray
-    losses: np.ndarray
     rule_prices: np.ndarray
     inequalities: Inequalities
     prices: np.ndarray
@@ -360,21 +356,17 @@ class Relaxation:
     @classmethod
     def of(cls, problem: SpinProblem) -> Relaxation:
         """Return the relaxation before any round."""
-        size, hinge = len(problem), problem.hinge
-        losses = np.full(0 if hinge is None else len(hinge.owner), 0.5)
-        matrix = problem.matrix if hinge is None else problem.matrix + hinge.weighted(losses)
-        largest = float(np.linalg.eigvalsh(matrix)[-1])
+        size, largest = len(problem), float(np.linalg.eigvalsh(problem.matrix)[-1])
         diagonal = np.full(size, largest)
         # Of a problem without weights any penalty will do.
         scale = largest / size or 1.0
         return cls(
             problem,
             diagonal,
-            losses,
             np.zeros(0 if problem.rules is None else len(problem.rules.rule)),
             Inequalities.none(),
             np.zeros(0),
-            np.zeros_like(matrix),
+            np.zeros_like(problem.matrix),
             FIRST * scale,
             LAST * scale,
             np.eye(size),
@@ -382,13 +374,12 @@ class Relaxation:
 
     def round(self) -> Proof:
         """Improve the multipliers, and X; return the proof."""
-        size, terms, ruled = len(self.problem), len(self.losses), len(self.rule_prices)
+        size, ruled = len(self.problem), len(self.rule_prices)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())
         entries = self.inequalities.entries(size)
         linear = self._linear
-        hinge, rules = self.problem.hinge, self.problem.rules
-        factor, products = self.factor, self.products
+        rules, factor, products = self.problem.rules, self.factor, self.products
 
         def lagrangian(point: np.ndarray) -> tuple[float, np.ndarray]:
             nonlocal factor, products
@@ -398,8 +389,6 @@ class Relaxation:
             factor = vectors[:, first:] * np.sqrt(positive / self.penalty)
             products = factor @ factor.T
             parts = [-products.diagonal()]
-            if hinge is not None:
-                parts.append(hinge.margins(products))
             if rules is not None:
                 parts.append(rules.values(products))
             for places, signs in entries:
@@ -407,12 +396,10 @@ class Relaxation:
             value = float(linear @ point + positive @ positive / (2 * self.penalty) - centre)
             return value, linear + np.concatenate(parts)
 
-        lower = np.repeat([-np.inf, 0.0], [size, terms + ruled + len(self.prices)])
-        upper = np.repeat([np.inf, 1.0, np.inf], [size, terms, ruled + len(self.prices)])
-        point = minimise(lagrangian, self._point, lower, upper, step=self.penalty, num_iters=STEPS)
+        lower = np.repeat([-np.inf, 0.0], [size, ruled + len(self.prices)])
+        point = minimise(lagrangian, self._point, lower, step=self.penalty, num_iters=STEPS)
         lagrangian(point)
-        ends = np.cumsum([size, terms, ruled])
-        self.diagonal, self.losses, self.rule_prices, self.prices = np.split(point, ends)
+        self.diagonal, self.rule_prices, self.prices = np.split(point, np.cumsum([size, ruled]))
         self.factor, self.products = factor, products
         self.rounds += 1
         return self.proof()
@@ -446,7 +433,6 @@ class Relaxation:
         return Relaxation(
             self.problem.merged(gone, kept, sign),
             np.delete(diagonal, gone),
-            self.losses,
             self.rule_prices,
             inequalities,
             prices,
@@ -465,31 +451,26 @@ class Relaxation:
 
     @property
     def _point(self) -> np.ndarray:
-        """Return (y, λ, μ, z)."""
-        return np.concatenate([self.diagonal, self.losses, self.rule_prices, self.prices])
+        """Return (y, μ, z)."""
+        return np.concatenate([self.diagonal, self.rule_prices, self.prices])
 
     @property
     def _linear(self) -> np.ndarray:
         """Return the coefficients of the multipliers in the bound."""
-        hinge = self.problem.hinge
-        margins = np.zeros(0) if hinge is None else np.full(len(hinge.owner), -hinge.margin)
         of_rules = np.zeros(len(self.rule_prices))
-        return np.concatenate([np.ones(len(self.problem)), margins, of_rules, self.inequalities.limits])
+        return np.concatenate([np.ones(len(self.problem)), of_rules, self.inequalities.limits])
 
     def _matrix(self, point: np.ndarray, entries: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-        """Return M at (y, λ, μ, z)."""
+        """Return M at (y, μ, z)."""
         problem, size = self.problem, len(self.problem)
-        of_hinge = size + len(self.losses)
-        of_rules = of_hinge + len(self.rule_prices)
+        of_rules = size + len(self.rule_prices)
         matrix = problem.matrix.copy()
         for (places, signs), prices in zip(entries, self.inequalities.parts(point[of_rules:]), strict=True):
             weights = (signs * (prices / 2)[:, None]).ravel()
             lower = np.bincount(places.ravel(), weights, size * size).reshape(size, size)
             matrix += lower + lower.T
-        if problem.hinge is not None:
-            matrix += problem.hinge.weighted(point[size:of_hinge])
         if problem.rules is not None:
-            matrix += problem.rules.weighted(point[of_hinge:of_rules])
+            matrix += problem.rules.weighted(point[size:of_rules])
         matrix.ravel()[:: size + 1] -= point[:size]
         return matrix
 
@@ -510,8 +491,6 @@ class Relaxation:
         # The rounding of each entry and each eigenvalue is a few units of the summed magnitudes.
         weights = np.abs(linear * point).sum() + abs(self.problem.constant)
         entries = np.abs(self.problem.matrix).sum() + np.abs(matrix).sum() + 10 * self.prices.sum()
-        if self.problem.hinge is not None:
-            entries += np.abs(self.problem.hinge.fields).sum()
         if self.problem.rules is not None:
             entries += 10 * self.problem.rules.size(self.rule_prices)
         rounding = 4 * EPSILON * (len(point) * weights + size * size * entries)

@@ -9,8 +9,7 @@ tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solv
 intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by dominant weights or roof
 duality are settled first, labels implied by another label are merged with the other label, and independent
 parts of the graph are searched separately. Rules are propagated at every node, and products of rules and
-labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating point. Hinge
-losses have far weaker bounds, 0 for many models of more than some fifty labels.
+labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating point.
 
 Objectives tie if the difference is below a share of 10⁻¹² of the largest possible objective of a label; ties
 are broken arbitrarily.
@@ -22,7 +21,7 @@ import math
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,8 +30,8 @@ from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.relaxations.objectives import Hinge, Rule, Score, Task
-from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
+from lmbm_torch.inference.relaxations.objectives import Score, Task
+from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent, settle_scores
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.semidefinite.spin_parts import Example, Labellings, best_labellings
 from lmbm_torch.inference.semidefinite.spin_search import Limits
@@ -40,7 +39,7 @@ from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 
-__all__ = ["decode", "decode_hinge"]
+__all__ = ["decode"]
 
 
 @searched_on_host
@@ -75,37 +74,36 @@ def decode(
             labels, or that contradict the known labels; more labellings requested than allowed, or than found
             within a limit.
     """
-    return _decode(energy, Score(), known, top_k, _Limits.of(node_limit, time_limit), constraints)
-
-
-@searched_on_host
-@torch.no_grad()
-def decode_hinge(
-    energy: PairwiseEnergy,
-    margin: float = 1.0,
-    *,
-    known: Known | None = None,
-    top_k: int = 1,
-    node_limit: int | None = None,
-    time_limit: float | None = None,
-    constraints: Constraints | None = None,
-) -> Decoding:
-    """Return argmin_y Σ_i [margin − m_i]_+ (large_margin_boltzmann_machines_2009, problem 3.4).
-
-    Args:
-        energy: see :func:`decode`.
-        margin: γ > 0, in units of the local fields.
-        known: see :func:`decode`; known labels still pay their own hinge loss.
-        top_k, node_limit, time_limit, constraints: see :func:`decode`.
-
-    Returns:
-        The hinge loss is the objective, bound ≤ objective; else: see :func:`decode`.
-
-    Raises:
-        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
-    """
     limits = _Limits.of(node_limit, time_limit)
-    return _decode(energy, Hinge(margin), known, top_k, limits, constraints)
+    check_count("top_k", top_k)
+    task = Task.of(energy, Score(), known)
+    if constraints is not None:
+        check_rules(energy, constraints, known)
+        for row, given in enumerate(task.known.numpy()):
+            constraints.check(given, f"known[{row}]")
+    free = int(task.known.isnan().sum(1).min())
+    if top_k > 2**free:
+        raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
+    settled = Settled.nothing(task.precise, task.known)
+    # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
+    if top_k == 1 and constraints is None:
+        settled = settle_persistent(settle_scores(task.precise, task.known))
+    couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
+    found: list[Any] = [None] * energy.batch_size
+    stopped = Event()
+
+    def search(row: int) -> None:
+        example = Example(settled.energy.unary[row].numpy(), couplings[row], spins[row], constraints)
+        clock = time.perf_counter() + limits.seconds
+        found[row] = best_labellings(example, top_k, Limits(limits.nodes, clock, stopped))
+
+    with single_threaded():
+        _share(search, energy.batch_size, stopped)
+    few = [row for row, each in enumerate(found) if not np.isfinite(each.values).all()]
+    if few:
+        raise ValueError(f"top_k: expected at most what the rules allow and a limit lets find, got {top_k}")
+    return _decoding(task, settled, found, top_k)
 
 
 class _Limits(NamedTuple):
@@ -119,48 +117,6 @@ class _Limits(NamedTuple):
         if time_limit is not None:
             check_positive("time_limit", time_limit)
         return cls(count_limit("node_limit", node_limit), math.inf if time_limit is None else time_limit)
-
-
-def _decode(
-    energy: PairwiseEnergy,
-    rule: Rule,
-    known: Known | None,
-    top_k: int,
-    limits: _Limits,
-    constraints: Constraints | None,
-) -> Decoding:
-    check_count("top_k", top_k)
-    task = Task.of(energy, rule, known)
-    if constraints is not None:
-        check_rules(energy, constraints, known)
-        for row, given in enumerate(task.known.numpy()):
-            constraints.check(given, f"known[{row}]")
-    free = int(task.known.isnan().sum(1).min())
-    if top_k > 2**free:
-        raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
-    settled = Settled.nothing(task.precise, task.known)
-    # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
-    if top_k == 1 and constraints is None:
-        settled = rule.settle(cast(Any, task.precise), task.known)
-        if isinstance(rule, Score):
-            settled = settle_persistent(settled)
-    couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
-    spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
-    margin = float(rule.margin) if isinstance(rule, Hinge) else None
-    found: list[Any] = [None] * energy.batch_size
-    stopped = Event()
-
-    def search(row: int) -> None:
-        example = Example(settled.energy.unary[row].numpy(), couplings[row], spins[row], margin, constraints)
-        clock = time.perf_counter() + limits.seconds
-        found[row] = best_labellings(example, top_k, Limits(limits.nodes, clock, stopped))
-
-    with single_threaded():
-        _share(search, energy.batch_size, stopped)
-    few = [row for row, each in enumerate(found) if not np.isfinite(each.values).all()]
-    if few:
-        raise ValueError(f"top_k: expected at most what the rules allow and a limit lets find, got {top_k}")
-    return _decoding(task, settled, found, top_k)
 
 
 def _share(search: Callable[[int], None], batch_size: int, stopped: Event) -> None:
@@ -190,8 +146,6 @@ def _decoding(task: Task, settled: Settled, found: list[Labellings], top_k: int)
     proven = -settled.energy.constant - torch.tensor(
         [each.others for each in found], dtype=torch.float64, device="cpu"
     )
-    if isinstance(task.rule, Hinge):
-        proven = proven.clamp(min=0)
     proven = torch.where(complete, losses[:, -1], torch.minimum(proven, losses[:, -1]))
     energy = task.energy
     objective, bound = (

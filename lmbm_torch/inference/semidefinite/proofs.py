@@ -10,11 +10,8 @@ the bound
     score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
     M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
 
-with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Hinge losses
-Σ_i [γ − m_i]_+ are
-at least Σ_i λ_i (γ − m_i) for multipliers λ between 0 and 1: minus a score of the same form. Under rules,
-products of rules and
-labels are added, with multipliers ≥ 0.
+with the quadratic form xᵀ C x of the free spins, the first of which is 1 and carries the fields. Under rules,
+products of rules and labels are added, with multipliers ≥ 0.
 """
 
 from __future__ import annotations
@@ -45,7 +42,6 @@ class Multipliers(NamedTuple):
         members: (inequalities, 5), the signs times 1 + the place in ``diagonal``, and zeros.
         prices: z, (inequalities,).
         unit: a number of which all weights are multiples; 0 without such a number.
-        losses: λ of the hinge losses, (labels,); of scores none, (0,).
         rules: the rule of each product, and 0, 1 + j, or −1 − j for the rule alone, times y_j, or times 1 −
             y_j, (products, 2).
         rule_prices: the multiplier of each product, (products,).
@@ -55,7 +51,6 @@ class Multipliers(NamedTuple):
     members: np.ndarray
     prices: np.ndarray
     unit: float
-    losses: np.ndarray
     rules: np.ndarray
     rule_prices: np.ndarray
 
@@ -91,7 +86,6 @@ class OpenPart:
         couplings: np.ndarray,
         known: np.ndarray,
         answers: np.ndarray,
-        margin: float | None = None,
         constraints: Constraints | None = None,
     ) -> OpenPart:
         """Return the part of all labellings of an example.
@@ -101,16 +95,13 @@ class OpenPart:
             couplings: pairwise log-potentials, (labels, labels).
             known: spins, 0 for free labels.
             answers: spins, best first, (answers, labels).
-            margin: of the hinge loss; None for scores.
             constraints: rules that labellings obey.
         """
-        exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max(), margin or 0.0))[1])
+        exponent = int(np.frexp(max(np.abs(fields).max(), np.abs(couplings).max()))[1])
         fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
-        margin = None if margin is None else float(np.ldexp(margin, -exponent))
-        problem = SpinProblem.of_machine(fields, couplings, margin, constraints)
-        slack = CLEARANCE * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
-        step = 2 * common_unit(fields, couplings) if margin is None else 0.0
-        best = _Answers.of(problem, len(answers), step, slack)
+        problem = SpinProblem.of_machine(fields, couplings, constraints)
+        slack = CLEARANCE * np.abs(with_field_spin(fields, couplings)).sum(1).max()
+        best = _Answers.of(problem, len(answers), 2 * common_unit(fields, couplings), slack)
         best.offer(np.concatenate([np.ones((len(answers), 1)), answers], 1))
         return cls(Relaxation.of(problem.given(known)), np.flatnonzero(known == 0), best, exponent)
 
@@ -146,12 +137,10 @@ class OpenPart:
         prices = np.ldexp(self.relaxation.prices, self.exponent)
         used = prices > 0
         problem, diagonal = self.relaxation.problem, self.relaxation.diagonal
-        # Squares of spins are a constant in the checker.
-        if problem.hinge is not None:
-            diagonal = diagonal - problem.hinge.weighted(self.relaxation.losses).diagonal()
         which, rule_prices = np.zeros((0, 2), np.int64), np.zeros(0)
         if problem.rules is not None:
             rule_prices = self.relaxation.rule_prices
+            # Squares of spins are a constant in the checker.
             diagonal = diagonal - problem.rules.weighted(rule_prices).diagonal()
             which = np.stack([problem.rules.rule, problem.rules.literal], 1)
         is_used = rule_prices > 0
@@ -160,7 +149,6 @@ class OpenPart:
             members=np.concatenate(of_groups)[used].astype(np.int16),
             prices=prices[used],
             unit=float(np.ldexp(self.answers.step / 2, self.exponent)),
-            losses=self.relaxation.losses,
             rules=which[is_used],
             rule_prices=np.ldexp(rule_prices[is_used], self.exponent),
         )

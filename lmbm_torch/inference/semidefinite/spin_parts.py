@@ -27,7 +27,7 @@ FRUITLESS = 8
 
 
 def merge_implied(problem: SpinProblem) -> SpinProblem:
-    """Return the problem of scores with implied spins merged with the implying spin or the first spin."""
+    """Return the problem with implied spins merged with the implying spin or the first spin."""
     place, fruitless = 1, 0
     while place < len(problem) and fruitless < FRUITLESS:
         one, other = (_implied(problem, place, sign) for sign in (1, -1))
@@ -61,20 +61,13 @@ class Example(NamedTuple):
         fields: unary log-potentials, (labels,).
         couplings: pairwise log-potentials, (labels, labels).
         known: spins, 0 for free labels.
-        margin: of the hinge loss; None for scores.
         constraints: rules over the labels; None if all labellings are allowed.
     """
 
     fields: np.ndarray
     couplings: np.ndarray
     known: np.ndarray
-    margin: float | None
     constraints: Constraints | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether known labels are finished, and independent parts separate: scores without rules."""
-        return self.margin is None and self.constraints is None
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,7 @@ class Labellings:
 
     Args:
         spins: best first, (number, labels).
-        values: scores or negative losses.
+        values: scores.
         others: no other labelling has a larger value; the last labelling's value after a complete search.
         complete: no limit was met.
         nodes: parts of the search.
@@ -99,7 +92,7 @@ class Labellings:
 def best_labellings(example: Example, number: int, limits: Limits) -> Labellings:
     """Return the ``number`` best labellings, at most all, with a bound of all others."""
     found = Labellings(example.known[None].copy(), np.zeros(1), -np.inf, True, 0)
-    if example.is_plain:
+    if example.constraints is None:
         fields = example.fields + example.couplings @ example.known
         constant = example.known @ (example.fields + fields) / 2
         found = replace(found, values=np.array([constant]))
@@ -114,12 +107,11 @@ def best_labellings(example: Example, number: int, limits: Limits) -> Labellings
 
 
 def _parts(example: Example) -> Iterator[np.ndarray]:
-    """Yield the labels of each independent part; of scores the free labels. Rules may connect all labels."""
+    """Yield the free labels of each independent part; all labels together where rules may connect them."""
     if example.constraints is not None:
         yield np.arange(len(example.known))
         return
-    decided = (example.known != 0) & example.is_plain
-    coupled, left = example.couplings != 0, ~decided
+    coupled, left = example.couplings != 0, example.known == 0
     while left.any():
         part = np.zeros_like(left)
         part[left.argmax()] = True
@@ -133,22 +125,20 @@ def _part(example: Example, labels: np.ndarray, number: int, limits: Limits) -> 
     fields, couplings = example.fields[labels], example.couplings[np.ix_(labels, labels)]
     known = example.known[labels]
     # Of weights of 0 any scale will do.
-    largest = max(np.abs(fields).max(), np.abs(couplings).max(), example.margin or 0.0)
+    largest = max(np.abs(fields).max(), np.abs(couplings).max())
     exponent = int(np.frexp(largest)[1])
     fields, couplings = np.ldexp(fields, -exponent), np.ldexp(couplings, -exponent)
-    margin = None if example.margin is None else float(np.ldexp(example.margin, -exponent))
-    whole = SpinProblem.of_machine(fields, couplings, margin, example.constraints)
-    step = 2 * common_unit(fields, couplings) if margin is None else 0.0
-    slack = ROUND_OFF * ((margin or 0.0) + np.abs(with_field_spin(fields, couplings)).sum(1).max())
+    whole = SpinProblem.of_machine(fields, couplings, example.constraints)
+    slack = ROUND_OFF * np.abs(with_field_spin(fields, couplings)).sum(1).max()
     problem = whole.given(known)
     if number == 1 and example.constraints is None:
         if not fields.any() and not known.any():
             # All labels flipped are worth as much.
             problem = problem.merged(1, 0, -1)
-        if margin is None:
-            problem = merge_implied(problem)
+        problem = merge_implied(problem)
     free = len(problem) - 1
-    best = Best.of(whole, min(number, 2**free) if free < 60 else number, step, slack)
+    most = min(number, 2**free) if free < 60 else number
+    best = Best.of(whole, most, 2 * common_unit(fields, couplings), slack)
     if example.constraints is not None:
         best.offer(_nearest(example.constraints, fields, known))
     answer = search(problem, best, limits)

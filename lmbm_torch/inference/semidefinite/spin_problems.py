@@ -15,54 +15,6 @@ from lmbm_torch.constraints import Constraints
 
 
 @dataclass(frozen=True)
-class HingeTerms:
-    """Terms −Σ_i [margin − m_i]_+, where m_i = sign_i x_owner_i (fields_i · x) is the margin of label i.
-
-    Args:
-        fields: weights of the local field of each label, (labels, spins).
-        owner: the spin of each label after merges.
-        sign: 1, or −1 for a label of the opposite spin.
-    """
-
-    fields: np.ndarray
-    owner: np.ndarray
-    sign: np.ndarray
-    margin: float
-
-    def value(self, spins: np.ndarray) -> np.ndarray:
-        """Return the value of each row of spins, (rows, spins)."""
-        margins = self.sign * spins[:, self.owner] * (spins @ self.fields.T)
-        return -np.maximum(self.margin - margins, 0).sum(1)
-
-    def flip_values(self, spins: np.ndarray) -> np.ndarray:
-        """Return the value after a flip of each spin of one row."""
-        local = self.fields @ spins
-        after = self.sign * spins[self.owner] * (local - 2 * self.fields.T * spins[:, None])
-        after[self.owner, np.arange(len(self.owner))] *= -1
-        return -np.maximum(self.margin - after, 0).sum(1)
-
-    def weighted(self, weights: np.ndarray) -> np.ndarray:
-        """Return the symmetric matrix whose quadratic form is Σ_i weights_i m_i."""
-        size = self.fields.shape[1]
-        rows = np.zeros((size, size))
-        np.add.at(rows, self.owner, (self.sign * weights)[:, None] * self.fields)
-        return (rows + rows.T) / 2
-
-    def margins(self, products: np.ndarray) -> np.ndarray:
-        """Return m_i by a matrix of products of spins."""
-        return self.sign * np.einsum("li,li->l", products[self.owner], self.fields)
-
-    def merged(self, gone: int, kept: int, sign: int) -> HingeTerms:
-        """Return the terms where spin ``gone`` is ``sign`` times ``kept``."""
-        fields = self.fields.copy()
-        fields[:, kept] += sign * fields[:, gone]
-        moved = self.owner == gone
-        owner = np.where(moved, kept, self.owner)
-        signs = np.where(moved, sign * self.sign, self.sign)
-        return HingeTerms(np.delete(fields, gone, 1), owner - (owner > gone), signs, self.margin)
-
-
-@dataclass(frozen=True)
 class RuleTerms:
     """Products (one_t · x)(other_t · x) that are non-negative for spins that obey some rules.
 
@@ -123,13 +75,12 @@ class RuleTerms:
 
 @dataclass(frozen=True)
 class SpinProblem:
-    """Problem max over spins x, x_0 = 1, of xᵀ matrix x + constant + hinge terms.
+    """Problem max over spins x, x_0 = 1, of xᵀ matrix x + constant.
 
     Args:
         matrix: symmetric with a zero diagonal, (spins, spins).
         owner: the spin of each of the first problem's spins after merges.
         sign: 1, or −1 for the opposite.
-        hinge: None for scores.
         rules: of the labels, which are all spins but the first; None if all labellings are allowed.
     """
 
@@ -137,38 +88,27 @@ class SpinProblem:
     constant: float
     owner: np.ndarray
     sign: np.ndarray
-    hinge: HingeTerms | None = None
     rules: RuleTerms | None = None
 
     @classmethod
-    def of(cls, matrix: np.ndarray, constant: float = 0.0, hinge: HingeTerms | None = None) -> SpinProblem:
+    def of(cls, matrix: np.ndarray, constant: float = 0.0) -> SpinProblem:
         """Return the problem without merged spins."""
         size = len(matrix)
-        return cls(matrix, constant, np.arange(size), np.ones(size, np.int8), hinge)
+        return cls(matrix, constant, np.arange(size), np.ones(size, np.int8))
 
     @classmethod
     def of_machine(
-        cls,
-        fields: np.ndarray,
-        couplings: np.ndarray,
-        margin: float | None,
-        constraints: Constraints | None = None,
+        cls, fields: np.ndarray, couplings: np.ndarray, constraints: Constraints | None = None
     ) -> SpinProblem:
-        """Return the problem of a Boltzmann machine's scores, or of minus the hinge losses, with the fields'
-        spin first.
+        """Return the problem of a Boltzmann machine's scores, with the fields' spin first.
 
         Args:
             fields: unary log-potentials, (labels,).
             couplings: pairwise log-potentials, (labels, labels).
-            margin: of the hinge loss; None for scores.
             constraints: rules over the labels.
         """
-        around, labels = with_field_spin(fields, couplings), len(fields)
         rules = None if constraints is None else RuleTerms.of(constraints)
-        if margin is None:
-            return replace(cls.of(around / 2), rules=rules)
-        hinge = HingeTerms(around[1:], np.arange(1, labels + 1), np.ones(labels), margin)
-        return replace(cls.of(np.zeros_like(around), hinge=hinge), rules=rules)
+        return replace(cls.of(with_field_spin(fields, couplings) / 2), rules=rules)
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -176,8 +116,6 @@ class SpinProblem:
     def values(self, spins: np.ndarray) -> np.ndarray:
         """Return the value of each row of spins, (rows, spins); −∞ for a broken rule."""
         values = self.constant + np.einsum("ri,ri->r", spins @ self.matrix, spins)
-        if self.hinge is not None:
-            values += self.hinge.value(spins)
         return np.where(self.allows(self.in_full(spins)), values, -np.inf)
 
     def allows(self, spins: np.ndarray) -> np.ndarray:
@@ -200,17 +138,6 @@ class SpinProblem:
         labels = np.flatnonzero(np.isnan(known) & ~np.isnan(filled[0]))[::-1]
         return [(int(self.owner[1 + label]), int(2 * filled[0, label] - 1)) for label in labels]
 
-    def flip_gains(self, spins: np.ndarray, products: np.ndarray) -> np.ndarray:
-        """Return the increase of the value by a flip of each spin alone.
-
-        Args:
-            products: ``matrix @ spins``.
-        """
-        gains = -4 * spins * products
-        if self.hinge is not None:
-            gains += self.hinge.flip_values(spins) - self.hinge.value(spins[None])
-        return gains
-
     def in_full(self, spins: np.ndarray) -> np.ndarray:
         """Return the first problem's spins, from rows of this problem's spins; the first spin 1."""
         spins = spins * spins[:, :1]
@@ -223,13 +150,6 @@ class SpinProblem:
         rows[:, 0] = 1
         return rows
 
-    @property
-    def fields(self) -> np.ndarray:
-        """Return the first spin's couplings, (spins,)."""
-        if self.hinge is None:
-            return self.matrix[0]
-        return self.hinge.weighted(np.ones(len(self.hinge.owner)))[0]
-
     def merged(self, gone: int, kept: int, sign: int) -> SpinProblem:
         """Return the problem where spin ``gone`` is ``sign`` times ``kept``; spin 0 never goes."""
         matrix = self.matrix.copy()
@@ -241,12 +161,9 @@ class SpinProblem:
         moved = self.owner == gone
         owner = np.where(moved, kept, self.owner)
         signs = np.where(moved, sign * self.sign, self.sign).astype(np.int8)
-        hinge = None if self.hinge is None else self.hinge.merged(gone, kept, sign)
         rules = None if self.rules is None else self.rules.merged(gone, kept, sign)
         owner -= owner > gone
-        return replace(
-            self, matrix=matrix, constant=constant, owner=owner, sign=signs, hinge=hinge, rules=rules
-        )
+        return replace(self, matrix=matrix, constant=constant, owner=owner, sign=signs, rules=rules)
 
     def merged_by(self, merges: Iterable[tuple[int, int, int]]) -> SpinProblem:
         """Return the problem after one :meth:`merged` after another."""
@@ -290,8 +207,6 @@ def climbed(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.nd
     if problem.rules is not None:
         allowed = _repaired(problem, spins, trust)
         return np.stack([_climb_allowed(problem, row, least) for row in allowed])
-    if problem.hinge is not None:
-        return np.stack([_climb_hinge(problem, row, least) for row in spins.copy()])
     return _climb(problem, spins.copy(), least)
 
 
@@ -334,17 +249,6 @@ def _climb(problem: SpinProblem, spins: np.ndarray, least: float) -> np.ndarray:
     return spins
 
 
-def _climb_hinge(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndarray:
-    """Improve one row of hinge losses, in place."""
-    for _ in range(10 * len(row)):
-        gains = problem.flip_gains(row, problem.matrix @ row)
-        flip = int(gains.argmax())
-        if gains[flip] <= least:
-            break
-        row[flip] *= -1
-    return row
-
-
 def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.ndarray:
     """Return rows that keep the surest spins first, unless the rules decide a spin."""
     assert problem.rules is not None
@@ -374,18 +278,18 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
 
 
 def _climb_allowed(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndarray:
-    """Improve one row that obeys the rules, by allowed flips, in place; for scores also by flips of pairs."""
+    """Improve one row that obeys the rules, by allowed flips of one or two spins, in place."""
     assert problem.rules is not None
     one = problem.rules.one[problem.rules.literal == 0]
     for _ in range(10 * len(row)):
         # The decrease of each rule's slack by each flip.
         taken, left = 2 * one * row, (one @ row)[:, None]
-        gains = problem.flip_gains(row, problem.matrix @ row)
+        gains = -4 * row * (problem.matrix @ row)
         single = np.where((left < taken).any(0), -np.inf, gains)
         single[0] = -np.inf
         flips = [int(single.argmax())]
         gain = single[flips[0]]
-        if gain <= least and problem.hinge is None:
+        if gain <= least:
             pairs = gains[:, None] + gains + 8 * problem.matrix * np.outer(row, row)
             pairs[(left[:, :, None] < taken[:, :, None] + taken[:, None, :]).any(0)] = -np.inf
             pairs[0] = pairs[:, 0] = -np.inf

@@ -141,7 +141,7 @@ def search(problem: SpinProblem, best: Best, limits: Limits) -> Answer:
     """Improve ``best`` until no other labelling can belong to ``best``, or a limit is met."""
     best.offer(problem.in_full(_starts(problem, np.random.default_rng(0))))
     order, nodes = count(), 0
-    parts = [_Part(-np.inf if problem.hinge is None else 0.0, next(order))]
+    parts = [_Part(-np.inf, next(order))]
     while parts and -parts[0].rank > best.threshold:
         if nodes and (nodes >= limits.nodes or limits.are_up):
             return Answer(-parts[0].rank, False, nodes)
@@ -237,11 +237,12 @@ def _labellings(relaxation: Relaxation, proof: Proof, generator: np.random.Gener
 
 def _starts(problem: SpinProblem, generator: np.random.Generator) -> np.ndarray:
     """Return the fields' preferred spins, and random rows, improved by flips."""
-    own, trust = np.where(problem.fields > 0, 1.0, -1.0), np.abs(problem.fields)
+    fields = problem.matrix[0]
+    own, trust = np.where(fields > 0, 1.0, -1.0), np.abs(fields)
     own[0] = 1
     random = generator.choice([-1.0, 1.0], (HYPERPLANES, len(problem)))
     rows = climbed(problem, np.concatenate([own[None], random]), trust)
-    if problem.hinge is not None or problem.rules is not None:
+    if problem.rules is not None:
         return rows
     best = rows[problem.values(rows).argmax()]
     return np.concatenate([rows, climbed(problem, tabu(problem, best)[None], trust)])

@@ -21,6 +21,7 @@ from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
+from lmbm_torch.inference.relaxations.objectives import FLIPS_PER_LABEL, Hinge
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.semidefinite import spin_problems
 from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
@@ -171,19 +172,50 @@ def climbed(
     if not rows:
         return found
     precise, labels = energy.to(torch.float64), found.labels.clone()
+    if margin is not None:
+        for row in rows:
+            labels[row] = _flipped(precise.select([row]), labels[row], margin, constraints, known, row)
+        return _improved(energy, found, labels, hinge_loss(precise, labels, margin))
     couplings = precise.pairwise.expand(energy.batch_size, -1, -1).numpy()
     given = (
         torch.zeros(1, energy.num_labels, device="cpu") if known is None else (2 * known - 1).nan_to_num(0.0)
     )
     for row in rows:
         fields, spins = precise.unary[row].numpy(), given[row % len(given)].double().numpy()
-        problem = SpinProblem.of_machine(fields, couplings[row], margin, constraints).given(spins)
+        problem = SpinProblem.of_machine(fields, couplings[row], constraints).given(spins)
         wishes = np.where(spins != 0, spins, np.where(fields > 0, 1.0, -1.0))
         starts = problem.reduced(np.stack([2.0 * labels[row].numpy() - 1, wishes]))
-        ends = problem.in_full(spin_problems.climbed(problem, starts, np.abs(problem.fields)))
+        ends = problem.in_full(spin_problems.climbed(problem, starts, np.abs(problem.matrix[0])))
         best = ends[problem.values(problem.reduced(ends[:, 1:])).argmax(), 1:]
         labels[row] = torch.from_numpy(best > 0)
-    value = precise.score(labels) if margin is None else hinge_loss(precise, labels, margin)
+    return _improved(energy, found, labels, precise.score(labels))
+
+
+def _flipped(
+    energy: PairwiseEnergy,
+    labels: Tensor,
+    margin: float,
+    constraints: Constraints,
+    known: Tensor | None,
+    row: int,
+) -> Tensor:
+    """Return an example's labels after allowed flips of single labels until no flip lowers the hinge loss."""
+    given = None if known is None else known[row % len(known)]
+    for _ in range(FLIPS_PER_LABEL * len(labels)):
+        others = torch.where(torch.eye(len(labels), dtype=torch.bool, device="cpu"), 1 - labels, labels)
+        is_open = torch.from_numpy(~constraints.violated(others.numpy()).any(1))
+        if given is not None:
+            is_open &= given.isnan()
+        gains = Hinge(margin).flip_gains(energy, labels[None])[0].masked_fill(~is_open, -torch.inf)
+        flip = int(gains.argmax())
+        if gains[flip] <= spin_problems.LEAST * (energy.unary.abs().sum() + energy.pairwise.abs().sum()):
+            break
+        labels = others[flip]
+    return labels
+
+
+def _improved(energy: PairwiseEnergy, found: Decoding, labels: Tensor, value: Tensor) -> Decoding:
+    """Return the decoding with other labels of the examples without a proof, of these objectives."""
     objective = torch.where(found.status.exact, found.objective, value.to(energy.dtype))
     status = replace(found.status, residual=(objective - found.bound).abs())
     return replace(found, labels=labels, objective=objective, status=status)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -15,9 +14,7 @@ from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, converted
 from lmbm_torch.verdicts import is_traced
 
 BACKENDS = ("auto", "plain", "streaming", "resident")
-# What can be computed in, and what messages can only be rounded to between iterations.
-WORKING = (torch.float64, torch.float32)
-ROUNDED = (torch.float16, torch.bfloat16)
+PRECISIONS = (torch.float64, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,7 @@ class Propagation:
 
     Args:
         backend: an entry of ``BACKENDS``.
-        message_dtype: an entry of ``WORKING`` to propagate in, or of ``ROUNDED`` for messages between
-            iterations; None for the problem's own.
+        message_dtype: an entry of ``PRECISIONS`` to propagate in; None for the problem's own.
     """
 
     backend: str = "auto"
@@ -42,8 +38,8 @@ class Propagation:
         if self.backend not in BACKENDS:
             expected = ", ".join(map(repr, BACKENDS))
             raise ValueError(f"backend: expected one of {expected}, got {self.backend!r}")
-        if self.message_dtype not in (None, *WORKING, *ROUNDED):
-            expected = ", ".join(map(str, (*WORKING, *ROUNDED)))
+        if self.message_dtype not in (None, *PRECISIONS):
+            expected = ", ".join(map(str, PRECISIONS))
             raise ValueError(f"message_dtype: expected None or one of {expected}, got {self.message_dtype}")
 
     def __call__(self, problem: Problem) -> Beliefs:
@@ -56,11 +52,9 @@ class Propagation:
         own = problem.visible.dtype
         # Of a decorated method ``torch.compile`` can make no graph.
         with torch.no_grad():
-            if self.message_dtype in WORKING:
-                return converted(self._run(converted(problem, self.message_dtype)), own)
             if self.message_dtype is None:
                 return self._run(problem)
-            return self._run_rounded(problem, self.message_dtype)
+            return converted(self._run(converted(problem, self.message_dtype)), own)
 
     def _run(self, problem: Problem) -> Beliefs:
         is_cuda = problem.visible.is_cuda
@@ -76,18 +70,6 @@ class Propagation:
         if chooses and resident.suits(problem):
             return resident.propagate(problem)
         return kernel(problem.visible.device.type)(problem)
-
-    def _run_rounded(self, problem: Problem, storage: torch.dtype) -> Beliefs:
-        suits = problem.visible.is_cuda and storage is torch.bfloat16 and problem.init is None
-        if suits and self.backend in ("auto", "streaming"):
-            run: Any = kernel("cuda")
-            return run(problem, storage)
-        if self.backend in ("streaming", "resident"):
-            raise ValueError(
-                f"message_dtype: expected float32 or float64 of backend={self.backend!r} on "
-                f"{problem.visible.device.type}, got {storage}"
-            )
-        return plain.propagate(problem, storage)
 
 
 def kernel(device: str) -> Callable[[Problem], Beliefs]:

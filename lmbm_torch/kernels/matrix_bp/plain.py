@@ -110,23 +110,13 @@ class Beliefs(NamedTuple):
     pair_sum: Tensor | None
 
 
-def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
-    """Run belief propagation, a few instances at a time.
-
-    Args:
-        problem: model, initial messages, settings.
-        storage: ``torch.float16`` or ``torch.bfloat16``: log-odds of messages to visible units are rounded
-            between iterations, as on a device with half the memory. None: no rounding.
-
-    Raises:
-        ValueError: weights or messages outside the range of ``storage``.
-    """
-    _check_holds(problem, storage)
+def propagate(problem: Problem) -> Beliefs:
+    """Run belief propagation, a few instances at a time."""
     hidden = problem.hidden.shape[1]
     budget = CPU_CHUNK_BYTES if problem.visible.device.type == "cpu" else DEVICE_CHUNK_BYTES
     size = max(1, part_bytes(budget) // (problem.visible[0].nbytes * hidden))
     form = _form(problem)
-    return in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form, storage))
+    return in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form))
 
 
 def in_chunks(problem: Problem, size: int, run: Callable[[Problem], Beliefs]) -> Beliefs:
@@ -220,15 +210,7 @@ def sum_gain(field: Tensor, weight: Tensor) -> Tensor:
     return max_gain(field, weight) + tails
 
 
-def _check_holds(problem: Problem, storage: torch.dtype | None) -> None:
-    # bfloat16 has the range of float32.
-    if storage is torch.float16 and not is_traced():
-        largest, most = spread(problem), torch.finfo(torch.float16).max
-        if largest > most:
-            raise ValueError(f"message_dtype: expected messages of at most {most:g}, got {largest:g}")
-
-
-def _propagate_chunk(problem: Problem, form: _Form, storage: torch.dtype | None = None) -> Beliefs:
+def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     """Propagate; a converged instance stays unchanged, so results do not depend on the rest of the chunk."""
     visible, hidden = problem.visible, problem.hidden
     weight = form.encode(problem.coupling)
@@ -255,8 +237,6 @@ def _propagate_chunk(problem: Problem, form: _Form, storage: torch.dtype | None 
         if problem.damping > 0:
             kept = problem.damping * form.decode(messages)
             new = form.encode(kept + (1 - problem.damping) * form.decode(new))
-        if storage is not None:
-            new = form.encode(form.decode(new).to(storage).to(visible.dtype))
         # From nothing, the first answers ignore the visible units: that they say nothing proves nothing.
         if iteration > 0 or problem.start is not None:
             residual = torch.where(moving, form.change(new, messages).abs().amax((1, 2)), residual)

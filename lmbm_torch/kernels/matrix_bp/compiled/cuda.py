@@ -83,45 +83,26 @@ class _Form(NamedTuple):
     """The representation of messages, and the options of the kernels."""
 
     in_odds: bool
-    storage: torch.dtype
     columns: int  # of a row, with its padding
     in_range: int  # rows, a power of two, whose messages' product by columns no exponent is too small for
     options: dict[str, Any]  # what both kernels are compiled for
 
-    @property
-    def stores_odds(self) -> bool:
-        return self.in_odds and self.storage is not torch.bfloat16
 
-
-def propagate(problem: Problem, storage: torch.dtype | None = None) -> Beliefs:
+def propagate(problem: Problem) -> Beliefs:
     """Run belief propagation, for tensors on a CUDA device.
 
-    Args:
-        problem: model, initial messages, settings.
-        storage: type of stored messages between iterations. None: as the problem's tensors.
-            ``torch.bfloat16``: log-odds rounded by up to 2^−9 of the value, with half the bytes of float32;
-            saves memory only, because the instructions make it slower than float32. If sum-product
-            propagation is stable, a belief with incoming messages u is off by about 2^−9 Σ|u| (measured: at
-            784 × 256, weights N(0, 0.1²) and biases N(0, 1), up to 0.012 in log-odds and 0.0025 in
-            probability), and changes below 2^−8 of a message are lost or rounded up. If propagation is not
-            stable, as often for max-product, the error grows with the iterations. Models with more than
-            ``MOST_COLUMNS`` visible units use the plain reference.
-
-    Raises:
-        ValueError: another ``storage``.
+    Models with more than ``MOST_COLUMNS`` visible units use the plain reference.
     """
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
-    if storage not in (None, dtype, torch.bfloat16):
-        raise ValueError(f"storage: expected {dtype}, torch.bfloat16 or None, got {storage}")
     if num_visible > MOST_COLUMNS[dtype]:
-        return plain.propagate(problem, storage if storage is torch.bfloat16 else None)
-    form = _form(problem, storage or dtype)
-    size = max(1, part_bytes(CHUNK_BYTES) // (problem.hidden.shape[1] * form.columns * form.storage.itemsize))
+        return plain.propagate(problem)
+    form = _form(problem)
+    size = max(1, part_bytes(CHUNK_BYTES) // (problem.hidden.shape[1] * form.columns * dtype.itemsize))
     with torch.cuda.device_of(problem.visible):
         return plain.in_chunks(problem, size, lambda chunk: _propagate_chunk(chunk, form))
 
 
-def _form(problem: Problem, storage: torch.dtype) -> _Form:
+def _form(problem: Problem) -> _Form:
     dtype, num_visible = problem.visible.dtype, problem.visible.shape[1]
     widest = spread(problem)
     in_odds = problem.product is not Product.MAX and problem.damping == 0 and widest <= ODDS_LIMIT[dtype]
@@ -129,17 +110,17 @@ def _form(problem: Problem, storage: torch.dtype) -> _Form:
     width = 1 << (columns - 1).bit_length()
     factors = int(LOG_RANGE[dtype] / (widest + 1)) if in_odds else _PART_ROWS
     most_rows = min(_PART_ROWS, _power_of_two(factors))
-    if storage is torch.float32 and width >= _WIDE_ROW:
+    if dtype is torch.float32 and width >= _WIDE_ROW:
         options = _ahead(width, most_rows, in_odds)
     else:
-        options = _at_once(width, most_rows, dtype.itemsize, simple=in_odds and storage is dtype)
+        options = _at_once(width, most_rows, dtype.itemsize, simple=in_odds)
     options |= {
         "IN_ODDS": in_odds,
         "MAXIMISE": problem.product is Product.MAX,
         "COLUMNS": width,
         "NEIGHBOURS": min(_NEIGHBOURS_BYTES // dtype.itemsize, _power_of_two(factors)),
     }
-    return _Form(in_odds, storage, columns, _power_of_two(max(options["ROWS"], factors)), options)
+    return _Form(in_odds, columns, _power_of_two(max(options["ROWS"], factors)), options)
 
 
 def _ahead(width: int, most_rows: int, in_odds: bool) -> dict[str, Any]:
@@ -171,10 +152,10 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     added = (0, form.columns - num_visible)
     weight = _wide(problem.coupling.mT, form)
     if problem.start is None:
-        neutral = 1.0 if form.stores_odds else 0.0
-        messages = weight.new_full((batch, num_hidden, form.columns), neutral, dtype=form.storage)
+        neutral = 1.0 if form.in_odds else 0.0
+        messages = weight.new_full((batch, num_hidden, form.columns), neutral)
     else:
-        messages = _as_rows(problem.start, form, form.stores_odds).to(form.storage)
+        messages = _as_rows(problem.start, form)
     parts = -(-num_hidden // _PART_ROWS)
     known = torch.full_like(problem.visible, torch.nan) if problem.known is None else problem.known
     field_type = weight.dtype if form.in_odds else torch.float64
@@ -203,10 +184,10 @@ def _propagate_chunk(problem: Problem, form: _Form) -> Beliefs:
     return _beliefs(problem, form, state)
 
 
-def _as_rows(values: Tensor, form: _Form, as_odds: bool) -> Tensor:
+def _as_rows(values: Tensor, form: _Form) -> Tensor:
     """Convert log-odds (..., visible, hidden) to padded rows of the hidden units."""
     rows = pad(values.mT, (0, form.columns - values.shape[-2])).contiguous()
-    return rows.exp_() if as_odds else rows
+    return rows.exp_() if form.in_odds else rows
 
 
 def _wide(rows: Tensor, form: _Form) -> Tensor:
@@ -250,7 +231,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
         groups = max(1, min(batch, -(-_PROGRAMS // tiles), part_bytes(_SUM_BYTES) // weight.nbytes))
         pair_sums = weight.new_empty(groups, num_hidden, num_columns)
     if problem.keep_messages:
-        to_hidden = torch.empty_like(state.messages, dtype=weight.dtype)
+        to_hidden = torch.empty_like(state.messages)
     sums = Conclusions(
         pair_weights=state.residual if problem.pair_weights is None else problem.pair_weights.contiguous(),
         fields=torch.empty_like(state.hidden, dtype=torch.float64),
@@ -272,9 +253,9 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
         # The rows' values are of pairs times the messages in them.
         pairs -= (fields - problem.visible).sum(1)
 
-    def as_messages(rows: Tensor, as_odds: bool) -> Tensor:
+    def as_messages(rows: Tensor) -> Tensor:
         messages = rows[..., :num_visible].mT.to(dtype, memory_format=torch.contiguous_format)
-        return messages.log() if as_odds else messages
+        return messages.log() if form.in_odds else messages
 
     return Beliefs(
         visible=fields.to(dtype),
@@ -282,7 +263,7 @@ def _beliefs(problem: Problem, form: _Form, state: State) -> Beliefs:
         log_partition=plain.log_partition(problem, fields, sums.fields, pairs).to(dtype),
         num_iters=state.num_iters,
         residual=state.residual,
-        to_visible=as_messages(state.messages, form.stores_odds) if problem.keep_messages else None,
-        to_hidden=as_messages(to_hidden, form.in_odds) if problem.keep_messages else None,
+        to_visible=as_messages(state.messages) if problem.keep_messages else None,
+        to_hidden=as_messages(to_hidden) if problem.keep_messages else None,
         pair_sum=None if problem.pair_weights is None else pair_sums.sum(0)[:, :num_visible].mT.contiguous(),
     )

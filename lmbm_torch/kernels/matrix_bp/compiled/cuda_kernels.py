@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 
 LOG_2 = tl.constexpr(0.6931471805599453)
-LOG2_E = tl.constexpr(1.4426950408889634)
 
 # What the bits of √½ lack to those of 1.
 ABOVE_SINGLE = tl.constexpr(0x3F800000 - 0x3F3504F3)
@@ -101,14 +100,13 @@ def iterate(
         bias = tl.load(state.hidden + by_row + in_tile, mask=first + in_tile < num_hidden, other=0.0)
         weights = tl.load(state.weight + tl.cast(first, tl.int64) * COLUMNS + wide_place)
         tile = state.messages + by_row * num_columns
-        old = unpacked(tl.load(tile + place, mask=inside), inside, weights, IN_ODDS)
+        old = tl.where(inside, tl.load(tile + place, mask=inside), 1.0 if IN_ODDS else 0.0)
         if IN_ODDS:
             told = answer_odds(old, weights, own[None], rest[None])
             row_own, row_rest = probabilities(with_log2(bias, log2_of_product(told)))
             new = answer_odds(told, weights, row_own[:, None, None], row_rest[:, None, None])
-            # As they are stored, or rounding would count as change.
-            stored = packed(new, state.messages.dtype.element_ty)
-            new = unpacked(stored, inside, weights, IN_ODDS)
+            # Outside neutral without rounding.
+            new = tl.where(inside, new, 1.0)
             relative = tl.abs(new - old) * reciprocal(tl.minimum(new, old))
             change = tl.maximum(change, largest_of_columns(relative))
             product *= multiply_rows(new)
@@ -119,11 +117,10 @@ def iterate(
             told = gain((field[None] - old.to(tl.float64)).to(weights.dtype), weights, MAXIMISE)
             row_field = bias + sum_of_row(told)
             new = gain((row_field[:, None, None] - told.to(tl.float64)).to(weights.dtype), weights, MAXIMISE)
-            stored = (new + damping * (old - new)).to(state.messages.dtype.element_ty)
-            new = stored.to(weights.dtype)
+            new = new + damping * (old - new)
             change = tl.maximum(change, largest_of_columns(tl.abs(new - old)))
             total += tl.sum(new.to(tl.float64), axis=0)
-        tl.store(tile + place, stored, mask=inside)
+        tl.store(tile + place, new, mask=inside)
     by_part = instance.to(tl.int64) * parts + part
     gathered = state.totals + by_part * (2 if IN_ODDS else 1) * num_columns + columns
     if IN_ODDS:
@@ -192,7 +189,7 @@ def conclude(
         by_column = instance * num_columns + columns
         field = tl.load(state.sent + by_column, mask=in_row, other=0.0)
         bias = tl.load(state.hidden + by_row, mask=in_column, other=0.0)
-        old = unpacked(tl.load(state.messages + entries, mask=inside), inside, weights, IN_ODDS)
+        old = tl.where(inside, tl.load(state.messages + entries, mask=inside), 1.0 if IN_ODDS else 0.0)
         if IN_ODDS:
             own, rest = probabilities(field)
             own, rest = own[None], rest[None]
@@ -219,24 +216,6 @@ def conclude(
         size = tl.cast(num_hidden, tl.int64) * num_columns
         place = rows[:, None, None].to(tl.int64) * num_columns + columns[None]
         tl.store(sums.pair_sums + group * size + place, pair_sum, mask=inside)
-
-
-@triton.jit
-def unpacked(stored, inside, weights, IN_ODDS: tl.constexpr):
-    """Convert stored messages to the weights' type, neutral outside the matrix."""
-    messages = stored.to(weights.dtype)
-    if IN_ODDS and stored.dtype == tl.bfloat16:
-        messages = tl.exp2(messages * LOG2_E)
-    return tl.where(inside, messages, 1.0 if IN_ODDS else 0.0)
-
-
-@triton.jit
-def packed(odds, dtype: tl.constexpr):
-    """Convert odds to the stored type: bfloat16 as log-odds, with rounding proportional to the message."""
-    if dtype == tl.bfloat16:
-        return (log2(odds) * LOG_2).to(dtype)
-    else:
-        return odds
 
 
 @triton.jit
