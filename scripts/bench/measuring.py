@@ -18,7 +18,21 @@ from lmbm_torch.compare.tables import table, write_csv
 # Benchmarks of parts of tables import the package of tables, which stands beside their folder.
 sys.path.append(str(Path(__file__).parents[1]))
 
-__all__ = ["described", "median_seconds", "seconds", "show", "table", "told", "write_csv"]
+__all__ = [
+    "MIB",
+    "described",
+    "median_seconds",
+    "peak",
+    "reset_peak",
+    "resident",
+    "seconds",
+    "show",
+    "table",
+    "told",
+    "write_csv",
+]
+
+MIB = 2**20
 
 Row = Mapping[str, Any]
 
@@ -46,6 +60,26 @@ def median_seconds(work: Callable[[], object], repeats: int) -> float:
     """Return the median over calls, after one that compiles and warms up."""
     work()
     return statistics.median(seconds(work) for _ in range(repeats))
+
+
+def resident(process: int | str = "self") -> int:
+    """Return the bytes of memory that a process has now; Linux alone."""
+    return _memory(process, "VmRSS")
+
+
+def peak(process: int | str = "self") -> int:
+    """Return the most bytes of memory that a process has had since its last reset; Linux alone."""
+    return _memory(process, "VmHWM")
+
+
+def reset_peak() -> None:
+    """Let :func:`peak` of this process count anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
+def _memory(process: int | str, name: str) -> int:
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(name))
 
 
 def told(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from measuring import described, show, table, told, write_csv
+from measuring import MIB, described, peak, reset_peak, show, table, told, write_csv
 from scipy.sparse import csr_array
 
 from lmbm_torch.data import open_mapped, write_mapped
@@ -33,7 +33,6 @@ NUM_LABELS, CHUNK = 10, 5_000
 NUM_FEATURES = {"dense": 1_000, "sparse": 50_000}
 # Of a sparse row, so that its data and indices take as much as a dense row.
 NUM_ENTRIES = 500
-MIB = 2**20
 
 
 def chunks(kind: str, count: int, seed: int) -> Iterator[tuple[Features, np.ndarray]]:
@@ -117,17 +116,6 @@ def in_memory(data: MultilabelData) -> MultilabelData:
         data.train,
         data.test,
     )
-
-
-def peak() -> int:
-    """Return the most memory that this process has had since the last reset, in bytes; of Linux alone."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
-
-
-def reset_peak() -> None:
-    """Let :func:`peak` count anew."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ EXCEPT = {
     "lmbm_torch/data/mapped.py": "larger than memory; the description is written last, by write_text",
     "scripts/bench/matrix_bp_peers.py": "hands arrays to another process, in a temporary folder",
     "scripts/bench/pgmax_peer.py": "that process, which has no lmbm_torch",
-    "scripts/bench/streaming.py": "/proc/self/clear_refs is no file",
+    "scripts/bench/measuring.py": "/proc/self/clear_refs is no file",
     "scripts/fuzz": "damaged files in a temporary folder, many a second",
 }
 SOURCES = {

@@ -100,6 +100,42 @@ def test_weak_loops_are_close_to_enumeration():
         torch.testing.assert_close(came.log_partition, truth.log_partition, rtol=0.0, atol=5e-3)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-6, 1e-3, 1e-2, 0.1])
+def test_the_error_of_loops_of_four_units_falls_with_the_fourth_power_of_the_coupling(scale):
+    for seed in range(5):
+        energy = random_bipartite_energy(seed, 6, 5, coupling=scale)
+        truth, came = exact.marginals(energy), matrix_bp.marginals(energy)
+        assert came.status.converged.all()
+        for name in ("visible", "hidden", "log_partition"):
+            found, wanted = getattr(came, name), getattr(truth, name)
+            torch.testing.assert_close(found, wanted, rtol=1e-14, atol=scale**4 + 1e-14)
+
+
+@pytest.mark.parametrize("scale", [30.0, 300.0, 3000.0])
+def test_strong_couplings_that_agree_leave_no_error(scale):
+    for seed in range(5):
+        loops = random_bipartite_energy(seed, 6, 5, bias=scale)
+        loops = replace(loops, coupling=scale * loops.coupling.abs())
+        forest = random_forest_bipartite_energy(seed, 5, 4)
+        for energy in (loops, replace(forest, coupling=scale * forest.coupling)):
+            truth, came = exact.marginals(energy), matrix_bp.marginals(energy, tol=1e-10)
+            assert came.status.converged.all()
+            for name in ("visible", "hidden", "log_partition"):
+                found, wanted = getattr(came, name), getattr(truth, name)
+                torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [30.0, 300.0])
+def test_strong_couplings_that_do_not_agree_are_never_called_exact(scale):
+    worst = 0.0
+    for seed in range(10):
+        energy = random_bipartite_energy(seed, 6, 5, coupling=scale)
+        truth, came = exact.marginals(energy), matrix_bp.marginals(energy)
+        worst = max(worst, float((came.visible - truth.visible).abs().max()))
+        assert not came.status.exact.any()
+    assert worst > 0.9
+
+
 def test_convergence_is_told_truly():
     outcomes = []
     for seed in range(15):

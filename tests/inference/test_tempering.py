@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from strategies.bipartite import all_states, random_bipartite_energy, score_table
+from sweeps import slow
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.sampling import gibbs, tempering
@@ -70,6 +71,31 @@ def test_exchanges_carry_chains_across_what_they_cannot_cross_alone():
     found = tempering.sample(energy, 100, path=path, init=start, generator=seeded(0))
     assert alone.double().mean() > 0.99
     assert abs(found.visible[-1].double().mean() - 0.5) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("scale", "steps", "is_hard"),
+    [(0.0, 1, False), (1e-3, 10, False), (10.0, 150, True), slow(40.0, 3000, True)],
+)
+def test_it_finds_the_distribution_at_both_ends_of_coupling(scale, steps, is_hard):
+    weak = random_bipartite_energy(0, 4, 3, 1, bias=0.3)
+    coupling = weak.coupling * (scale / weak.coupling.abs().max())
+    # Biases cancel the couplings' mean, so that there are several peaks.
+    visible, hidden = weak.visible - coupling.sum(1) / 2, weak.hidden - coupling.sum(0) / 2
+    energy = BipartiteEnergy(visible, hidden, coupling)
+    expected = distribution(energy)[0]
+    start = torch.ones(21, 2000, 1, 4)
+    path = tempering.path_from_base(energy, 20, base=torch.zeros(1, 4, dtype=torch.float64))
+    found = tempering.sample(energy, steps, path=path, init=start, generator=seeded(0)).visible[-1]
+    alone = gibbs.sample(energy, steps, init=start[-1], generator=seeded(0)).visible
+    error = 5 * (expected * (1 - expected) / 2000).sqrt() + 1 / 2000
+    are_near = [
+        bool(
+            ((torch.bincount(number(each[:, 0].long()), minlength=16) / 2000 - expected).abs() <= error).all()
+        )
+        for each in (found, alone)
+    ]
+    assert are_near == [True, not is_hard]
 
 
 def test_a_path_begins_without_coupling_and_ends_one_step_before_the_energy():

@@ -34,7 +34,7 @@ class StreamTrainer:
         epoch_size: instances of an epoch.
         seed: of the order of instances in each call.
         visits: number of steps so far.
-        sums: (columns, labels), sums of the weights after each step; None before the first.
+        sums: (2, columns, labels), see :func:`pegasos.step_along`; None before the first step.
     """
 
     settings: NetworkSettings
@@ -83,13 +83,12 @@ class StreamTrainer:
             ).double()
         common: Any = {"C": settings.C, "margin": settings.margin, "sample_weight": sample_weight}
         dual = dual_problem(model, X, labels, solver="pegasos", **common)
-        sums = (
-            np.zeros((dual.problem.num_columns, labels.shape[1])) if self.sums is None else self.sums.copy()
-        )
+        shape = 2, dual.problem.num_columns, labels.shape[1]
+        sums = np.zeros(shape) if self.sums is None else self.sums.copy()
         order = np.random.default_rng((self.seed, self.visits)).permutation(len(labels))
         pegasos.step_along(dual.problem, sums, self.visits, order, self.epoch_size)
         after = replace(self, sums=sums, visits=self.visits + len(labels))
-        learned = sums / after.visits
+        learned = pegasos.mean_weights(sums, after.visits)
         dual.assign(learned)
         parents = dual.problem.network(learned).parents
         epochs = max(1, round(after.visits / self.epoch_size))

@@ -34,13 +34,13 @@ def update(problems: LabelProblems, state: NetworkState, *, seed: int = 0) -> Ne
     # The weights are the sums of all steps divided by the number of visits, so the factor 1 − 1/t on every
     # weight in every step costs nothing.
     visits = passes * instances
-    sums = state.weights * visits
+    sums = np.stack([state.weights * visits, np.zeros_like(state.weights)])
     order = np.random.default_rng((seed, passes)).permutation(instances)
     hit = step_along(problems, sums, visits, order, instances)
     visits += instances
     # Rounding can move a mean out of the box.
     duals = np.minimum((state.dual_coef * passes + hit * problems.upper) / (passes + 1), problems.upper)
-    weights = sums / visits
+    weights = sums[0] / visits
     return NetworkState(duals, weights, problems.primal(weights), problems.dual(duals, weights), passes + 1)
 
 
@@ -50,8 +50,8 @@ def step_along(
     """Visit the instances in ``order``, in small batches, for all labels at once.
 
     Args:
-        sums: (columns, labels), sums of all steps so far, changed in place; the weights are ``sums`` divided
-            by the number of visits.
+        sums: (2, columns, labels), changed in place: sums of all steps so far, and of the steps times the
+            number of visits at each. The weights are the first divided by the number of visits.
         visits: visits so far.
         epoch: number of instances in the objective: 1/λ = C · epoch.
 
@@ -64,13 +64,24 @@ def step_along(
         batch = order[start : start + BATCH]
         columns, rows = _rows(problems.features, batch)
         context, spins = problems.context[batch], problems.spins[:, batch]
-        fields = (rows @ sums[columns] + context @ sums[width:]) / max(visits, 1)
+        fields = (rows @ sums[0, columns] + context @ sums[0, width:]) / max(visits, 1)
         hit[:, batch] = (spins * fields.T < problems.margin) & (spins != 0)
         steps = (hit[:, batch] * spins * problems.upper[..., batch] * epoch).T
-        sums[columns] += rows.T @ steps
-        sums[width:] += (context.T @ steps) * problems.sees()
         visits += len(batch)
+        weight = np.array([1.0, visits])[:, None, None]
+        sums[:, columns] += weight * (rows.T @ steps)
+        sums[:, width:] += weight * (context.T @ steps) * problems.sees()
     return hit
+
+
+def mean_weights(sums: np.ndarray, visits: int) -> np.ndarray:
+    """Return the mean of the weights after each visit t, with weight t, from :func:`step_along`'s sums.
+
+    The last weights move by each further step; the mean's error has no factor log t (Lacoste-Julien et al.
+    2012). As the weights after visit t are the sum of the steps divided by t, a step at visit s counts
+    visits − s + 1 times.
+    """
+    return 2 / visits * (sums[0] - sums[1] / (visits + 1))
 
 
 def _rows(features: Features, batch: np.ndarray) -> tuple[np.ndarray | slice, Features]:
