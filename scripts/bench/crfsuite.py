@@ -4,9 +4,10 @@ CoNLL-2000 with windows of words and tags (338,547 indicators, 23 labels), and W
 shapes and neighbours as dictionaries, as sklearn-crfsuite's users write them. Both minimise
 c1 ‖w‖₁ + c2 ‖w‖² − Σ log p with every feature for every label; ours has intercepts too. ``objective`` is
 that sum. CRFsuite ends by itself or after ``--iterations``; ours at its default ``tol``. Where c1 is 0,
-``reached`` tells the CPU time until our objective is below CRFsuite's last one. Training is timed from tokens or
-matrices to weights, and the processor's seconds of all threads together are to be compared. ``sentences_a_second``:
-50,000 sentences of at most eight tokens tagged, from the tokens' names on, per second of CPU time.
+``reached`` tells the CPU time until our objective is below CRFsuite's last one. Training is timed from
+tokens or matrices to weights; CPU seconds of all threads together are to be compared.
+``sentences_a_second``: 50,000 sentences of at most eight tokens tagged, from the tokens' names on, per second
+of CPU time.
 
 CRFsuite is measured where ``pycrfsuite`` is installed (the extra ``bench``).
 
@@ -42,7 +43,7 @@ PENALTIES = {"wnut17": ((0.0, 0.5), (0.1, 0.1)), "conll2000": ((0.0, 0.5),)}
 
 
 class Task(NamedTuple):
-    """Tokens of two parts: lists of dictionaries or of texts, or matrices, beside the names of the features."""
+    """Tokens of two parts: lists of dictionaries or texts, or matrices, with the names of the features."""
 
     X: tuple[Any, Any]
     names: tuple[list, list]

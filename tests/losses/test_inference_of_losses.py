@@ -92,5 +92,5 @@ def test_a_likelihood_by_beliefs_refuses_a_log_partition_without_gradient(routin
     energy = random_bipartite_energy(0, 5, 4)
     assert losses.bethe_negative_log_likelihood(energy, LABELS, inference=routine).isfinite().all()
     energy.coupling.requires_grad_()
-    with pytest.raises(ValueError, match=r"^inference: expected a routine whose log_partition has a gradient"):
+    with pytest.raises(ValueError, match=r"^inference: expected a routine whose log_partition has"):
         losses.bethe_negative_log_likelihood(energy, LABELS, inference=routine)
