@@ -14,7 +14,7 @@ from lmbm_torch.compare.cells import Result, compute, print_tables, write_tables
 from lmbm_torch.compare.tables import recipe_used, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
-from lmbm_torch.viz import interval_plot
+from lmbm_torch.viz.comparisons import interval_plot
 
 
 def compare(

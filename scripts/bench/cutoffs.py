@@ -1,4 +1,4 @@
-"""Where one routine overtakes the next: the numbers of labels in ``lmbm_torch.inference.limits.LIMITS``.
+"""Where one routine overtakes the next: the numbers of labels in ``inference.common.limits.LIMITS``.
 
 Milliseconds of processor time for an example of a batch, on one thread, and the share of examples with a
 proof within the default limit of nodes. Models are random: standard normal evidence, couplings that together
@@ -20,12 +20,12 @@ from measuring import described, show, table, write_csv
 
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.messages import dual_decomposition
 from lmbm_torch.inference.relaxations import integer_program
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.search import undirected_branch_and_bound
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.trees import junction_tree
 
 TIME_LIMIT = 2.0

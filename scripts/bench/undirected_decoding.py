@@ -32,7 +32,7 @@ from lmbm_torch.data.named import NAMED_SETS, data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier
 from lmbm_torch.inference import Decoding
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.inference.search import undirected_branch_and_bound
 

@@ -66,7 +66,7 @@ EVERYONE |= {"persistence.stored", "protocol"}
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
 FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.threads"}
-RECORDS = {"inference.results", "inference.limits", "inference.common"}
+RECORDS = {"inference.results", "inference.common"}
 OF_LABEL_VECTORS = {
     *("estimators.baselines", "estimators.common", "estimators.decoders", "estimators.explain"),
     *("estimators.machines", "estimators.networks"),
@@ -98,10 +98,8 @@ ROOMS = {
     "inference.routes": {"inference"},
     "inference.sampling": RECORDS | {"inference.enumeration"},
     "inference.search": RECORDS | {"inference.relaxations", "inference.sampling", "inference.under_rules"},
-    "inference.semidefinite": RECORDS | {"inference.relaxations"},
     "inference.trees": RECORDS,
-    "inference.under_rules": RECORDS
-    | {"inference.enumeration", "inference.relaxations", "inference.semidefinite"},
+    "inference.under_rules": RECORDS | {"inference.enumeration", "inference.relaxations"},
     "solvers.networks": FOR_SOLVERS,
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.machines": FOR_SOLVERS | {"solvers.networks.problems"},

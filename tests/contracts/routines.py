@@ -271,13 +271,6 @@ ROWS = (
     ),
     Row(
         PAIRWISE,
-        "messages.tree_reweighted.max_marginals",
-        FEW,
-        returns="Marginals",
-        claims=("log_partition >= best",),
-    ),
-    Row(
-        PAIRWISE,
         "messages.mean_field.marginals",
         returns="Marginals",
         claims=("log_partition <= log_partition",),
@@ -307,9 +300,8 @@ ROWS = (
         decodes=HINGE,
         incidental=NODES,
     ),
-    Row(PAIRWISE, "semidefinite.decoding.decode", decodes=SCORE, incidental=NODES, **TOP),
+    Row(PAIRWISE, "relaxations.semidefinite.decoding.decode", decodes=SCORE, incidental=NODES, **TOP),
     Row(PAIRWISE, "relaxations.lp_relaxation.decode", decodes=SCORE, incidental=SOLVER),
-    Row(PAIRWISE, "relaxations.roof_duality.decode", decodes=SCORE),
     Row(PAIRWISE, "search.undirected_branch_and_bound.decode_by_flips", decodes=SCORE),
     # The signs of all examples' couplings decide which constraints there are, and so which of equally good
     # points the solver ends at.
@@ -515,16 +507,14 @@ EXEMPT = {
     "under_rules.constrained.decode_loss": "the same",
     "under_rules.constrained.where_broken": "the same, of two routines",
     "under_rules.constrained.restricted": "an energy, of an energy and rules",
-    "sampling.ancestral.next_field": "one step of sampling, whose argument is what has been drawn so far",
-    "trees.junction_tree.is_narrow": "a bool, of a structure, by its treewidth",
     "expected.bayes_under_rules.decode": "takes rules beside energies: test_bayes_under_rules enumerates",
     "expected.bayes_under_rules.decode_most_probable": "the same",
+    "expected.measures.expected": "values in the place of an energy",
     "expected.measures.labelling_of_most_f1": "weights in the place of an energy: test_measures",
     "expected.bayes.enumerated": "where the table of routes leads: routes.quantities.decode_expected",
     "messages.modes.decode": "takes marginals in the place of an energy: test_most_right enumerates",
     "search.mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "enumeration.spin_moments.moments": "sums over the examples: test_spin_moments enumerates them",
-    "trees.junction_tree.treewidth": "an int, of a structure: test_junction_tree counts it",
     "messages.matrix_bp.moments": "what two others return at once: test_matrix_bp_gradients",
     "search.mixture.log_prob": "scores labels that it is given, as energies do",
 }

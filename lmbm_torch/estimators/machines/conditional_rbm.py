@@ -33,8 +33,8 @@ from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import merged
 from lmbm_torch.inference import marginals
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.messages import matrix_bp, modes
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes

@@ -26,7 +26,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import (
     unfitted_network,
 )
 from lmbm_torch.fitting.dual import Path
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.kernels.threads import single_threaded

@@ -52,7 +52,7 @@ from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch

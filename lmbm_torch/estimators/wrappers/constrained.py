@@ -42,7 +42,7 @@ from lmbm_torch.estimators.explain.explanations import (
     without_names,
 )
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals
 
 # Classifiers with rules of their own.
