@@ -122,7 +122,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
                 path.known = known
                 known = network._fit_valid(*data, path)
                 if known is not None and network is first:
-                    known = known.before(orders, first.tol)
+                    known = known.as_template()
                 gap = max(gap, float(network.duality_gap_))
                 if tell is not None:
                     tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")
