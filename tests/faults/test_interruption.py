@@ -15,7 +15,7 @@ from sklearn.exceptions import NotFittedError
 
 from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.expected import bayes
 from lmbm_torch.inference.messages import matrix_bp

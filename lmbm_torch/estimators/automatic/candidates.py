@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier

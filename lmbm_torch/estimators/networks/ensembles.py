@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
+from lmbm_torch.estimators.common.decoders.distributions import DECODERS
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
