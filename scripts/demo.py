@@ -20,7 +20,7 @@ from sklearn.model_selection import GridSearchCV, KFold
 
 from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.estimators.baselines import classifier_chain, independent_svm
+from lmbm_torch.estimators.common.baselines import classifier_chain, independent_svm
 from lmbm_torch.files import write_figure
 from lmbm_torch.inference.search import beam_search
 from lmbm_torch.viz import segment_displays

@@ -13,7 +13,7 @@ from lmbm_torch.certificates import lines
 from lmbm_torch.certificates.losses import Losses, PairScoreLosses
 from lmbm_torch.certificates.trees import SEMIDEFINITE, Claim, by_bounds
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference.semidefinite.proofs import Multipliers, OpenPart
+from lmbm_torch.inference.relaxations.semidefinite.proofs import Multipliers, OpenPart
 
 __all__ = []
 

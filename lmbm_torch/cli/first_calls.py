@@ -17,9 +17,9 @@ from lmbm_torch.constraints import Constraints, exactly
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, most_probable, undirected_branch_and_bound
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.kernels.jit import num_compiled
 from lmbm_torch.kernels.search.compiled import few_parents

@@ -16,7 +16,7 @@ from sklearn.svm import SVC
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 
-from lmbm_torch.estimators.baselines import linear_svm
+from lmbm_torch.estimators.common.baselines import linear_svm
 from lmbm_torch.extras import naming_extras
 
 

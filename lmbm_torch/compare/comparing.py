@@ -15,7 +15,7 @@ from lmbm_torch.compare.cells import CELLS, Result, compute, print_tables, write
 from lmbm_torch.compare.tables import recipe_used, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
-from lmbm_torch.viz import interval_plot
+from lmbm_torch.viz.comparisons import interval_plot
 
 # The error of a comparison that failed, in the folder of the trials.
 FAILED = "failed.txt"

@@ -34,7 +34,7 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.fitting import recipe
 
 PENALTIES = loguniform(0.03, 10)

@@ -6,16 +6,16 @@ routes. Each algorithm is also a module, such as ``from lmbm_torch.inference.enu
 The algorithms by the kind of energy:
 
 * any kind: ``enumeration.exact`` (enumeration, the oracle of all other routines),
-  ``under_rules.constrained`` (the best labelling that obeys rules), ``limits`` (sizes at which the choice of
-  a routine changes);
+  ``under_rules.constrained`` (the best labelling that obeys rules), ``common.limits`` (sizes at which the
+  choice of a routine changes);
 * sigmoid belief networks and other directed models: ``search.branch_and_bound`` (for belief networks),
   ``search.best_first`` (with a proof; depth first, too), ``search.beam_search``, ``search.most_probable``
   (labellings by decreasing probability, and marginals with an error bound), ``sampling.ancestral`` (samples,
   and a belief network's marginals), ``expected.bayes`` (the largest expected measure), ``expected.measures``,
   ``expected.bayes_under_rules``, ``search.mixture`` (mixtures of several models);
-* Boltzmann machines: ``search.undirected_branch_and_bound``, ``semidefinite.decoding`` (for dense couplings),
-  ``semidefinite.proofs`` for certificates, ``relaxations.integer_program``, ``relaxations.lp_relaxation``,
-  ``relaxations.roof_duality`` (the same bound for pairs, faster), ``relaxations.lp_layer`` (differentiable),
+* Boltzmann machines: ``search.undirected_branch_and_bound``, ``relaxations.semidefinite.decoding`` (for dense
+  couplings), ``relaxations.semidefinite.proofs`` for certificates, ``relaxations.integer_program``,
+  ``relaxations.lp_relaxation``, ``relaxations.lp_layer`` (differentiable),
   ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``trees.junction_tree``,
   ``messages.mini_buckets`` (lower and upper bounds of the log partition), ``messages.pairwise_bp``,
   ``messages.tree_reweighted`` (an upper bound), ``enumeration.spin_moments`` (of few labels, summed over
@@ -36,15 +36,8 @@ All other modules are internal and may change.
 
 from lmbm_torch.inference.results import (
     BipartiteMarginals,
-    BipartiteMessages,
-    BipartiteSamples,
     Decoding,
-    Estimate,
-    LikelyLabellings,
-    LogLikelihoodBounds,
-    LogPartitionBounds,
     Marginals,
-    PairwiseMessages,
     StateMarginals,
     Status,
 )
@@ -59,15 +52,8 @@ from lmbm_torch.inference.routes.quantities import (
 
 __all__ = [
     "BipartiteMarginals",
-    "BipartiteMessages",
-    "BipartiteSamples",
     "Decoding",
-    "Estimate",
-    "LikelyLabellings",
-    "LogLikelihoodBounds",
-    "LogPartitionBounds",
     "Marginals",
-    "PairwiseMessages",
     "StateMarginals",
     "Status",
     "decode",

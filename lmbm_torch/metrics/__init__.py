@@ -1,4 +1,4 @@
-"""Metrics of predicted labels, each as a function and as a torchmetrics class.
+"""Metrics of predicted labels as functions, and as one torchmetrics collection.
 
 Predictions and targets are {0, 1} labels of shape ``(batch, labels)``, tensors or arrays of any dtype, never
 scores, since torchmetrics would take floats outside [0, 1] for logits. Missing targets, NaN, are ignored:
@@ -10,19 +10,7 @@ from lmbm_torch.extras import naming_extras
 
 with naming_extras():
     from lmbm_torch.metrics.chunks import chunk_confusion, chunk_report
-    from lmbm_torch.metrics.classes import (
-        ExactMatch,
-        FOfAverages,
-        HammingLoss,
-        InstanceJaccardIndex,
-        InstancePrecision,
-        InstanceRecall,
-        MacroF1,
-        MicroF1,
-        MissingTargets,
-        SampleF1,
-        multilabel_metrics,
-    )
+    from lmbm_torch.metrics.classes import MissingTargets, multilabel_metrics
     from lmbm_torch.metrics.functional import (
         exact_match,
         f_of_averages,
@@ -40,16 +28,7 @@ with naming_extras():
 __all__ = [
     "ChangedPixelError",
     "ChunkF1",
-    "ExactMatch",
-    "FOfAverages",
-    "HammingLoss",
-    "InstanceJaccardIndex",
-    "InstancePrecision",
-    "InstanceRecall",
-    "MacroF1",
-    "MicroF1",
     "MissingTargets",
-    "SampleF1",
     "SequenceAccuracy",
     "changed_pixel_error",
     "chunk_confusion",

@@ -1,8 +1,7 @@
-"""The metrics of :mod:`lmbm_torch.metrics.functional` as torchmetrics classes, for accumulation over batches.
+"""Metrics of :mod:`lmbm_torch.metrics.functional` as one torchmetrics collection, accumulated over batches.
 
-Every state is a sum, so that batches may be updated, merged or reduced over processes in any order. Each
-class takes ``num_labels``; ``update`` raises the errors of the function. :func:`multilabel_metrics` makes all
-metrics, with the names in logs and reports.
+Every state is a sum, so that batches may be updated, merged or reduced over processes in any order.
+``update`` raises the errors of the functions.
 """
 
 from __future__ import annotations
@@ -65,10 +64,9 @@ class _OnLabels(Metric):
     """A mixin that refuses scores, which the classes of torchmetrics accept."""
 
     num_labels: int
-    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, num_labels: int, **kwargs: Any) -> None:
-        super().__init__(num_labels=num_labels, **functional.KNOWN_ALONE, **self.options, **kwargs)
+        super().__init__(num_labels=num_labels, **functional.KNOWN_ALONE, **kwargs)
 
     def update(self, preds: Labels, target: Labels) -> None:
         pair = functional.as_labels(preds, target, self.num_labels)
@@ -76,58 +74,20 @@ class _OnLabels(Metric):
             super().update(*pair)
 
 
-class ExactMatch(_OnLabels, MultilabelExactMatch):
-    """Exact match (subset accuracy) E: the share of instances with all labels predicted right.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import ExactMatch
-        >>> ExactMatch(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.5000)
-    """
+class _ExactMatch(_OnLabels, MultilabelExactMatch):
+    """Exact match of labels."""
 
 
-class HammingLoss(_OnLabels, MultilabelHammingDistance):
-    """Hamming loss H: the share of wrongly predicted labels of all instances.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import HammingLoss
-        >>> HammingLoss(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.2500)
-    """
-
-    options: ClassVar = {"average": "micro"}
+class _HammingLoss(_OnLabels, MultilabelHammingDistance):
+    """Hamming loss of labels."""
 
 
-class MacroF1(_OnLabels, MultilabelF1Score):
-    """Macro F1: the mean of the labels' F1; a label without positives and predictions scores 0.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import MacroF1
-        >>> MacroF1(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.8333)
-    """
-
-    options: ClassVar = {"average": "macro"}
-
-
-class MicroF1(_OnLabels, MultilabelF1Score):
-    """Micro F1: F1 of the counts summed over all labels; 0 without positives and predictions.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import MicroF1
-        >>> MicroF1(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.8000)
-    """
-
-    options: ClassVar = {"average": "micro"}
+class _F1(_OnLabels, MultilabelF1Score):
+    """F1 of labels; a label without positives and predictions scores 0."""
 
 
 class _InstanceAverages(Sums):
-    """Averages over instances of ratios of counts.
+    """Average over instances of a ratio of counts; of two ratios the harmonic mean of the averages.
 
     Args:
         zero_division: the score of an instance with a ratio of 0/0: 0, 1, or NaN to leave the instance out.
@@ -137,18 +97,18 @@ class _InstanceAverages(Sums):
     plot_upper_bound = 1.0
 
     sums = ()
-    ratios: ClassVar[tuple[Ratio, ...]]
     total: Tensor
     count: Tensor
 
-    def __init__(self, num_labels: int, zero_division: float = 0.0, **kwargs: Any) -> None:
+    def __init__(self, num_labels: int, *ratios: Ratio, zero_division: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         functional.check_zero_division(zero_division)
         self.num_labels = num_labels
+        self.ratios = ratios
         self.zero_division = zero_division
         # float64: a float32 sum of ratios would depend on how the instances were batched.
-        self.add_state("total", torch.zeros(len(self.ratios), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.zeros(len(self.ratios), dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros(len(ratios), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(len(ratios), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, preds: Labels, target: Labels) -> None:
         pair = functional.as_labels(preds, target, self.num_labels)
@@ -158,83 +118,9 @@ class _InstanceAverages(Sums):
         self.count += (~scores.isnan()).sum(-1)
 
     def compute(self) -> Float[Tensor, ""]:
-        return (self.total / self.count)[0].float()
-
-
-class _OneWhereEmpty(_InstanceAverages):
-    """An average that counts an instance without labels as right if no label is predicted."""
-
-    def __init__(self, num_labels: int, **kwargs: Any) -> None:
-        super().__init__(num_labels, 1.0, **kwargs)
-
-
-class SampleF1(_OneWhereEmpty):
-    """Sample F1: the mean of 2|Y∩Ŷ| / (|Y| + |Ŷ|), 1 if both are empty (Fsam in lmbm_and_lmsbn_2010).
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import SampleF1
-        >>> SampleF1(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.8333)
-    """
-
-    ratios = (functional.f1_ratio,)
-
-
-class InstanceJaccardIndex(_OneWhereEmpty):
-    """Jaccard index A: the mean of the instances' |Y∩Ŷ| / |Y∪Ŷ|, 1 if both are empty.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import InstanceJaccardIndex
-        >>> InstanceJaccardIndex(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.7500)
-    """
-
-    ratios = (functional.jaccard_ratio,)
-
-
-class InstancePrecision(_InstanceAverages):
-    """Precision P: the mean of the instances' |Y∩Ŷ| / |Ŷ|; NaN if ``zero_division=nan`` leaves no instance.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import InstancePrecision
-        >>> InstancePrecision(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.7500)
-    """
-
-    ratios = (functional.precision_ratio,)
-
-
-class InstanceRecall(_InstanceAverages):
-    """Recall R: the mean of the instances' |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves no instance.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import InstanceRecall
-        >>> InstanceRecall(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(1.)
-    """
-
-    ratios = (functional.recall_ratio,)
-
-
-class FOfAverages(_InstanceAverages):
-    """F = 2PR / (P + R) of the instance averages P and R; 0 if both are 0.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.metrics import FOfAverages
-        >>> FOfAverages(num_labels=2)(torch.tensor([[1, 0], [1, 1]]), torch.tensor([[1, 0], [0, 1]]))
-        tensor(0.8571)
-    """
-
-    ratios = (functional.precision_ratio, functional.recall_ratio)
-
-    def compute(self) -> Float[Tensor, ""]:
-        precision, recall = self.total / self.count
-        return functional.harmonic_mean(precision, recall).float()
+        averages = self.total / self.count
+        value = averages[0] if len(averages) == 1 else functional.harmonic_mean(*averages)
+        return value.float()
 
 
 def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricCollection:
@@ -251,20 +137,22 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
         >>> metrics(torch.tensor([[1, 0]]), torch.tensor([[1, 1]]))["hamming_loss"]
         tensor(0.5000)
     """
+    precision, recall, skipped = functional.precision_ratio, functional.recall_ratio, math.nan
     return MetricCollection(
         {
-            "exact_match": ExactMatch(num_labels),
-            "hamming_loss": HammingLoss(num_labels),
-            "sample_f1": SampleF1(num_labels),
-            "macro_f1": MacroF1(num_labels),
-            "micro_f1": MicroF1(num_labels),
-            "jaccard_index": InstanceJaccardIndex(num_labels),
-            "precision": InstancePrecision(num_labels),
-            "precision_skipped": InstancePrecision(num_labels, zero_division=math.nan),
-            "recall": InstanceRecall(num_labels),
-            "recall_skipped": InstanceRecall(num_labels, zero_division=math.nan),
-            "f_of_averages": FOfAverages(num_labels),
-            "f_of_averages_skipped": FOfAverages(num_labels, zero_division=math.nan),
+            "exact_match": _ExactMatch(num_labels),
+            "hamming_loss": _HammingLoss(num_labels, average="micro"),
+            # An instance without labels is right if no label is predicted.
+            "sample_f1": _InstanceAverages(num_labels, functional.f1_ratio, zero_division=1.0),
+            "macro_f1": _F1(num_labels, average="macro"),
+            "micro_f1": _F1(num_labels, average="micro"),
+            "jaccard_index": _InstanceAverages(num_labels, functional.jaccard_ratio, zero_division=1.0),
+            "precision": _InstanceAverages(num_labels, precision),
+            "precision_skipped": _InstanceAverages(num_labels, precision, zero_division=skipped),
+            "recall": _InstanceAverages(num_labels, recall),
+            "recall_skipped": _InstanceAverages(num_labels, recall, zero_division=skipped),
+            "f_of_averages": _InstanceAverages(num_labels, precision, recall),
+            "f_of_averages_skipped": _InstanceAverages(num_labels, precision, recall, zero_division=skipped),
         },
         prefix=prefix,
         # torchmetrics would group metrics whose states are equal after the first batch: with a first batch

@@ -101,8 +101,8 @@ class Predictor(Stored):
                 estimator.
         """
         # Training and prediction never need them otherwise.
+        from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
         from lmbm_torch.estimators.common.saving import StoredEstimator
-        from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
         from lmbm_torch.estimators.wrappers.penalty_path import PenaltyPathClassifier
 
         is_path = isinstance(estimator, PenaltyPathClassifier)

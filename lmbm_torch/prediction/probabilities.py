@@ -86,7 +86,7 @@ def mixture_probabilities(
 def allowed_probabilities(energies: Sequence[Any], rules: Constraints) -> Probabilities:
     """Return marginal probabilities given all rules; NaN if no exact sum is known."""
     # Of answers without rules nothing of it is needed.
-    from lmbm_torch.estimators.decoders.distributions import AllowedDistribution
+    from lmbm_torch.estimators.common.decoders.distributions import AllowedDistribution
 
     try:
         found = AllowedDistribution(energies, rules).marginals()

@@ -20,13 +20,13 @@ from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.reports.intervals import intervals
 from lmbm_torch.viz import (
     bar_chart,
-    change_chart,
     coupling_heatmap,
     dependency_heatmap,
     label_chart,
     node_histogram,
     reliability_diagram,
 )
+from lmbm_torch.viz.quality import change_chart
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12

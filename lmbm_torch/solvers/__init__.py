@@ -11,8 +11,7 @@ Import a problem and a solver from their modules::
 * ``base``: the contract and the driver; ``gram``: kernel functions and kernel values.
 * Sigmoid belief networks: ``networks.problems`` with ``networks.states`` by ``networks.dual_coordinate``,
   ``networks.exponentiated_gradient`` or ``networks.pegasos``; with kernels ``networks.kernel_problems`` by
-  ``networks.kernel_dual_coordinate``, and ``networks.kernel_splitting`` for many orderings at once; with few
-  parents for each of many labels ``networks.chosen_parents``.
+  ``networks.kernel_dual_coordinate``; with few parents for each of many labels ``networks.chosen_parents``.
 * Boltzmann machines: ``machines.problem`` by ``machines.proximal_newton`` or ``machines.dual_coordinate``.
 * Structural SVMs: ``structural.problems``, ``structural.label_vectors`` (by other losses than Hamming with
   ``structural.task_losses``) and ``chains.problems`` by

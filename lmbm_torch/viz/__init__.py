@@ -3,19 +3,17 @@
 from lmbm_torch.extras import naming_extras
 
 with naming_extras():
-    from lmbm_torch.viz.comparisons import bar_chart, interval_plot
+    from lmbm_torch.viz.comparisons import bar_chart
     from lmbm_torch.viz.dependencies import coupling_heatmap, dependency_heatmap, transition_heatmap
     from lmbm_torch.viz.images import image_grid, image_rows, segment_displays, weight_filters
-    from lmbm_torch.viz.quality import change_chart, label_chart, node_histogram, reliability_diagram
+    from lmbm_torch.viz.quality import label_chart, node_histogram, reliability_diagram
 
 __all__ = [
     "bar_chart",
-    "change_chart",
     "coupling_heatmap",
     "dependency_heatmap",
     "image_grid",
     "image_rows",
-    "interval_plot",
     "label_chart",
     "node_histogram",
     "reliability_diagram",

@@ -83,7 +83,7 @@ def interval_plot(
             mean, or an unknown reference.
 
     Examples:
-        >>> from lmbm_torch.viz import interval_plot
+        >>> from lmbm_torch.viz.comparisons import interval_plot
         >>> panels = {"exact match": {"LMSBN": (0.71, 0.69, 0.73), "SVMs": (0.53, 0.5, 0.56)}}
         >>> len(interval_plot(panels, reference="LMSBN", differing={"exact match": ["SVMs"]}).axes)
         1

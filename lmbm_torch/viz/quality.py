@@ -119,7 +119,7 @@ def change_chart(
 
     Examples:
         >>> import numpy as np
-        >>> from lmbm_torch.viz import change_chart
+        >>> from lmbm_torch.viz.quality import change_chart
         >>> figure = change_chart(["sea", "beach"], mended=np.array([3, 0]), broken=np.array([1, 0]))
         >>> [text.get_text() for text in figure.axes[0].get_yticklabels()]
         ['sea']

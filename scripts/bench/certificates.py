@@ -31,8 +31,8 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch import certificates
 from lmbm_torch.data import load
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.search import branch_and_bound
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
 CHECKER = Path(__file__).parents[1] / "certificate_checker"
 sys.path.insert(0, str(CHECKER.parent))

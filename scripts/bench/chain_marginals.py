@@ -20,7 +20,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.linear_model import LogisticRegression
 
 from lmbm_torch.estimators import ProbabilisticClassifierChain
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 
 LINKS = (LogisticRegression(), ExtraTreesClassifier(20, random_state=0))
 LISTED = "lmbm_torch.inference.search.most_probable.LIMITS"

@@ -1,6 +1,6 @@
-"""Numbers of labels at which one routine overtakes the next: ``lmbm_torch.inference.limits.LIMITS``.
+"""Numbers of labels at which one routine overtakes the next: ``inference.common.limits.LIMITS``.
 
-MilliCPU seconds for an example of a batch, on one thread, and the share of examples with a
+CPU milliseconds for an example of a batch, on one thread, and the share of examples with a
 proof within the default limit of nodes. Models are random: standard normal evidence, couplings that together
 weigh as much. ``kernel`` and ``plain`` are enumeration, compiled and not; ``search`` is branch and bound,
 ``programme`` integer programming, ended after two seconds; ``semidefinite`` the search by semidefinite
@@ -20,12 +20,12 @@ from measuring import described, show, table, write_csv
 
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference import Decoding
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.messages import dual_decomposition
 from lmbm_torch.inference.relaxations import integer_program
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.search import undirected_branch_and_bound
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.trees import junction_tree
 
 TIME_LIMIT = 2.0

@@ -1,6 +1,6 @@
 """Decoding of Boltzmann machines by relaxations and integer programmes, beside cvxpy.
 
-In milliCPU seconds for an example: the relaxation beside the same programme in cvxpy, with
+In CPU milliseconds for an example: the relaxation beside the same programme in cvxpy, with
 parameters and compiled once (``dpp``) or built again for each example (``rebuilt``); the mixed-integer
 programme, its time limit by the clock, the share that it proved; to compare, branch and bound on sigmoid
 belief networks of the same labels, with the share that it proved. ``lp_gap`` and ``milp_gap`` are the gap

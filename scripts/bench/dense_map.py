@@ -27,10 +27,10 @@ from threadpoolctl import threadpool_limits
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import Decoding
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.relaxations import integer_program
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.search import undirected_branch_and_bound
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
 
 CUTS = {"g05_60.0": 536, "g05_80.0": 929, "g05_100.4": 1440}
 SIZES = (30, 40, 50, 60, 80, 100, 120, 140)

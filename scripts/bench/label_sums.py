@@ -2,7 +2,7 @@
 
 Machines whose examples share their couplings, N(0, .3²), as LMBM and structural SVMs make them, in double
 precision. Marginals, and the log partition with its gradient; enumeration is left out where it would take
-minutes. MilliCPU seconds of a batch.
+minutes. CPU milliseconds of a batch.
 
     OMP_NUM_THREADS=1 python scripts/bench/label_sums.py [--labels 6 10 …] [--batches 1 100 …]
 """

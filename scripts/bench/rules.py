@@ -6,7 +6,7 @@
 * yeast: under six random rules, looked at inside branch and bound, or around it: labels of broken rules are
   held at either value, and decoded again.
 
-MilliCPU seconds a row.
+CPU milliseconds a row.
 
     LMBM_DATA=... OMP_NUM_THREADS=1 python scripts/bench/rules.py
 """

@@ -1,7 +1,7 @@
 """The time of one call: predictions of a single row, as a server asks for them, beside scikit-learn's.
 
 Scene, 6 labels and 294 features, every estimator at its defaults, and a network of 100 random labels.
-MicroCPU seconds of a call with one row and with 100, at the median; then the wall clock of
+CPU microseconds of a call with one row and with 100, at the median; then the wall clock of
 single-row calls, median and 99th percentile, and calls a second:
 
 * from one thread;
@@ -42,7 +42,7 @@ REPEATS = 9
 
 
 def processor(predict: Callable[[np.ndarray], Any], rows: np.ndarray, calls: int) -> float:
-    """Return microCPU seconds of a call."""
+    """Return CPU microseconds of a call."""
 
     def several() -> None:
         for _ in range(calls):

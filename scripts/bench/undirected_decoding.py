@@ -1,6 +1,6 @@
 """Boltzmann machines of 15 to 100 labels decoded by branch and bound, beside HiGHS and toulbar2.
 
-MilliCPU seconds for an example on one thread, at the median and at most, the share of examples
+CPU milliseconds for an example on one thread, at the median and at most, the share of examples
 with a proof, and the mean gap between labelling and bound as a share of the objective. ``search`` is branch
 and bound under the limit of nodes of the classifiers, ``integer`` is HiGHS under a limit of time, ``network``
 is toulbar2 (where it is installed; scores alone) under one of seconds; these take fewer examples.
@@ -32,7 +32,7 @@ from lmbm_torch.data.named import NAMED_SETS, data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier
 from lmbm_torch.inference import Decoding
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.inference.search import undirected_branch_and_bound
 

@@ -46,7 +46,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.automatic.candidates import FAMILIES
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.machines.conditional_rbm import OBJECTIVES
 
 Random = np.random.Generator

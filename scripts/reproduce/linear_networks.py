@@ -21,7 +21,7 @@ from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.trials import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
-from lmbm_torch.estimators.baselines import LabelPowersetSVM, classifier_chain, independent_svm
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM, classifier_chain, independent_svm
 
 METRICS = ("exact_match", "sample_f1", "hamming_loss", "macro_f1", "micro_f1")
 COLUMNS = {

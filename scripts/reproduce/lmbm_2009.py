@@ -29,7 +29,7 @@ from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.files import write_figure
 from lmbm_torch.metrics.functional import jaccard_index
 from lmbm_torch.viz import coupling_heatmap

@@ -77,11 +77,8 @@ EVERYONE |= {"persistence.stored", "protocol"}
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
 FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.threads"}
-RECORDS = {"inference.results", "inference.limits", "inference.common"}
-OF_LABEL_VECTORS = {
-    *("estimators.baselines", "estimators.common", "estimators.decoders", "estimators.explain"),
-    *("estimators.machines", "estimators.networks"),
-}
+RECORDS = {"inference.results", "inference.common"}
+OF_LABEL_VECTORS = {"estimators.common", "estimators.explain", "estimators.machines", "estimators.networks"}
 ROOMS = {
     "kernels.matrix_bp": FOR_LOOPS | {"kernels.nvrtc"},
     "kernels.search": FOR_LOOPS | {"kernels.matrix_bp.compiled.rows"},
@@ -90,16 +87,15 @@ ROOMS = {
     "data.sequences": {"data.features", "data.formats", "data.seven_segment"},
     "data.tables": {"data.features"},
     "estimators.automatic": OF_LABEL_VECTORS | {"estimators.label_chains"},
-    "estimators.chains": {"estimators.baselines", "estimators.common"},
+    "estimators.chains": {"estimators.common"},
     "estimators.classes": {"estimators.chains", "estimators.common"},
     "estimators.common": {"estimators.explain"},
-    "estimators.decoders": {"estimators.common", "estimators.explain"},
     "estimators.explain": set(),
     "estimators.hierarchies": {"estimators.common", "estimators.explain", "estimators.label_chains"},
-    "estimators.joint": {"estimators.common", "estimators.decoders"},
+    "estimators.joint": {"estimators.common"},
     "estimators.label_chains": {"estimators.common", "estimators.explain"},
-    "estimators.machines": {"estimators.common", "estimators.decoders"},
-    "estimators.networks": {"estimators.common", "estimators.decoders"},
+    "estimators.machines": {"estimators.common"},
+    "estimators.networks": {"estimators.common"},
     "estimators.wrappers": OF_LABEL_VECTORS | {"estimators.automatic", "estimators.label_chains"},
     "inference.common": RECORDS,
     "inference.enumeration": RECORDS,
@@ -110,10 +106,8 @@ ROOMS = {
     "inference.routes": {"inference"},
     "inference.sampling": RECORDS | {"inference.enumeration"},
     "inference.search": RECORDS | {"inference.relaxations", "inference.sampling", "inference.under_rules"},
-    "inference.semidefinite": RECORDS | {"inference.relaxations"},
     "inference.trees": RECORDS,
-    "inference.under_rules": RECORDS
-    | {"inference.enumeration", "inference.relaxations", "inference.semidefinite"},
+    "inference.under_rules": RECORDS | {"inference.enumeration", "inference.relaxations"},
     "solvers.networks": FOR_SOLVERS,
     "solvers.structural": FOR_SOLVERS | {"solvers.networks.problems"},
     "solvers.machines": FOR_SOLVERS | {"solvers.networks.problems"},

@@ -16,7 +16,7 @@ from lmbm_torch.certificates.lines import field
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 
 LABELS = 13
 

@@ -28,7 +28,8 @@ def public_functions() -> dict[str, Callable[..., object]]:
         if module in SOLVERS and find_spec(SOLVERS[module]) is None:
             continue
         home = import_module(f"{inference.__name__}.{module}")
-        names = getattr(home, "__all__", [name for name in vars(home) if not name.startswith("_")])
+        # What the manual does not name is listed nowhere, and is held to its promises all the same.
+        names = getattr(home, "__all__", ()) or [name for name in vars(home) if not name.startswith("_")]
         for name in names:
             function = getattr(home, name)
             if inspect.isfunction(function) and inspect.unwrap(function).__module__ == home.__name__:

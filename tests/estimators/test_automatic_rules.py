@@ -30,7 +30,7 @@ from lmbm_torch.estimators.automatic.rules import (
     held_out_thresholds,
     rules_for,
 )
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.common.measures import agreement, measure
 
 LABELLINGS = np.array([*product([0, 1], repeat=4)])

@@ -9,7 +9,7 @@ from sklearn.svm import SVC
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.estimators.baselines import LabelPowersetSVM, classifier_chain, independent_svm
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM, classifier_chain, independent_svm
 
 X, Y = random_inputs(0, 80, 4, 3)
 

@@ -16,8 +16,8 @@ from sweeps import thorough
 from lmbm_torch.estimators import ConstrainedClassifier
 from lmbm_torch.estimators.machines import conditional_rbm
 from lmbm_torch.estimators.machines.conditional_rbm import OBJECTIVES, ConditionalRBMClassifier
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.losses import exact_negative_log_likelihood
 
 SMALL: dict[str, Any] = {"num_hidden": 4, "max_iter": 30, "random_state": 0}

@@ -25,7 +25,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.decoders import distributions
+from lmbm_torch.estimators.common.decoders import distributions
 
 FRAME = pd.DataFrame(Y, columns=NAMES)
 EVERYTHING = np.array(list(product([0, 1], repeat=4)))

@@ -27,7 +27,7 @@ from lmbm_torch.estimators import (
 )
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.rules import Above
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 
 X, Y = map(np.asarray, make_multilabel_classification(60, 5, n_classes=4, n_labels=2, random_state=1)[:2])
 NAMES = ["sun", "rain", "city", "field"]

@@ -12,7 +12,6 @@ from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks import network_training
-from lmbm_torch.solvers.networks import kernel_splitting
 
 RBF: dict[str, Any] = {"kernel": "rbf", "gamma": 0.4}
 
@@ -21,17 +20,10 @@ def copied(estimator: Any) -> Any:
     return clone(estimator)
 
 
-@pytest.mark.parametrize("together", [True, False])
-def test_members_are_the_networks_that_are_learned_one_by_one(monkeypatch, together):
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: together)
-    found, starts = [], kernel_splitting.starts
-    monkeypatch.setattr(
-        kernel_splitting, "starts", lambda *given, **named: found.append(starts(*given, **named)) or found[0]
-    )
+def test_members_are_the_networks_that_are_learned_one_by_one():
     features, labels = random_inputs(3, 120, 4, 6)
     base = LMSBNClassifier(3.0, tol=1e-6, ordering="index", **RBF)
     ensemble = LMSBNEnsembleClassifier(base, num_members=4, random_state=0).fit(features, labels)
-    assert [len(each) for each in found] == [3] * together
     for member in ensemble.members_:
         assert member.duality_gap_ <= 1e-6
         alone = copied(member).set_params(ordering=member.ordering_).fit(features, labels)
@@ -53,7 +45,6 @@ def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
         return state
 
     monkeypatch.setattr(network_training, "solved", noted)
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: True)
     features, labels = random_inputs(3, 120, 4, 6)
     LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
     assert len(gaps) == 10
@@ -71,7 +62,6 @@ def test_labels_with_the_same_parents_are_solved_once(monkeypatch):
         return state
 
     monkeypatch.setattr(network_training, "solved", noted)
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: False)
     features, labels = random_inputs(3, 120, 4, 6)
     ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
     is_free = [False, *([False, False, True, True] * 2), False]
@@ -97,10 +87,8 @@ def test_orders_share_halves_where_asked_for_or_with_a_kernel(settings, base, ar
 FOUND = ("dual_coef_", "support_", "intercept_", "parent_coef_", "mean_loss_", "objective_", "duality_gap_")
 
 
-@pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("settings", [{}, {"tol": 1e-7, "C": 30.0}])
-def test_ensembles_have_the_same_bits_for_any_number_of_workers(monkeypatch, settings, together):
-    monkeypatch.setattr(kernel_splitting, "pays", lambda *_: together)
+def test_ensembles_have_the_same_bits_for_any_number_of_workers(settings):
     features, labels = random_inputs(3, 120, 4, 6)
     ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(**RBF, **settings), num_members=3, random_state=0)
     here = copied(ensemble).fit(features, labels).members_

@@ -32,7 +32,7 @@ from lmbm_torch.estimators import (
     ThresholdTunedClassifier,
 )
 from lmbm_torch.estimators.label_chains import members
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.prediction import answers
 from lmbm_torch.prediction.predictor import Predictor
 

@@ -20,7 +20,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 
 # Solved to the optimum in an order that the data do not choose: what is learned depends on the problem alone.
 EXACT = LMSBNClassifier(ordering="index", tol=1e-14)

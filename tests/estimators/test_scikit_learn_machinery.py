@@ -25,7 +25,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.inference.enumeration import exact
 
 X, Y = random_inputs(0, 40, 3, 4)

@@ -18,7 +18,7 @@ from strategies.label_problems import random_inputs
 from lmbm_torch.data.seven_segment import SevenSegment
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier
-from lmbm_torch.estimators.baselines import independent_svm
+from lmbm_torch.estimators.common.baselines import independent_svm
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.base import run

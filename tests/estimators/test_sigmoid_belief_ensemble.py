@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from strategies.label_problems import random_inputs
 
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.sampling import ancestral

@@ -31,7 +31,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 
 LABELS = {
     "network": LMSBNClassifier(random_state=0),

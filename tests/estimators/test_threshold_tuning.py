@@ -16,7 +16,7 @@ from sweeps import slow
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.metrics import functional
 

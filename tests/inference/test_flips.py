@@ -14,8 +14,8 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, tabu
 from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_flips, undirected_problem
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, tabu
 from lmbm_torch.kernels.search.compiled import undirected as compiled
 from lmbm_torch.kernels.search.plain import flips as plain_flips
 from lmbm_torch.kernels.search.plain import undirected as plain

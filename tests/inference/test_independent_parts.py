@@ -13,11 +13,11 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.routes import answers, parts, table
 from lmbm_torch.inference.search import undirected_branch_and_bound
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.under_rules import constrained
 
 LABELS, BATCH = 14, 5

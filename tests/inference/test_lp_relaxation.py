@@ -150,3 +150,9 @@ def test_refuses_what_is_no_energy(decode):
 def test_refuses_a_margin_that_is_not_positive(margin):
     with pytest.raises(ValueError, match=r"^margin: expected"):
         lp_relaxation.decode_hinge(random_pairwise_energy(0, 3), margin)
+
+
+def test_bounds_are_computed_in_double_precision():
+    energy = random_pairwise_energy(0, 6, 20)
+    bound = lp_relaxation.decode(energy).bound
+    assert (bound != bound.float().double()).all()

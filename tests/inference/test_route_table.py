@@ -30,8 +30,8 @@ from lmbm_torch.estimators import (
     LMSBNClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.inference import limits
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common import limits
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.routes import table
 from lmbm_torch.inference.routes.table import QUANTITIES, ROUTES, Query
 from lmbm_torch.inference.under_rules import constrained

@@ -13,8 +13,8 @@ from strategies.pairwise import random_pairwise_energy
 from lmbm_torch.data.named import data_folder
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
-from lmbm_torch.inference.semidefinite import spin_search
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.relaxations.semidefinite import spin_search
 
 FORMS = (
     {"coupling": 0.3},

@@ -11,9 +11,9 @@ from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference import decode
-from lmbm_torch.inference.semidefinite import decoding as semidefinite
-from lmbm_torch.inference.semidefinite import spin_search
-from lmbm_torch.inference.semidefinite.spin_problems import RuleTerms
+from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
+from lmbm_torch.inference.relaxations.semidefinite import spin_search
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import RuleTerms
 
 LABELS = 9
 NAMES = [f"l{label}" for label in range(LABELS)]

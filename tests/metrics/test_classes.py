@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,21 +11,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lmbm_torch import metrics
+from lmbm_torch.metrics import classes, functional
 
 NAN = {"zero_division": math.nan}
+AVERAGES = classes._InstanceAverages
+PRECISION, RECALL = functional.precision_ratio, functional.recall_ratio
+
+
+def average(*ratios, zero_division=0.0):
+    """A metric of the averages of some ratios."""
+    return lambda num_labels, **kwargs: AVERAGES(
+        num_labels, *ratios, **{"zero_division": zero_division, **kwargs}
+    )
+
+
 TWINS = [
-    (metrics.ExactMatch, metrics.exact_match, {}),
-    (metrics.HammingLoss, metrics.hamming_loss, {}),
-    (metrics.SampleF1, metrics.sample_f1, {}),
-    (metrics.MacroF1, metrics.macro_f1, {}),
-    (metrics.MicroF1, metrics.micro_f1, {}),
-    (metrics.InstanceJaccardIndex, metrics.jaccard_index, {}),
-    (metrics.InstancePrecision, metrics.precision, {}),
-    (metrics.InstancePrecision, metrics.precision, NAN),
-    (metrics.InstanceRecall, metrics.recall, {}),
-    (metrics.InstanceRecall, metrics.recall, NAN),
-    (metrics.FOfAverages, metrics.f_of_averages, {}),
-    (metrics.FOfAverages, metrics.f_of_averages, NAN),
+    (classes._ExactMatch, metrics.exact_match, {}),
+    (partial(classes._HammingLoss, average="micro"), metrics.hamming_loss, {}),
+    (average(functional.f1_ratio, zero_division=1.0), metrics.sample_f1, {}),
+    (partial(classes._F1, average="macro"), metrics.macro_f1, {}),
+    (partial(classes._F1, average="micro"), metrics.micro_f1, {}),
+    (average(functional.jaccard_ratio, zero_division=1.0), metrics.jaccard_index, {}),
+    (average(PRECISION), metrics.precision, {}),
+    (average(PRECISION), metrics.precision, NAN),
+    (average(RECALL), metrics.recall, {}),
+    (average(RECALL), metrics.recall, NAN),
+    (average(PRECISION, RECALL), metrics.f_of_averages, {}),
+    (average(PRECISION, RECALL), metrics.f_of_averages, NAN),
 ]
 
 
@@ -116,9 +129,8 @@ def test_bad_input_is_refused_and_leaves_the_state(cls, function, options, pair)
 
 
 def test_strange_zero_division_is_refused():
-    for cls in (metrics.InstancePrecision, metrics.InstanceRecall, metrics.FOfAverages):
-        with pytest.raises(ValueError, match="zero_division: expected 0, 1 or NaN"):
-            cls(3, zero_division=-1.0)
+    with pytest.raises(ValueError, match="zero_division: expected 0, 1 or NaN"):
+        AVERAGES(3, PRECISION, zero_division=-1.0)
 
 
 @pytest.mark.cuda

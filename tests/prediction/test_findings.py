@@ -12,8 +12,8 @@ from sklearn.metrics import brier_score_loss, f1_score, precision_score, recall_
 
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMSBNClassifier
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.routes import table

@@ -14,7 +14,7 @@ import torch
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.automatic.label_sets import LabelSetClassifier
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.inference.sampling import ancestral

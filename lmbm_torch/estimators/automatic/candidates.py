@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS
 from lmbm_torch.estimators.automatic.label_sets import LabelSetForest, LabelSetRidge
-from lmbm_torch.estimators.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.estimators.common.settings import seeds_for
 from lmbm_torch.estimators.joint.bases import LabelScorer
 from lmbm_torch.estimators.joint.classifier import JointClassifier

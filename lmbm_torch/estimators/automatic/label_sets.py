@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state, gen_batches
 
-from lmbm_torch.estimators.baselines import many_classes
+from lmbm_torch.estimators.common.baselines import many_classes
 from lmbm_torch.estimators.common.measures import measure
 
 # Tried penalties, added to the diagonal of kernel values, which is 1.

@@ -10,7 +10,6 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.multiclass import OneVsRestClassifier
 
 from lmbm_torch.energies import ChainEnergy
-from lmbm_torch.estimators.baselines import linear_svm
 from lmbm_torch.estimators.chains.base import (
     ProbabilisticSequenceClassifier,
     Rows,
@@ -18,6 +17,7 @@ from lmbm_torch.estimators.chains.base import (
     by_position,
     train_likelihood,
 )
+from lmbm_torch.estimators.common.baselines import linear_svm
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Constraints
 from lmbm_torch.fitting.feature_units import merged

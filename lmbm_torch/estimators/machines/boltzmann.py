@@ -16,6 +16,9 @@ from lmbm_torch import inference
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
+from lmbm_torch.estimators.common.decoders.calibration import learned_calibration
+from lmbm_torch.estimators.common.decoders.completion import learn_along
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier, routine, several
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
     CLASS_WEIGHT,
@@ -24,9 +27,6 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     StrOptions,
 )
-from lmbm_torch.estimators.decoders.calibration import learned_calibration
-from lmbm_torch.estimators.decoders.completion import learn_along
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual
@@ -65,8 +65,9 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         class_weight: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
-        calibrate: whether to calibrate probabilities, see :mod:`~lmbm_torch.estimators.decoders.calibration`:
-            by the likelihood of label sets for up to 18 labels; decoding is not affected.
+        calibrate: whether to calibrate probabilities, see
+            :mod:`~lmbm_torch.estimators.common.decoders.calibration`: by the likelihood of label sets for up
+            to 18 labels; decoding is not affected.
         device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
             on the CPU.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
@@ -156,7 +157,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         Args:
             X: finite features.
             y: {0, 1} and NaN (missing: the loss is left out, and neighbours see the machine's own prediction,
-                see :mod:`~lmbm_torch.estimators.decoders.completion`); or one class per instance.
+                see :mod:`~lmbm_torch.estimators.common.decoders.completion`); or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:

@@ -20,6 +20,7 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.settings import (
     NOT_NEGATIVE,
     RELATIVE_PENALTY,
@@ -29,12 +30,11 @@ from lmbm_torch.estimators.common.settings import (
 )
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, rules_over
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import merged
 from lmbm_torch.inference import marginals
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.messages import matrix_bp, modes
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes

@@ -21,6 +21,9 @@ from lmbm_torch.checks import check_not_negative, check_shape
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
+from lmbm_torch.estimators.common.decoders.calibration import learned_calibration
+from lmbm_torch.estimators.common.decoders.completion import learn_along
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier, routine, several
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
     CLASS_WEIGHT,
@@ -29,15 +32,12 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     StrOptions,
 )
-from lmbm_torch.estimators.decoders.calibration import learned_calibration
-from lmbm_torch.estimators.decoders.completion import learn_along
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier, routine, several
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import DualProblem, Path, fit_dual, structural_problem, summed_problem
 from lmbm_torch.fitting.feature_units import are_steep, have_like_units
 from lmbm_torch.inference import decode
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, replaced
 from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_flips
 from lmbm_torch.inference.trees.junction_tree import is_narrow
@@ -143,8 +143,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         class_weight: cost of a wrong label in the Hamming loss, by true value: ``"balanced"`` (instances / (2
             · instances with the value), for each label), weights by value {0: …, 1: …}, or a sequence with a
             setting for each label. For classes, a factor of C.
-        calibrate: whether to learn probabilities, see :mod:`~lmbm_torch.estimators.decoders.calibration`;
-            without it there are no probabilities.
+        calibrate: whether to learn probabilities, see
+            :mod:`~lmbm_torch.estimators.common.decoders.calibration`; without it there are no probabilities.
         device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
             on the CPU.
         verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
@@ -223,8 +223,8 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         Args:
             X: finite features.
             y: {0, 1} and NaN (missing: no cost, and the value is the machine's own prediction, see
-                :mod:`~lmbm_torch.estimators.decoders.completion`; only for decoders that take known labels);
-                or one class per instance.
+                :mod:`~lmbm_torch.estimators.common.decoders.completion`; only for decoders that take known
+                labels); or one class per instance.
             sample_weight: (instances,), multiplies C.
 
         Raises:

@@ -14,11 +14,11 @@ from sklearn.utils import check_random_state
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
+from lmbm_torch.estimators.common.decoders.distributions import DECODERS
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions
 from lmbm_torch.estimators.common.targets import known_tensor
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
@@ -26,7 +26,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import (
     unfitted_network,
 )
 from lmbm_torch.fitting.dual import Path
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.kernels.threads import single_threaded
@@ -122,7 +122,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
                 path.known = known
                 known = network._fit_valid(*data, path)
                 if known is not None and network is first:
-                    known = known.before(orders, first.tol)
+                    known = known.as_template()
                 gap = max(gap, float(network.duality_gap_))
                 if tell is not None:
                     tell(done / len(networks), f"{done} of {len(networks)} members, gap {gap:.1e}")

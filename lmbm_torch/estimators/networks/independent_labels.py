@@ -16,8 +16,8 @@ from lmbm_torch import inference
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.settings import RULES, Constraints, HasMethods
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features

@@ -17,7 +17,7 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, DualProblem, Path, dual_problem, fit_dual, kernel_problem
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.gram import Gram
-from lmbm_torch.solvers.networks import kernel_dual_coordinate, kernel_splitting
+from lmbm_torch.solvers.networks import kernel_dual_coordinate
 from lmbm_torch.solvers.networks.kernel_dual_coordinate import Expansions, KernelState
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
 from lmbm_torch.solvers.networks.problems import Features, feature_rows
@@ -242,17 +242,7 @@ class SharedKernel:
         """Return the data with the solution of a network."""
         return replace(self.and_also([solved.expansions()]), last=solved)
 
-    def before(self, orderings: Sequence[np.ndarray], tol: float) -> SharedKernel:
-        """Return the data for networks in new orders, with starts if they save time.
-
-        Args:
-            orderings: (labels,) each.
-            tol: relative gap of the labels.
-        """
+    def as_template(self) -> SharedKernel:
+        """Return the data for networks that differ from the last network by the order alone."""
         last = self.last
-        if last is None or last.problems.cliques:
-            return self
-        known = replace(self, template=last)
-        if not kernel_splitting.pays(last.problems, last.state, len(orderings)):
-            return known
-        return known.and_also(kernel_splitting.starts(last.problems, orderings, [last.expansions()], tol=tol))
+        return self if last is None or last.problems.cliques else replace(self, template=last)

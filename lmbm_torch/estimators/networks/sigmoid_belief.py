@@ -21,6 +21,9 @@ from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows, unfitted
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.decoders.calibration import learned_calibration
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
+from lmbm_torch.estimators.common.decoders.distributions import DECODERS
 from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
 from lmbm_torch.estimators.common.settings import (
     CALIBRATE,
@@ -37,9 +40,6 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.estimators.common.targets import (
     predicted_sparse,
 )
-from lmbm_torch.estimators.decoders.calibration import learned_calibration
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
-from lmbm_torch.estimators.decoders.distributions import DECODERS
 from lmbm_torch.estimators.networks import given_parents
 from lmbm_torch.estimators.networks.few_parents import train_few_parents
 from lmbm_torch.estimators.networks.network_training import (
@@ -54,7 +54,7 @@ from lmbm_torch.estimators.networks.streams import StreamTrainer, labels_of_call
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
@@ -120,7 +120,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             with the value), for each label), weights by value {0: …, 1: …}, or a sequence with a setting for
             each label.
         calibrate: whether to calibrate probabilities, of labels and of label sets, see
-            :mod:`~lmbm_torch.estimators.decoders.calibration`. The decoder ``"hinge"`` is not affected.
+            :mod:`~lmbm_torch.estimators.common.decoders.calibration`. The decoder ``"hinge"`` is not
+            affected.
         cache_size: memory in MiB of the kernel values of all pairs, kept in training if they fit.
         device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
             on the CPU.

@@ -20,6 +20,7 @@ from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
+from lmbm_torch.estimators.common.decoders.distributions import AllowedDistribution
 from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters
 from lmbm_torch.estimators.common.targets import (
     dense,
@@ -35,7 +36,6 @@ from lmbm_torch.estimators.common.under_rules import (
     rules_over,
     where_allowed,
 )
-from lmbm_torch.estimators.decoders.distributions import AllowedDistribution
 from lmbm_torch.estimators.explain.explanations import (
     Explanation,
     check_one_instance,
@@ -43,7 +43,7 @@ from lmbm_torch.estimators.explain.explanations import (
     without_names,
 )
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals
 
 # Classifiers with rules of their own.

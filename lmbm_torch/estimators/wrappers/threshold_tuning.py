@@ -29,10 +29,10 @@ from torch import Tensor
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
+from lmbm_torch.estimators.common.decoders.calibration import held_out_energies
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.measures import measure
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, seeds_for
-from lmbm_torch.estimators.decoders.calibration import held_out_energies
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import (
     LMSBNClassifier,
     network_capabilities,

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import half_products
 from lmbm_torch.inference.enumeration.half_products import Moments
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
 
-__all__ = ["moments"]
+__all__ = []
 
 # Bytes of the scores of all labellings of the examples that are enumerated together.
 BLOCK_BYTES = 16 * 2**20

@@ -19,8 +19,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import clamp
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.expected.measures import F1, JACCARD, MEASURES, Measure
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status, joined, rows_of
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, mixture
@@ -30,7 +30,7 @@ from lmbm_torch.inference.search.sequential import Sequential
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known
 
-__all__ = ["decode", "enumerated"]
+__all__ = []
 
 # Regret of an answer, in units of the measure.
 TOLERANCE = 0.01

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.kernels.installed import compiled
 
-__all__ = ["F1", "HAMMING", "JACCARD", "MEASURES", "Measure", "labelling_of_most_f1"]
+__all__ = []
 
 # Candidate labellings for Jaccard, most probable or drawn first, if not all pairs are compared.
 LIKELY_CANDIDATES = 32

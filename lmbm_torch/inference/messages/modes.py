@@ -22,7 +22,7 @@ from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.inference.routes import quantities
 from lmbm_torch.shapes import Known
 
-__all__ = ["decode", "joint_modes", "marginal_modes"]
+__all__ = []
 
 
 @torch.no_grad()

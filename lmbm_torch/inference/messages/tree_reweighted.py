@@ -32,12 +32,12 @@ from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.iterations import Settings
-from lmbm_torch.inference.messages.pairwise_messages import Graph, Tail, max_tail, propagate, sum_tail
+from lmbm_torch.inference.messages.pairwise_messages import Graph, propagate, sum_tail
 from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
 
-__all__ = ["marginals", "max_marginals"]
+__all__ = ["marginals"]
 
 # Largest ratio of tree weights: beyond, the chances of trees lose all digits on long chains.
 MAX_WEIGHT_RATIO = 1e6
@@ -72,45 +72,15 @@ def marginals(
             0 and within a factor of 10⁶ of each other for coupled labels.
     """
     learnt = first_order(energy, "tree_reweighted.marginals")
-    graph, bound = _reweighted(learnt, known, tree_weights, sum_tail)
-    return propagate(graph, bound, Settings(num_iters, tol, damping, known, messages, keep_messages))
-
-
-@one_door
-@torch.no_grad()
-def max_marginals(
-    energy: PairwiseEnergy,
-    *,
-    num_iters: int = 100,
-    tol: float = 1e-6,
-    damping: float = 0.5,
-    tree_weights: Float[Tensor, "*rows labels labels"] | None = None,
-    known: Known | None = None,
-    messages: PairwiseMessages | None = None,
-    keep_messages: bool = False,
-) -> Marginals:
-    """Return tree-reweighted beliefs of temperature 0; ``log_partition`` is never below the largest score.
-
-    The bound is that of the module with |x| for log 2cosh(x), the limit for ever larger weights.
-
-    Args:
-        energy: see :func:`marginals`, also for all other arguments.
-
-    Returns:
-        ``labels`` as in :func:`lmbm_torch.inference.messages.pairwise_bp.max_marginals`; no gradient.
-
-    Raises:
-        ValueError: see :func:`marginals`.
-    """
-    graph, bound = _reweighted(energy, known, tree_weights, max_tail)
+    graph, bound = _reweighted(learnt, known, tree_weights)
     return propagate(graph, bound, Settings(num_iters, tol, damping, known, messages, keep_messages))
 
 
 def _reweighted(
-    energy: PairwiseEnergy, known: Tensor | None, tree_weights: Tensor | None, tail: Tail
+    energy: PairwiseEnergy, known: Tensor | None, tree_weights: Tensor | None
 ) -> tuple[Graph, Callable[[Graph, Tensor], Tensor]]:
     """Return the graph with the pairs' appearances on random trees, and the bound for the graph."""
-    graph = Graph.of(energy, known, tail)
+    graph = Graph.of(energy, known, sum_tail)
     if tree_weights is not None:
         _check_weights(tree_weights, energy)
     # Examples with the same trees are computed once.

@@ -32,7 +32,7 @@ with naming_extras():
     import cvxpy as cp
     from cvxpylayers.torch.cvxpylayer import CvxpyLayer
 
-__all__ = ["LocalPolytope", "relaxed_labels"]
+__all__ = ["relaxed_labels"]
 
 # The solver sees squares as cones, where x is known to the root of its tolerance alone: at 1e-8, its default,
 # labels were off by 1e-5, at this by 1e-6, and gradients by less.

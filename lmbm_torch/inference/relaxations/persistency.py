@@ -1,6 +1,6 @@
-"""Roof duality of a batch, and labels that dominant weights decide.
+"""Labels that roof duality or dominant weights decide.
 
-Roof duality bounds each example's score and decides some labels. Dominant weights are settled before a solver
+Dominant weights are settled before a solver
 sees the model: a solver's tolerance is a share of the largest weight, and next to a weight of a million
 ordinary weights vanish. If a label's own field outweighs all couplings of the label, or one coupling all
 other terms of the label, some optimum agrees with the field or coupling, since a flip of the label alone
@@ -19,7 +19,6 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.common.given import free_part
 from lmbm_torch.inference.trees.log_tables import Machine
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Float, Int
 
 
@@ -145,48 +144,6 @@ def _settle_hinge(found: Settled, row: int, margin: float) -> None:
 ROUND_OFF = 1e-13
 
 
-class Roof(NamedTuple):
-    """Roof duality of each example of a batch.
-
-    Args:
-        bound: (batch,), at least any labelling's score: the value of the local polytope.
-        persistent: (batch, labels), the spins of labels in every best labelling, 0 if undecided.
-        spins: (batch, labels), a labelling with the persistent spins, improved by flips.
-    """
-
-    bound: np.ndarray
-    persistent: np.ndarray
-    spins: np.ndarray
-
-
-def roof(energy: PairwiseEnergy) -> Roof:
-    """Return the bound of roof duality, in float64 on the CPU.
-
-    Args:
-        energy: in float64 on the CPU.
-    """
-    unary, constant = energy.unary.numpy(), energy.constant.numpy()
-    couplings = energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
-    found = Roof(np.empty(len(unary)), np.empty_like(unary), np.empty_like(unary))
-    kernel = kernels("search.undirected", "roof duality")
-    none = np.zeros(unary.shape[1])
-
-    def solve(row: int) -> None:
-        own, others = unary[row], couplings[row]
-        size = np.abs(own).sum() + np.abs(others).sum()
-        messages = kernel.messages(own, others, none, ROUND_OFF * size)
-        left = np.abs(own + messages.sum(1)).sum()
-        found.bound[row] = constant[row] + left + np.abs(others).sum() / 2
-        found.bound[row] += ROUND_OFF * (size + abs(constant[row]))
-        found.persistent[row] = kernel.persistent(own, others, messages, ROUND_OFF * size)
-        spins = np.where(found.persistent[row] != 0, found.persistent[row], np.where(own > 0, 1.0, -1.0))
-        kernel.climbed(own, others, spins)
-        found.spins[row] = spins
-
-    share(range(len(unary)), solve)
-    return found
-
-
 def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
     """Return the spins of labels in every best labelling of one example, 0 if undecided, (labels,).
 
@@ -203,7 +160,8 @@ def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
 def settle_persistent(settled: Settled) -> Settled:
     """Return the remaining model with persistent labels known, too."""
     energy = free_part(settled.energy, settled.known)
-    persistent = torch.from_numpy(roof(energy).persistent)
+    fields, couplings = energy.unary.numpy(), energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
+    persistent = torch.from_numpy(np.stack(list(map(persistent_spins, fields, couplings))))
     is_new = (persistent != 0) & settled.known.isnan()
     known = torch.where(is_new, (persistent + 1) / 2, settled.known)
     return settled._replace(energy=free_part(energy, torch.where(is_new, known, torch.nan)), known=known)

@@ -27,7 +27,7 @@ from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Int
 
-__all__ = ["SparseMarginals", "marginals"]
+__all__ = ["marginals"]
 
 # Numbers below this share of the scores are 0 for the active set, with linear algebra in float64.
 ROUND_OFF = 1e-11

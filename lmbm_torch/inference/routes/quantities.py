@@ -18,7 +18,7 @@ from lmbm_torch.energies.factor import FactorEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes.table import Matched, NodeLimit, Query, answer
 from lmbm_torch.shapes import Float, Int, Known
@@ -53,7 +53,7 @@ def decode(
         top_k: the number of labellings to return, best first: of directed models, chains, and Boltzmann
             machines (with cliques of three or more labels, of at most 22 labels).
         node_limit: the number of nodes after which an example's search ends; "auto" for the limit of the kind
-            of energy (:data:`~lmbm_torch.inference.limits.LIMITS`), None for no limit: dense Boltzmann
+            of energy (:data:`~lmbm_torch.inference.common.limits.LIMITS`), None for no limit: dense Boltzmann
             machines of many labels then take the semidefinite search. Other routines have no nodes.
         constraints: rules that the labellings must obey; see
             :mod:`lmbm_torch.inference.under_rules.constrained`.

@@ -31,7 +31,7 @@ from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.semi_chain import SemiChainEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Known

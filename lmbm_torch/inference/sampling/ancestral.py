@@ -21,7 +21,7 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, settle
 
-__all__ = ["marginals", "next_field", "sample"]
+__all__ = ["marginals", "sample"]
 
 
 def is_for(energy: object) -> bool:

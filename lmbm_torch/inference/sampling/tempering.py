@@ -16,7 +16,7 @@ from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Bool, Float, Shaped
 from lmbm_torch.verdicts import one_door, settle
 
-__all__ = ["Ladder", "path_from_base", "sample"]
+__all__ = ["path_from_base", "sample"]
 
 States = Float[Tensor, "replicas rows visible"]
 

@@ -21,7 +21,7 @@ from lmbm_torch.checks import check_count, check_like, check_shape
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import (
     Decoding,
     LikelyLabellings,

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count, check_not_negative, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
 from lmbm_torch.kernels.installed import compiled
@@ -221,7 +221,7 @@ def marginals(
     """Return P(y_i = s) of each label and value, given ``known``, with errors of at most the mass left.
 
     For impossible known labels, a known label has its value and all other probabilities are 0. Few labellings
-    (:class:`~lmbm_torch.inference.limits.Limits`) are all summed, and no mass is left.
+    (:class:`~lmbm_torch.inference.common.limits.Limits`) are all summed, and no mass is left.
 
     Args, Raises: see :func:`labellings`.
     """

@@ -22,7 +22,7 @@ from lmbm_torch.checks import check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.energies.base import known_spins
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.inference.search.branch_and_bound import ROUND_OFF

@@ -24,7 +24,7 @@ from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Marginals, Status
 from lmbm_torch.inference.trees.elimination import Layout, Tables, eliminate, layout_of, traced
 from lmbm_torch.inference.trees.log_tables import (
@@ -45,11 +45,9 @@ from lmbm_torch.verdicts import one_door
 __all__ = [
     "decode",
     "decode_hinge",
-    "is_narrow",
     "log_partition",
     "marginals",
     "sample",
-    "treewidth",
 ]
 
 # Copies of each bucket's entries in memory: marginals of a grid of 16 × 16 took 1.8 times the entries of all

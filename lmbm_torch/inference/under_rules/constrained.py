@@ -29,11 +29,11 @@ from lmbm_torch.checks import check_count, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Known
 
-__all__ = ["decode", "decode_loss", "restricted", "where_broken"]
+__all__ = []
 
 Routine = Callable[..., Decoding]
 """``routine(energy, known=...)``: the best labelling of each example with its objective and bound."""

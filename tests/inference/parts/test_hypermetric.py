@@ -7,8 +7,8 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from lmbm_torch.inference.semidefinite import bound as semidefinite_bound
-from lmbm_torch.inference.semidefinite.bound import Group, Inequalities
+from lmbm_torch.inference.relaxations.semidefinite import bound as semidefinite_bound
+from lmbm_torch.inference.relaxations.semidefinite.bound import Group, Inequalities
 
 
 def products(size, rank=3, seed=0):

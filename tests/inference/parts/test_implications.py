@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmbm_torch.inference.semidefinite.spin_parts import FRUITLESS, merge_implied
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
+from lmbm_torch.inference.relaxations.semidefinite.spin_parts import FRUITLESS, merge_implied
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem
 
 LABELS = 9
 
@@ -57,7 +57,7 @@ def test_problems_in_which_nothing_is_implied_are_left_soon(monkeypatch):
         asked.append(len(fields))
         return np.zeros(len(fields))
 
-    monkeypatch.setattr("lmbm_torch.inference.semidefinite.spin_parts.persistent_spins", nothing)
+    monkeypatch.setattr("lmbm_torch.inference.relaxations.semidefinite.spin_parts.persistent_spins", nothing)
     problem = SpinProblem.of_machine(np.ones(50), np.ones((50, 50)) - np.eye(50), None)
     assert merge_implied(problem) is problem
     assert len(asked) == 2 * FRUITLESS

@@ -8,9 +8,9 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
-from lmbm_torch.inference.semidefinite import bound as semidefinite_bound
-from lmbm_torch.inference.semidefinite.bound import Relaxation
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
+from lmbm_torch.inference.relaxations.semidefinite import bound as semidefinite_bound
+from lmbm_torch.inference.relaxations.semidefinite.bound import Relaxation
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem
 
 SIZE = 8
 

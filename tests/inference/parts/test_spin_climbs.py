@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, climbed, tabu
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, climbed, tabu
 
 NAMES = ("a", "b", "c", "d")
 EVERYWHERE = np.ones(5)

@@ -15,8 +15,8 @@ from problems.small import quiet_trainer, served, small_data
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lmbm_torch.data.images import BinaryImages, alone
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.limits import LIMITS
 from lmbm_torch.inference.sampling import log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.likelihood import LogLikelihood, SampledImages

@@ -1,7 +1,7 @@
 """The search of :mod:`~lmbm_torch.kernels.search.plain.undirected`, compiled, example by example.
 
 Visits the same nodes, up to rounding. Each thread takes the next example when free. The functions of roof
-duality and the climbing of scores are compiled here too.
+duality are compiled here too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _AT_ONCE = 100_000
 _TOGETHER = 32
 
 _improved, _raised, _tabu = map(fast_part, (flips.improved, flips.raised, flips.tabu))
-climbed, messages, persistent = map(compiled, (flips.climbed, roof_duality.messages, roof_duality.persistent))
+messages, persistent = map(compiled, (roof_duality.messages, roof_duality.persistent))
 
 
 class _Path(NamedTuple):

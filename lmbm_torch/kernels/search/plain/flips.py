@@ -201,39 +201,3 @@ def tabu(fields, couplings, known, spins, most_flips):
                 for i in range(labels):
                     spins[i] = now[i]
         failures = 0 if highest > before else failures + 1
-
-
-def climbed(fields, couplings, spins):
-    """Flip the label of largest gain until no flip raises the score; ``spins`` changes in place.
-
-    Also compiled by numba.
-
-    Args:
-        fields: (labels,), unaries.
-        couplings: (labels, labels).
-        spins: (labels,), −1 and 1.
-
-    Returns:
-        The score of ``spins``.
-    """
-    labels, size = len(fields), 0.0
-    local = fields.copy()
-    for i in range(labels):
-        size += abs(fields[i])
-        for j in range(labels):
-            local[i] += couplings[i, j] * spins[j]
-            size += abs(couplings[i, j])
-    while True:
-        flipped, gain = -1, LEAST_GAIN * size
-        for i in range(labels):
-            if -2 * spins[i] * local[i] > gain:
-                flipped, gain = i, -2 * spins[i] * local[i]
-        if flipped < 0:
-            break
-        spins[flipped] = -spins[flipped]
-        for j in range(labels):
-            local[j] += 2 * couplings[flipped, j] * spins[flipped]
-    score = 0.0
-    for i in range(labels):
-        score += spins[i] * (fields[i] + local[i]) / 2
-    return score

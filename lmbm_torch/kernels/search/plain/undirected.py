@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 
 from lmbm_torch.kernels.search.plain import flips
-from lmbm_torch.kernels.search.plain.flips import climbed as climbed
 from lmbm_torch.kernels.search.plain.roof_duality import messages as messages
 from lmbm_torch.kernels.search.plain.roof_duality import persistent as persistent
 

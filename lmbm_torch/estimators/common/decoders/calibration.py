@@ -21,8 +21,8 @@ from torch import Tensor
 from lmbm_torch.calibration.joint import fitted_scales
 from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.estimators.common.base import unfitted
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.targets import label_tensor
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.fitting.recipe import calibration_folds
 from lmbm_torch.solvers.networks.problems import Features
 

@@ -1,11 +1,9 @@
 """Dual multipliers that prove, for parts of a Boltzmann machine's labellings, that no labelling beats some
 answers.
 
-A tree proves the answers of :mod:`~lmbm_torch.inference.semidefinite.decoding`, with leaves closed by
-semidefinite bounds. A leaf's
-multipliers y, of each spin's square, and z ≥ 0, of inequalities (b_t·x)² ≥ 1 over an odd number of signs
-each, suffice to compute
-the bound
+A tree proves the answers of :mod:`~lmbm_torch.inference.relaxations.semidefinite.decoding`, with leaves
+closed by semidefinite bounds. A leaf's multipliers y, of each spin's square, and z ≥ 0, of inequalities
+(b_t·x)² ≥ 1 over an odd number of signs each, suffice to compute the bound
 
     score ≤ constant + Σ_i y_i + Σ_t z_t (k_t − 1)/2 + max over spins x of xᵀ M x,
     M = C − Diag(y) + Σ_t z_t offdiag(b_t b_tᵀ)/2,
@@ -22,12 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.inference.semidefinite.bound import Relaxation
-from lmbm_torch.inference.semidefinite.spin_parts import common_unit
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, with_field_spin
-from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, least_decided, prove_bound
+from lmbm_torch.inference.relaxations.semidefinite.bound import Relaxation
+from lmbm_torch.inference.relaxations.semidefinite.spin_parts import common_unit
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, with_field_spin
+from lmbm_torch.inference.relaxations.semidefinite.spin_search import Best, Limits, least_decided, prove_bound
 
-__all__ = ["Multipliers", "OpenPart"]
+__all__ = []
 
 # Distance of a leaf's bound from the answers' value, as a share of a label's largest score: a checker rounds
 # differently.

@@ -25,10 +25,7 @@ from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call
-from lmbm_torch.estimators.common.settings import check_parameters
-from lmbm_torch.estimators.common.targets import known_tensor, label_tensor, with_rows
-from lmbm_torch.estimators.common.under_rules import Rules, explained
-from lmbm_torch.estimators.decoders.distributions import (
+from lmbm_torch.estimators.common.decoders.distributions import (
     EXPECTED,
     AllowedDistribution,
     Distribution,
@@ -37,6 +34,9 @@ from lmbm_torch.estimators.decoders.distributions import (
     hinge_losses,
     max_labellings,
 )
+from lmbm_torch.estimators.common.settings import check_parameters
+from lmbm_torch.estimators.common.targets import known_tensor, label_tensor, with_rows
+from lmbm_torch.estimators.common.under_rules import Rules, explained
 from lmbm_torch.estimators.explain.contributions import (
     AnswerFields,
     Fields,

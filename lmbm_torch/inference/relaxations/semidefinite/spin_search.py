@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.inference.semidefinite.bound import Proof, Relaxation
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, climbed, tabu
+from lmbm_torch.inference.relaxations.semidefinite.bound import Proof, Relaxation
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, climbed, tabu
 from lmbm_torch.kernels.threads import share
 
 # Spins below which a part is enumerated.

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.targets import label_tensor
-from lmbm_torch.estimators.decoders.decoding import DecodingClassifier
 from lmbm_torch.fitting import completion
 from lmbm_torch.fitting.dual import Path
 from lmbm_torch.solvers.networks.problems import Features

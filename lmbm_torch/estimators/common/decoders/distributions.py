@@ -13,7 +13,7 @@ from torch import Tensor
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.inference.search.most_probable import affordable_labellings

@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem
 
 # Candidate spins for the extension of an inequality by two signs (scripts/bench/dense_map.py).
 PARTNERS = 24

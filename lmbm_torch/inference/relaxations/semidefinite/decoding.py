@@ -4,12 +4,13 @@ If labels are coupled in contradictory ways, the bounds of
 :mod:`~lmbm_torch.inference.relaxations.integer_program` and
 :mod:`~lmbm_torch.inference.search.undirected_branch_and_bound` are loose, and the searches end at some fifty
 labels. Semidefinite programming with triangle and pentagonal inequalities
-(:mod:`lmbm_torch.inference.semidefinite.bound`) leaves gaps so small that a hundred dense labels take some
-tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to optimality by
-intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by dominant weights or roof
-duality are settled first, labels implied by another label are merged with the other label, and independent
-parts of the graph are searched separately. Rules are propagated at every node, and products of rules and
-labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating point.
+(:mod:`lmbm_torch.inference.relaxations.semidefinite.bound`) leaves gaps so small that a hundred dense labels
+take some tens of nodes, of some tenths of a second each (Rendl, Rinaldi and Wiegele, Solving Max-Cut to
+optimality by intersecting semidefinite and polyhedral relaxations, 2010). Labels decided by dominant weights
+or roof duality are settled first, labels implied by another label are merged with the other label, and
+independent parts of the graph are searched separately. Rules are propagated at every node, and products of
+rules and labels enter the bound. Several nodes are bounded at once, on all cores. Bounds hold in floating
+point.
 
 Objectives tie if the difference is below a share of 10⁻¹² of the largest possible objective of a label; ties
 are broken arbitrarily.
@@ -32,9 +33,9 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.relaxations.objectives import Score, Task
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent, settle_scores
+from lmbm_torch.inference.relaxations.semidefinite.spin_parts import Example, Labellings, best_labellings
+from lmbm_torch.inference.relaxations.semidefinite.spin_search import Limits
 from lmbm_torch.inference.results import Decoding, Status
-from lmbm_torch.inference.semidefinite.spin_parts import Example, Labellings, best_labellings
-from lmbm_torch.inference.semidefinite.spin_search import Limits
 from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host

@@ -19,8 +19,8 @@ import numpy as np
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.relaxations.persistency import persistent_spins
-from lmbm_torch.inference.semidefinite.spin_problems import SpinProblem, with_field_spin
-from lmbm_torch.inference.semidefinite.spin_search import Best, Limits, search
+from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, with_field_spin
+from lmbm_torch.inference.relaxations.semidefinite.spin_search import Best, Limits, search
 
 # Spins without an implication in a row after which the search for implications ends, as in dense problems.
 FRUITLESS = 8
