@@ -22,7 +22,7 @@ from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.graphs import belief_propagation, elimination
 from lmbm_torch.inference.graphs.arrays import Example, graph_of
 from lmbm_torch.inference.graphs.dual_ascent import searched
-from lmbm_torch.inference.limits import LIMITS
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
@@ -235,7 +235,7 @@ def most_likely(
 ) -> Likelihood:
     """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS; the log partition by elimination or messages.
 
-    Graphs whose tables fit into :data:`~lmbm_torch.inference.limits.LIMITS` have exact log partitions. All
+    Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact log partitions. All
     others have the Bethe approximation by belief propagation, and nothing is certified.
     """
     features = sparse.hstack([rows.features, np.ones((rows.features.shape[0], 1))], format="csr")
