@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 434
-MOST_LINES = 72_285
-MOST_CODE = 43_780
+MOST_LINES = 72_300
+MOST_CODE = 43_790
 # In packages, and in modules besides.
 MOST_NAMES = 178
 MOST_NAMES_OF_MODULES = 94
