@@ -213,6 +213,15 @@ def test_every_forward_backward_finds_the_same_marginals(monkeypatch, seed, dtyp
             torch.testing.assert_close(getattr(each, name), getattr(found[2], name))
 
 
+def test_sums_over_the_steps_are_those_of_each_step():
+    energy = random_chain_energy(0, max_length=7, num_states=3, batch_size=5)
+    prepared = chain_steps.Chains.of(energy)
+    nodes, each, scale = chain_steps.sums(energy, prepared)
+    same, summed, total = chain_steps.sums(energy, prepared, each_step=False)
+    torch.testing.assert_close(summed, each.sum(1, keepdim=True))
+    torch.testing.assert_close((same, total), (nodes, scale), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("apart", [600.0, 660.0])
 def test_what_only_the_far_side_of_a_chain_favours_survives_in_the_kernel(monkeypatch, apart):
     # State 1 is as unlikely as can be until the last step makes up for it.
