@@ -1,14 +1,12 @@
-"""A seeded estimator gives the same answer twice: refitted, cloned, in another process, by more threads."""
+"""A seeded estimator gives the same answer twice: refitted, cloned, in a spawned process, by more threads."""
 
 from __future__ import annotations
 
-import itertools
-import os
-import pickle
-import subprocess
-import sys
+import copy
+import multiprocessing
 import warnings
-from pathlib import Path
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from typing import Any
 
 import joblib
@@ -46,10 +44,11 @@ class Count:
     """A clock that every look moves on by a second: it is the same whoever works besides."""
 
     def __init__(self) -> None:
-        self.ticks = itertools.count()
+        self.ticks = 0
 
     def __call__(self) -> float:
-        return float(next(self.ticks))
+        self.ticks += 1
+        return float(self.ticks)
 
     def __deepcopy__(self, memo: Any) -> Count:
         return Count()
@@ -92,34 +91,48 @@ def answers(model: Any, X: Any) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def fitted_answers(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Those of a new estimator, learned and asked here."""
+def learned_answers(model: Any, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Those of an estimator, learned and asked here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        X, y = table(name)
-        return answers(unfitted(name).fit(X, y), X)
+        return answers(model.fit(X, y), X)
+
+
+def fitted_answers(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Those of a new estimator."""
+    return learned_answers(unfitted(name), *table(name))
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The answers of all estimators in another process."""
-    path = tmp_path_factory.mktemp("answers") / "answers.pickle"
-    environment = os.environ | {"PYTHONHASHSEED": "7"}
-    subprocess.run([sys.executable, __file__, str(path)], check=True, env=environment)
-    return pickle.loads(path.read_bytes())
+def worker() -> Iterator[ProcessPoolExecutor]:
+    """Another process, spawned: all that it works on is pickled."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+    ):
+        patch.setenv("PYTHONHASHSEED", "7")
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def elsewhere(worker: ProcessPoolExecutor) -> dict[str, Future]:
+    """The answers of all estimators in another process, which works on them meanwhile."""
+    return {name: worker.submit(learned_answers, unfitted(name), *table(name)) for name in estimators.__all__}
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", estimators.__all__)
-def test_a_seeded_estimator_answers_alike(name, elsewhere):
+def test_a_seeded_estimator_answers_alike(name, elsewhere, worker):
     X, y = table(name)
     model = unfitted(name)
     first = answers(model.fit(X, y), X)
+    # Pickled while the model is fitted again.
+    pickled = worker.submit(answers, copy.deepcopy(model), X)
     if name == "AutoLabelClassifier":
         model.set_params(clock=Count())
     again = answers(model.fit(X, y), X)
     of_clone = answers(clone(unfitted(name)).fit(X, y), X)
-    for other in (again, of_clone, elsewhere[name]):
+    for other in (again, of_clone, elsewhere[name].result(), pickled.result()):
         for ours, theirs in zip(first, other, strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
@@ -145,7 +158,7 @@ def test_threads_and_workers_change_no_label(name):
 def test_a_default_device_changes_no_answer(name, elsewhere):
     with torch.device("meta"):
         found = fitted_answers(name)
-    for ours, theirs in zip(found, elsewhere[name], strict=True):
+    for ours, theirs in zip(found, elsewhere[name].result(), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -166,7 +179,3 @@ def test_thresholds_of_a_seeded_network_draw_by_its_seed():
     model = ThresholdTunedClassifier(LMSBNClassifier(random_state=3), **settings).fit(X, Y)
     assert model._seed() == model.network_._seed()
     assert model.set_params(random_state=4)._seed() != model.network_._seed()
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(pickle.dumps({name: fitted_answers(name) for name in estimators.__all__}))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import tempfile
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
@@ -36,6 +38,19 @@ def test_a_search_that_is_stopped_learns_nothing(folder, monkeypatch, error, mod
     model = searching()
     with pytest.raises(error if isinstance(error, type) else OSError):
         model.fit(X, Y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_search_whose_workers_have_no_space_says_so_and_learns_nothing(folder, monkeypatch):
+    sent = "lmbm_torch.estimators.common.spreading._SentOnce.__reduce_ex__"
+    monkeypatch.setattr(sent, failing(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    model = searching()
+    message = r"No space left on device for joblib's workers; JOBLIB_TEMP_FOLDER"
+    with joblib.parallel_config("loky", n_jobs=2), pytest.raises(OSError, match=message) as refused:
+        model.fit(X, Y)
+    assert refused.value.errno == errno.ENOSPC
     with pytest.raises(NotFittedError):
         model.predict(X)
     assert list(folder.iterdir()) == []

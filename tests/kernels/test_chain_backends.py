@@ -29,7 +29,8 @@ def random_problem(seed):
     rows = random.normal(size=(start[-1], 3))
     labels = random.integers(0, 4, start[-1])
     weight = np.where(random.random(8) < 0.8, 1.0, 0.0)
-    return ChainKernelProblem(1 + rows @ rows.T, labels, start, 4, C=2.0, sample_weight=weight)
+    settings = {"C": 2.0, "coupling_penalty": 0.5 + seed, "sample_weight": weight}
+    return ChainKernelProblem(1 + rows @ rows.T, labels, start, 4, **settings)
 
 
 def marginals(unary, lengths, tables, strides, nodes, edges):
@@ -73,6 +74,8 @@ def test_compiled_and_plain_sweeps_agree(monkeypatch, solver, seed):
         monkeypatch.setattr(solver, "kernels", lambda *_, each=each: each)
         found.append(solver.update(problem, begun, num_iters=1))
     np.testing.assert_allclose(found[1].nodes, found[0].nodes, atol=1e-8)
+    if solver is exponentiated_gradient:
+        np.testing.assert_array_equal(found[1].rates, found[0].rates)
     assert found[1].dual == pytest.approx(found[0].dual, rel=1e-9)
     assert found[1].dual > begun.dual
 
@@ -212,6 +215,18 @@ def test_a_chain_of_which_all_labellings_are_forbidden_is_told(kernel):
     assert labels.tolist() == [0, 0, 9, 9, 9]
 
 
+@pytest.mark.parametrize("kernel", [chains, numpy_chains], ids=["compiled", "plain"])
+def test_a_path_s_rounding_does_not_grow_with_the_score(kernel):
+    random = np.random.default_rng(0)
+    first, lengths = np.array([0]), np.array([1000])
+    # One part for all states, which decides nothing; the sum over the chain would round to 1e-5.
+    scores = 1e8 + 1e-6 * random.normal(size=(1000, 3))
+    tables = np.zeros((1, 3, 3))
+    labels = np.empty(1000, np.int64)
+    assert kernel.best_paths(scores, first, lengths, tables, (0, 0), labels).all()
+    np.testing.assert_array_equal(labels, scores.argmax(1))
+
+
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0, 100.0])
 @pytest.mark.parametrize("per_step", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -227,6 +242,15 @@ def test_every_forward_backward_finds_the_same_marginals(monkeypatch, seed, dtyp
     for each in found[:2]:
         for name in ("states", "edges", "log_partition"):
             torch.testing.assert_close(getattr(each, name), getattr(found[2], name))
+
+
+def test_sums_over_the_steps_are_those_of_each_step():
+    energy = random_chain_energy(0, max_length=7, num_states=3, batch_size=5)
+    prepared = chain_steps.Chains.of(energy)
+    nodes, each, scale = chain_steps.sums(energy, prepared)
+    same, summed, total = chain_steps.sums(energy, prepared, each_step=False)
+    torch.testing.assert_close(summed, each.sum(1, keepdim=True))
+    torch.testing.assert_close((same, total), (nodes, scale), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("apart", [600.0, 660.0])

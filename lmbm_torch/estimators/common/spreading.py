@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import pickle
 import sys
 import threading
@@ -43,6 +45,9 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
         work: a picklable function of the arguments alone.
         common: an argument of all calls, sent once by Dask and Ray, or the result of :func:`keep`.
         kept: further shared arguments from :func:`keep`.
+
+    Raises:
+        OSError: no space for the arrays that joblib stores for its workers.
     """
     sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
     if _is_within_a_task():
@@ -55,7 +60,14 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
     found: Any = Parallel(return_as=form)(
         call(work, sent.value, task, *(each.value for each in others)) for task in tasks
     )
-    yield from found
+    try:
+        yield from found
+    except pickle.PicklingError as error:
+        # joblib stores large arguments while it pickles a task, and tells the cause by its text alone.
+        if os.strerror(errno.ENOSPC) not in str(error.__cause__):
+            raise
+        message = f"{os.strerror(errno.ENOSPC)} for joblib's workers; JOBLIB_TEMP_FOLDER names another folder"
+        raise OSError(errno.ENOSPC, message) from error
 
 
 @dataclass(frozen=True, eq=False)
