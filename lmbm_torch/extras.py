@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 EXTRAS = {
@@ -79,19 +81,21 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def late(package: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package with names that are imported at first use.
+def late(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` of a package whose names are imported at first use.
 
     Args:
         package: name of the package.
-        places: a module below the package → names in the module, with blanks between.
+        file: source of the package, whose imports for type checkers tell the module of each name.
     """
-    where = {name: module for module, names in places.items() for name in names.split()}
+    tops = [top for top in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(top, ast.If)]
+    imports = [node for top in tops for node in top.body if isinstance(node, ast.ImportFrom)]
+    where = {alias.name: str(node.module) for node in imports for alias in node.names}
 
     def find(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         with naming_extras(), uncollected():
-            return getattr(import_module(f"{package}.{where[name]}"), name)
+            return getattr(import_module(where[name]), name)
 
     return find, lambda: sorted(where)

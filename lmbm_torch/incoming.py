@@ -34,8 +34,6 @@ COMPRESSED = (".gz", ".bz2")
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 # The encoding of Windows' programs in western Europe and America.
 _OF_WINDOWS = "cp1252"
-# Bytes that are decoded at once.
-_AT_ONCE = 2**20
 
 __all__ = []
 
@@ -111,21 +109,13 @@ def encoding_of(file: Path, asked: str | None = None) -> str:
 
 def _strange(file: Path) -> tuple[int, bytes] | None:
     """Return the number and the bytes of the first line in another encoding than UTF-8; None without."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
     with open_compressed(file) as stream:
-        try:
-            while part := stream.read(_AT_ONCE):
-                decoder.decode(part)
-            decoder.decode(b"", final=True)
-            return None
-        except UnicodeDecodeError:
-            pass
-    with open_compressed(file) as stream:
-        for number, line in enumerate(LimitedLines(stream), 1):
+        found = LimitedLines(stream)
+        for line in found:
             try:
                 line.decode("utf-8")
             except UnicodeDecodeError:
-                return number, line
+                return found.number, line
     return None
 
 

@@ -111,5 +111,6 @@ def _columns(path: str, options: Any) -> dict[str, list[str | None]] | None:
             return None
         is_small = file.stat().st_size <= MOST_BYTES
         content = arff_text.read(file, header_alone=not is_small)
-        numbers = range(0 if content.is_sparse else len(content.attributes))
-        return {content.attributes[each].name: content.column(each) if is_small else [] for each in numbers}
+        if content.is_sparse:
+            return {name: [] for name in content.attributes}
+        return {name: [row[at] for row in content.rows] for at, name in enumerate(content.attributes)}

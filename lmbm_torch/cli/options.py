@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lmbm_torch.extras import uncollected
 from lmbm_torch.files import CONFIG, RULES
 from lmbm_torch.persistence.trusted import SavedConfiguration
 
@@ -133,10 +134,11 @@ def opened_model(options: argparse.Namespace) -> Predictor:
     Raises:
         ValueError: an effect of unknown texts for a model without a table.
     """
-    from lmbm_torch.data.tables.schema import Schema
-    from lmbm_torch.prediction.predictor import Predictor
+    with uncollected():
+        from lmbm_torch.data.tables.schema import Schema
+        from lmbm_torch.prediction.predictor import Predictor
 
-    saved = Predictor.load(options.model, options.trust)
+        saved = Predictor.load(options.model, options.trust)
     if options.unknown is None:
         return saved
     if not isinstance(saved.schema, Schema):

@@ -52,21 +52,4 @@ __all__ = [
     "write_uai",
 ]
 
-__getattr__, __dir__ = late(
-    __name__,
-    {
-        "dataset": "MultilabelData",
-        "formats.arff": "fetch_openml read_arff",
-        "formats.npz": "read_npz",
-        "formats.svmlight": "read_svmlight",
-        "formats.table": "read_table",
-        "formats.uai": "read_evidence read_uai write_evidence write_uai",
-        "mapped": "open_mapped write_mapped",
-        "named": "load load_conll2000 load_ocr_letters",
-        "sequences.conll": "read_conll",
-        "sequences.records": "SequenceData digit_numbers",
-        "seven_segment": "SevenSegment",
-        "splits": "IterativeStratifiedKFold",
-        "tables.schema": "Schema",
-    },
-)
+__getattr__, __dir__ = late(__name__, __file__)

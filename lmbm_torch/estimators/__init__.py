@@ -74,28 +74,4 @@ __all__ = [
     "cross_val_predict_sequences",
 ]
 
-__getattr__, __dir__ = late(
-    __name__,
-    {
-        "automatic.classifier": "AutoLabelClassifier",
-        "chains.baselines": "MaximumEntropyMarkovClassifier",
-        "chains.classifiers": "ChainCRF ChainSVM",
-        "chains.hidden_markov": "HiddenMarkovClassifier",
-        "classes.kernel_logistic": "KernelLogisticRegression",
-        "classes.multi_class_svm": "MultiClassSVM",
-        "hierarchies.classifier": "HierarchicalClassifier",
-        "joint.classifier": "JointClassifier",
-        "joint.head": "JointHead",
-        "label_chains.probabilistic": "ProbabilisticClassifierChain",
-        "machines.boltzmann": "LMBMClassifier",
-        "machines.conditional_rbm": "ConditionalRBMClassifier",
-        "machines.structural_svm": "StructuralSVMClassifier",
-        "networks.ensembles": "LMSBNEnsembleClassifier",
-        "networks.independent_labels": "IndependentLabelsClassifier",
-        "networks.sigmoid_belief": "LMSBNClassifier",
-        "wrappers.conformal": "ConformalClassifier",
-        "wrappers.constrained": "ConstrainedClassifier",
-        "wrappers.penalty_path": "LMBMClassifierCV LMSBNClassifierCV StructuralSVMClassifierCV",
-        "wrappers.threshold_tuning": "ThresholdTunedClassifier",
-    },
-)
+__getattr__, __dir__ = late(__name__, __file__)

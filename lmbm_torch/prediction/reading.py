@@ -13,10 +13,10 @@ from lmbm_torch.data import MultilabelData, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import without_split
 from lmbm_torch.data.formats.table import ENDINGS, cells, is_table, new_rows, open_table
 from lmbm_torch.data.mapped import open_mapped
+from lmbm_torch.incoming import ending as ending_of
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Float, Int
 
-COMPRESSED = (".gz", ".bz2")
 SVMLIGHT = (".svm", ".svmlight", ".libsvm", ".txt")
 PARQUET = ".parquet"
 PARTS = ("train", "test", "all")
@@ -42,7 +42,7 @@ def read(path: str | PathLike, saved: Predictor, delimiter: str | None = None) -
     """
     if Path(path).is_dir():
         return open_mapped(path)
-    ending = _ending(Path(path))
+    ending = ending_of(Path(path))
     if saved.schema is not None and is_table(path):
         return new_rows(path, saved.schema, delimiter)
     if ending == ".npz":
@@ -70,7 +70,7 @@ def read_unlabelled(path: str | PathLike, saved: Predictor, delimiter: str | Non
     """
     if saved.schema is not None and is_table(path):
         return new_rows(path, saved.schema, delimiter, labelled=False)
-    if _ending(Path(path)) in SVMLIGHT and not Path(path).is_dir():
+    if ending_of(Path(path)) in SVMLIGHT and not Path(path).is_dir():
         found = read_svmlight(path, num_features=saved.num_inputs)
         labels = np.full((found.num_instances, len(saved.label_names)), np.nan)
         return without_split(found.name, found.features, labels, saved.label_names, found.feature_names)
@@ -123,11 +123,6 @@ def known_labels(
     if missing := int(labels.isnan().sum()):
         raise ValueError(f"labels: expected all known, since measures need them, got {missing} missing")
     return labels
-
-
-def _ending(path: Path) -> str:
-    """Return the ending of a file, without that of a compression."""
-    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
 
 
 def _label_numbers(saved: Predictor) -> list[int]:

@@ -57,13 +57,16 @@ def read_arff(
     names = _names_of_mulan(labels) if isinstance(labels, str | PathLike) else labels
     with reading(path, *UNREADABLE) as file:
         content = arff_text.read(file)
-        unread = {kind: [each.name for each in content.attributes if each.kind == kind] for kind in _UNREAD}
-        if found := {kind: names for kind, names in unread.items() if names}:
-            words = " and ".join(f"{_UNREAD[kind]} in {names}" for kind, names in found.items())
-            raise ValueError(f"attributes: expected numeric or nominal attributes, got {words}")
-        attributes = [attribute.name for attribute in content.attributes]
+        unread = {
+            words: [name for name, kind in content.attributes.items() if kind == each]
+            for each, words in _UNREAD.items()
+        }
+        if found := [f"{words} in {names}" for words, names in unread.items() if names]:
+            expected = "attributes: expected numeric or nominal attributes"
+            raise ValueError(f"{expected}, got {' and '.join(found)}")
+        attributes = [*content.attributes]
         codes = (_sparse_codes if content.is_sparse else _dense_codes)(content)
-        categories = {each.name: each.values for each in content.attributes if each.values}
+        categories = {name: kind for name, kind in content.attributes.items() if not isinstance(kind, str)}
         if names is None:
             names = _count_of_meka(content.relation)
         columns = _at_an_end(names, len(attributes)) if isinstance(names, int) else places(names, attributes)
@@ -97,8 +100,8 @@ def _at_an_end(count: int, num_attributes: int) -> list[int]:
 
 def _dense_codes(content: arff_text.Content) -> np.ndarray:
     codes = np.empty((len(content.rows), len(content.attributes)))
-    for number in range(len(content.attributes)):
-        codes[:, number] = [*content.codes(number, content.column(number), content.lines)]
+    for number, name in enumerate(content.attributes):
+        codes[:, number] = [*content.codes(name, (row[number] for row in content.rows), content.lines)]
     return codes
 
 
@@ -106,11 +109,11 @@ def _sparse_codes(content: arff_text.Content) -> csr_array:
     indices = np.fromiter((column for row in content.rows for column in row), dtype=np.int64)
     texts = [value for row in content.rows for value in row.values()]
     lines = [line for row, line in zip(content.rows, content.lines, strict=True) for _ in row]
-    numbers = np.empty(len(texts))
+    numbers, names = np.empty(len(texts)), [*content.attributes]
     order = np.argsort(indices, kind="stable")
     for part in np.split(order, np.flatnonzero(np.diff(indices[order])) + 1) if len(order) else ():
         values, at = [texts[place] for place in part], [lines[place] for place in part]
-        numbers[part] = [*content.codes(int(indices[part[0]]), values, at)]
+        numbers[part] = [*content.codes(names[indices[part[0]]], values, at)]
     parts = numbers, indices, np.cumsum([0, *map(len, content.rows)])
     codes = csr_array(parts, shape=(len(content.rows), len(content.attributes)))
     codes.sort_indices()

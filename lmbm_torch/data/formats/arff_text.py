@@ -16,32 +16,17 @@ from typing import Any
 from lmbm_torch.incoming import lines
 
 _QUOTED = r"""'(?P<one>(?:[^'\\]|\\.)*)'|"(?P<two>(?:[^"\\]|\\.)*)\""""
-_NAME = re.compile(rf"\s*(?:{_QUOTED}|(?P<bare>[^\s{{%]+))\s*(?P<rest>.*)", re.DOTALL)
-# A value and what ends it: a comma, a comment or the end of the line; within braces a brace.
-_VALUE = re.compile(rf"""\s*(?:{_QUOTED}|(?P<bare>(?!['"])[^,%]*))\s*(?P<end>,|%|$)""")
-_IN_BRACES = re.compile(rf"""\s*(?:{_QUOTED}|(?P<bare>(?!['"])[^,%}}]*))\s*(?P<end>,|\}})""")
-_INDEX = re.compile(r"\s*(\d{1,9})\s+")
-_AFTER = re.compile(r"\s*(%.*)?$", re.DOTALL)
+_NAME = re.compile(rf"\s*(?:{_QUOTED}|(?P<bare>[^\s{{%]+))\s*", re.DOTALL)
+# A value and its end: a comma, a comment or the end of the line; within braces, behind an index, a brace.
+_VALUE = re.compile(rf"""\s*(?:{_QUOTED}|(?P<bare>(?!['"])[^,%]*))\s*(?P<end>,|%|$)""", re.DOTALL)
+_BRACED = rf"""(?:{_QUOTED}|(?P<bare>(?!['"])[^,%}}]*))\s*(?P<end>,|\}})"""
+_DECLARED, _STORED = (re.compile(rf"\s*{part}{_BRACED}") for part in ("", r"(?P<index>\d{1,9})\s+"))
+_AFTER = re.compile(r"\s*(%.*)?", re.DOTALL)
 # INTEGER [0,9] of older files has a range.
-_NUMBER = re.compile(r"(numeric|real|integer)\s*(\[[^\]]*\])?\s*(%.*)?$", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(r"(numeric|real|integer)\s*(\[[^\]]*\])?\s*(%.*)?", re.IGNORECASE | re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
-TEXT, DATE, RELATIONAL = "string", "date", "relational"
-"""Kinds of attributes, besides ``numeric`` and declared values."""
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A column of an ARFF file.
-
-    Args:
-        name: without quotes.
-        kind: ``numeric``, ``nominal`` or one of the constants of this module.
-        values: the declared values of a nominal attribute.
-    """
-
-    name: str
-    kind: str
-    values: tuple[str, ...] = ()
+NUMERIC, TEXT, DATE, RELATIONAL = "numeric", "string", "date", "relational"
+"""Kinds of attributes without declared values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +35,7 @@ class Content:
 
     Args:
         relation: the name, with MEKA's options.
-        attributes: the columns.
+        attributes: name → the declared values, or one of the kinds of this module.
         rows: a list by attribute, or in a sparse file a dictionary of the stored values; None for a missing
             value.
         lines: the line number of each row.
@@ -58,16 +43,12 @@ class Content:
     """
 
     relation: str
-    attributes: list[Attribute]
+    attributes: dict[str, tuple[str, ...] | str]
     rows: list[Any]
     lines: list[int]
     is_sparse: bool
 
-    def column(self, number: int) -> list[str | None]:
-        """Return the values of an attribute in all rows of a dense file."""
-        return [row[number] for row in self.rows]
-
-    def codes(self, number: int, values: Iterable[str | None], lines: Iterable[int]) -> Iterator[float]:
+    def codes(self, name: str, values: Iterable[str | None], lines: Iterable[int]) -> Iterator[float]:
         """Yield numbers of an attribute, the positions of nominal values, NaN for missing values.
 
         Args:
@@ -77,8 +58,8 @@ class Content:
         Raises:
             ValueError: a text that is no number, or an undeclared value; the message names the line.
         """
-        attribute = self.attributes[number]
-        known = {value: float(place) for place, value in enumerate(attribute.values)}
+        declared = self.attributes[name]
+        known = {} if isinstance(declared, str) else {value: float(at) for at, value in enumerate(declared)}
         for value, line in zip(values, lines, strict=True):
             try:
                 if value is None:
@@ -86,9 +67,9 @@ class Content:
                 else:
                     yield known[value] if known else float(value.replace("_", "?"))
             except (KeyError, ValueError):
-                wanted = f"one of {[*attribute.values]}" if known else "a number"
+                wanted = f"one of {[*known]}" if known else "a number"
                 raise ValueError(
-                    f"line {line}: attribute {attribute.name!r}: expected {wanted}, got {value!r}"
+                    f"line {line}: attribute {name!r}: expected {wanted}, got {value!r}"
                 ) from None
 
 
@@ -103,11 +84,11 @@ def read(file: Path, *, header_alone: bool = False) -> Content:
     """
     relation, attributes, is_data, is_sparse = "", [], False, False
     rows: list[Any] = []
-    places: list[int] = []
+    numbers: list[int] = []
     with lines(file) as found:
         for line in found:
             text = line.strip()
-            if not is_data and text[:5].lower() == "@data" and text[5:6] in ("", " ", "\t", "%", "{"):
+            if not is_data and re.match(r"@data([\s%{]|$)", text, re.IGNORECASE):
                 is_data, text = True, text[5:].strip()
             if not text or text.startswith("%"):
                 continue
@@ -115,109 +96,89 @@ def read(file: Path, *, header_alone: bool = False) -> Content:
                 if is_data:
                     is_sparse = text.startswith("{") if not rows else is_sparse
                     rows.append(_row(text, len(attributes), is_sparse))
-                    places.append(found.number)
+                    numbers.append(found.number)
                     if header_alone:
                         break
-                elif (keyword := text.split(None, 1)[0].lower()) == "@relation":
-                    match = _NAME.match(text[len(keyword) :])
-                    is_bare = match is None or match["bare"] is not None
-                    relation = text[len(keyword) :].strip() if is_bare else _text(match)
-                elif keyword == "@attribute":
-                    attributes.append(_attribute(text[len(keyword) :]))
+                    continue
+                keyword, _, rest = text.expandtabs(1).partition(" ")
+                if keyword.lower() == "@relation":
+                    match = _NAME.match(rest)
+                    relation = rest if match is None or match["bare"] is not None else str(_text(match))
+                elif keyword.lower() == "@attribute":
+                    attributes.append(_attribute(rest))
                 else:
                     raise ValueError(f"expected @relation, @attribute or @data, got {text[:40]!r}")
             except ValueError as error:
                 raise ValueError(f"line {found.number}: {error}") from error
     if not is_data or not attributes:
         raise ValueError(f"expected {'attributes' if is_data else '@data'}, got none")
-    counts = Counter(attribute.name for attribute in attributes)
+    counts = Counter(name for name, _ in attributes)
     if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"expected each attribute once, got {twice} more than once")
-    return Content(relation, attributes, rows, places, is_sparse)
+    return Content(relation, dict(attributes), rows, numbers, is_sparse)
 
 
-def _attribute(text: str) -> Attribute:
+def _attribute(text: str) -> tuple[str, tuple[str, ...] | str]:
     match = _NAME.match(text)
-    if match is None:
+    name, kind = (None, text) if match is None else (_text(match), text[match.end() :])
+    if name is None:
         raise ValueError(f"expected the name of an attribute, got {text[:40]!r}")
-    name, kind = _text(match) or "", match["rest"]
+    if _NUMBER.fullmatch(kind):
+        return name, NUMERIC
     if kind.startswith("{"):
-        values, place = [], 1
-        while True:
-            value = _IN_BRACES.match(kind, place)
-            if value is None:
-                raise ValueError(f"attribute {name!r}: expected values in braces, got {kind[:40]!r}")
-            values.append(_text(value))
-            place = value.end()
-            if value["end"] == "}":
-                break
-        if not _AFTER.match(kind, place) or "" in values or None in values or len({*values}) < len(values):
+        values = [_text(each) for each in _fields(_DECLARED, kind, 1)]
+        if not {"", None}.isdisjoint(values) or len({*values}) < len(values):
             raise ValueError(f"attribute {name!r}: expected values in braces, each once, got {kind[:40]!r}")
-        return Attribute(name, "nominal", tuple(map(str, values)))
-    if _NUMBER.match(kind):
-        return Attribute(name, "numeric")
-    word = kind.split(None, 1)[0].lower() if kind else ""
+        return name, tuple(map(str, values))
+    word = kind.partition(" ")[0].lower()
     if word not in (TEXT, DATE, RELATIONAL):
-        raise ValueError(
-            f"attribute {name!r}: expected numeric, real, integer, string, date or values in braces, "
-            f"got {kind[:40]!r}"
-        )
-    return Attribute(name, word)
+        kinds = "numeric, real, integer, string, date or values in braces"
+        raise ValueError(f"attribute {name!r}: expected {kinds}, got {kind[:40]!r}")
+    return name, word
 
 
 def _row(text: str, count: int, is_sparse: bool) -> list[str | None] | dict[int, str | None]:
     if text.startswith("{") != is_sparse:
         raise ValueError(f"expected a row {'in' if is_sparse else 'without'} braces, as the first one is")
     if is_sparse:
-        return _sparse_row(text, count)
-    if not any(sign in text for sign in "'\"%\t"):
-        values = [None if value == "?" else value for value in map(str.strip, text.split(","))]
+        is_empty = text[1:].lstrip().startswith("}")
+        pairs = [] if is_empty else [(int(each["index"]), _text(each)) for each in _fields(_STORED, text, 1)]
+        row = dict(pairs)
+        if len(row) < len(pairs) or any(index >= count for index in row):
+            raise ValueError(
+                f"expected indices from 0 to {count - 1}, each once, got {[at for at, _ in pairs]}"
+            )
+        values = [*row.values()]
     else:
-        values = _values(text if "," in text else text.replace("\t", ","))
+        separated = text if "," in text else text.replace("\t", ",")
+        if any(sign in text for sign in "'\"%"):
+            row = values = [_text(each) for each in _fields(_VALUE, separated, 0)]
+        else:
+            row = values = [None if part == "?" else part for part in map(str.strip, separated.split(","))]
+        if len(values) != count:
+            raise ValueError(f"expected {count} values, got {len(values)}")
     if "" in values:
         raise ValueError("expected values between commas, got an empty value")
-    if len(values) != count:
-        raise ValueError(f"expected {count} values, got {len(values)}")
-    return values
+    return row
 
 
-def _values(text: str) -> list[str | None]:
-    values, place = [], 0
+def _fields(pattern: re.Pattern[str], text: str, place: int) -> Iterator[Any]:
+    """Yield the matches of values between commas, up to a comment, a brace or the end of the text."""
     while True:
-        match = _VALUE.match(text, place)
+        match = pattern.match(text, place)
         if match is None:
             raise ValueError(f"expected values between commas, got {text[place:][:40]!r}")
-        values.append(_text(match))
+        yield match
         place = match.end()
         if match["end"] != ",":
-            return values
-
-
-def _sparse_row(text: str, count: int) -> dict[int, str | None]:
-    values: dict[int, str | None] = {}
-    place = 1
-    if (empty := re.match(r"\{\s*\}", text)) is not None:
-        place = empty.end()
-    while place and text[place - 1] != "}":
-        index = _INDEX.match(text, place)
-        match = None if index is None else _IN_BRACES.match(text, index.end())
-        value = None if match is None else _text(match)
-        if index is None or match is None or value == "":
-            raise ValueError(f"expected '{{index value, …}}', got {text[place:][:40]!r}")
-        number = int(index[1])
-        if number >= count or number in values:
-            why = "once each" if number in values else f"from 0 to {count - 1}"
-            raise ValueError(f"expected indices {why}, got {number}")
-        values[number], place = value, match.end()
-    if not _AFTER.match(text, place):
-        raise ValueError(f"expected the end of the row, got {text[place:][:40]!r}")
-    return values
+            break
+    if match["end"] == "}" and not _AFTER.fullmatch(text, place):
+        raise ValueError(f"expected the end of the line, got {text[place:][:40]!r}")
 
 
 def _text(match: Any) -> str | None:
     """Return a value without quotes and escapes; None for an unquoted question mark."""
-    if match["bare"] is not None:
-        bare = match["bare"].strip()
-        return None if bare == "?" else bare
+    if (bare := match["bare"]) is not None:
+        return None if bare.strip() == "?" else bare.strip()
     quoted = match["one"] if match["one"] is not None else match["two"]
     return re.sub(r"\\(.)", lambda escaped: _ESCAPED.get(escaped[1], escaped[1]), quoted, flags=re.DOTALL)

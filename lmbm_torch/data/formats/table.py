@@ -130,15 +130,15 @@ def _from_arff(file: Path) -> Table:
     content = arff_text.read(file)
     if content.is_sparse:
         raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
-    check_names([attribute.name for attribute in content.attributes])
+    check_names([*content.attributes])
     if not content.rows:
         raise ValueError("expected at least one row, got none")
     columns = {}
-    for number, attribute in enumerate(content.attributes):
-        values = content.column(number)
-        is_number = attribute.kind == "numeric"
-        found = content.codes(number, values, content.lines) if is_number else ()
-        columns[attribute.name] = np.array([*found]) if is_number else as_numbers(values)
+    for number, (name, kind) in enumerate(content.attributes.items()):
+        values = [row[number] for row in content.rows]
+        is_number = kind == arff_text.NUMERIC
+        found = content.codes(name, values, content.lines) if is_number else ()
+        columns[name] = np.array([*found]) if is_number else as_numbers(values)
     return Table(title(file), columns)
 
 
