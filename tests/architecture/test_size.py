@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 436
-MOST_LINES = 73_240
-MOST_CODE = 44_360
+MOST_LINES = 73_250
+MOST_CODE = 44_370
 # In packages, and in modules besides.
 MOST_NAMES = 180
 MOST_NAMES_OF_MODULES = 94
