@@ -304,7 +304,9 @@ def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iter
     def made(kernel: str, C: float) -> tuple[Any, str]:
         return LabelPowersetSVM(C, kernel=kernel), f"{kernel}, C={C:g}"
 
-    return _in_all_units("label powerset", is_sparse, made, kind=CompletingPipeline)
+    # Of more labels almost every row has a label set of its own, and a machine for each pair of label sets.
+    if num_labels <= MANY_LABELS:
+        yield from _in_all_units("label powerset", is_sparse, made, kind=CompletingPipeline)
 
 
 def _label_set_forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:

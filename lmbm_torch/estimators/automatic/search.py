@@ -41,7 +41,7 @@ WARM_SHARE = 0.5
 # Least number of candidates that a further round should compare.
 FEWEST_COMPARED = 2
 # Numbers of labels, and training instances, of the fits that tell the time of a family for more labels.
-PROBED_LABELS, PROBED_SIZE = (4, 8), 100
+PROBED_LABELS, PROBED_SIZE = (4, 16, 64, 256), 100
 # Range of the exponent of training time in the number of instances, and its value before a measurement.
 POWERS, FIRST_POWER = (0.5, 3.0), 1.0
 
@@ -293,7 +293,7 @@ class Search:
                 wave.append(pick(todo, size))
                 todo.remove(wave[-1])
             for trial, _ in wave:
-                self._probe(trial.candidate, size)
+                self._probe(trial.candidate, size, left)
                 left = (ends if known else ends_for_first) - self.now()
                 missing = sum(not trial.knows(size, range(fold, fold + 1)) for fold in folds)
                 if left < self._expected_seconds(trial, size) * -(-missing // at_once):
@@ -321,26 +321,36 @@ class Search:
 
         return min(todo, key=spent)
 
-    def _probe(self, candidate: Candidate, size: int) -> None:
-        """Set the expected time of an untried family for many labels, by fits to few labels.
+    def _probe(self, candidate: Candidate, size: int, left: float) -> None:
+        """Set the expected time of an untried family for many labels, by fits to more and more labels.
 
-        The time of a first fit to many labels is unknown, and may exceed a whole budget.
+        The time of a first fit to all labels is unknown, and may exceed a whole budget.
+
+        Args:
+            left: seconds; fits end at a longer expected time.
         """
-        few, more = PROBED_LABELS
-        labels = self.labels.shape[1]
-        if candidate.family in self._first_seconds or labels <= 2 * more:
+        labels, rows = self.labels.shape[1], min(size, PROBED_SIZE)
+        if left <= 0 or candidate.family in self._first_seconds or labels <= PROBED_LABELS[1]:
             return
-        rows = min(size, PROBED_SIZE)
-        times = []
+        counts, times = [], []
         for count in PROBED_LABELS:
+            if count >= labels:
+                return
             (found,) = spread(fit_fold, self.kept, [(candidate, Part(0, rows, count))])
             if isinstance(found, str):
                 return
+            counts.append(count)
             times.append(max(found.seconds, np.finfo(float).tiny))
-        # A line for a cost for each label beside a fixed cost, a power for a cost for each pair of labels.
-        line = times[1] + (times[1] - times[0]) / (more - few) * (labels - more)
-        power = times[1] * (labels / more) ** np.clip(np.log(times[1] / times[0]) / np.log(more / few), 0, 3)
-        self._first_seconds[candidate.family] = max(line, power) * size / rows
+            if len(counts) == 1:
+                continue
+            (few, more), (first, second) = counts[-2:], times[-2:]
+            # A line for a cost of each label beside a fixed cost, a power for a cost of each pair of labels.
+            line = second + max(second - first, 0.0) / (more - few) * (labels - more)
+            exponent = np.clip(np.log(second / first) / np.log(more / few), 0, 3)
+            expected = max(line, second * (labels / more) ** exponent) * size / rows
+            self._first_seconds[candidate.family] = expected
+            if expected > left:
+                return
 
     def _fit(self, wave: Sequence[tuple[Trial, int]], size: int, lost: set[int]) -> None:
         """Fit folds at once, and add failed trials to ``lost``."""
@@ -421,7 +431,7 @@ _is_warm = False
 def _warm_up(table: Table) -> None:
     """Import and compile before the first measured time."""
     with suppress(ValueError):
-        found = _fitted(table, table.first, Part(0, WARM_UP, PROBED_LABELS[1]))
+        found = _fitted(table, table.first, Part(0, WARM_UP, PROBED_LABELS[0]))
         answer = next(iter(found.answers.values()))
         measure(table.metric, answer, answer)
 

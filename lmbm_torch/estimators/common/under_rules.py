@@ -127,7 +127,8 @@ def decode_around(
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
         # Instances without known labels may be decoded faster.
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
-        return classifier.decode(part.X, known=None if given is None else values(given))
+        held = None if given is None else values(given)
+        return classifier.decode(part.X, known=held)
 
     search = constrained.decode_loss if classifier.capabilities.minimises else constrained.decode
     return search(instances, rules, alone, known=given, top_k=top_k, part_limit=part_limit)
