@@ -15,6 +15,7 @@ from lmbm_torch.constraints.transitions import allowed_transitions
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp, chain_steps
+from lmbm_torch.inference.trees.chain_steps import is_on_host
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 from lmbm_torch.torch_internals import is_mapped
 from lmbm_torch.verdicts import is_traced, one_door, supposing
@@ -31,18 +32,18 @@ class _Tokens(NamedTuple):
         emissions: log-potentials of the tags, batch first.
         kept: the mask, batch first.
         order: the places of the kept tokens in order, then the places of masked tokens.
-        is_full: whether no mask was given.
+        is_dense: whether the kept tokens are known to stand first.
     """
 
     emissions: Float[Tensor, "batch length tags"]
     kept: Bool[Tensor, "batch length"]
     order: Int[Tensor, "batch length"]
-    is_full: bool
+    is_dense: bool
 
     def packed(self, values: Tensor) -> Tensor:
         """Return values of tokens, (batch, length, …), with those of the kept tokens first."""
         order = self.order[(..., *(None,) * (values.ndim - 2))]
-        return values if self.is_full else values.take_along_dim(order, 1)
+        return values if self.is_dense else values.take_along_dim(order, 1)
 
 
 class CRF(nn.Module):
@@ -303,7 +304,7 @@ class CRF(nn.Module):
             axes = "(batch, length" if self.batch_first else "(length, batch"
             got = tuple(emissions.shape)
             raise ValueError(f"emissions: expected shape {axes}, {self.num_tags}), none of them 0, got {got}")
-        is_full = mask is None
+        is_dense = mask is None
         if mask is None:
             mask = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device)
         if mask.shape != emissions.shape[:2]:
@@ -312,7 +313,9 @@ class CRF(nn.Module):
         kept = mask.bool()
         if not self.batch_first:
             emissions, kept = emissions.transpose(0, 1), kept.mT
-        return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_full)
+        if not is_dense and is_on_host(kept) and not is_mapped(kept):
+            is_dense = bool((kept[:, 1:] <= kept[:, :-1]).all())
+        return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_dense)
 
     def _energy(self, tokens: _Tokens, transitions: Tensor | None) -> ChainEnergy:
         """Return the energy of tokens, see :meth:`energy`."""
@@ -325,9 +328,10 @@ class CRF(nn.Module):
             start, steps, end = (weights.to(dtype) for weights in self._weights())
             unary = tokens.packed(emissions.to(dtype))
             lengths = kept.sum(1).clamp(min=1)
-            place = torch.arange(kept.shape[1], device=emissions.device)
-            unary = unary + torch.where(place[:, None] == 0, start, 0)
-            unary = torch.where((place == lengths[:, None] - 1)[..., None], unary + end, unary)
+            rows = torch.arange(len(kept), device=emissions.device)
+            places = torch.cat([rows, rows]), torch.cat([torch.zeros_like(lengths), lengths - 1])
+            ends = torch.cat([start.expand(len(kept), -1), end.expand(len(kept), -1)])
+            unary = unary.index_put(places, ends, accumulate=True)
             if transitions is not None:
                 steps = steps + tokens.packed(transitions.to(dtype))[:, 1:]
             return ChainEnergy(unary, steps, lengths)
