@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -13,9 +14,11 @@ from lmbm_torch.checks import check_counts
 from lmbm_torch.constraints.transitions import allowed_transitions
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.inference.trees import chain_dp
+from lmbm_torch.inference.trees import chain_dp, chain_steps
+from lmbm_torch.inference.trees.chain_steps import is_on_host
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
-from lmbm_torch.verdicts import one_door
+from lmbm_torch.torch_internals import is_mapped
+from lmbm_torch.verdicts import is_traced, one_door, supposing
 
 __all__ = ["CRF"]
 
@@ -29,18 +32,18 @@ class _Tokens(NamedTuple):
         emissions: log-potentials of the tags, batch first.
         kept: the mask, batch first.
         order: the places of the kept tokens in order, then the places of masked tokens.
-        is_full: whether no mask was given.
+        is_dense: whether the kept tokens are known to stand first.
     """
 
     emissions: Float[Tensor, "batch length tags"]
     kept: Bool[Tensor, "batch length"]
     order: Int[Tensor, "batch length"]
-    is_full: bool
+    is_dense: bool
 
     def packed(self, values: Tensor) -> Tensor:
         """Return values of tokens, (batch, length, …), with those of the kept tokens first."""
         order = self.order[(..., *(None,) * (values.ndim - 2))]
-        return values if self.is_full else values.take_along_dim(order, 1)
+        return values if self.is_dense else values.take_along_dim(order, 1)
 
 
 class CRF(nn.Module):
@@ -54,7 +57,9 @@ class CRF(nn.Module):
 
     Emissions in half precision, as under autocast, are summed in float32. A mask may have any shape: masked
     tokens, at the start or between others, are left out, and the tokens around them become neighbours. A
-    sequence without a token has log-likelihood 0.
+    sequence without a token has log-likelihood 0. ``torch.func.vmap`` takes :meth:`forward` and
+    :meth:`log_partition`, where no tag can be read and refused: the log-likelihood of a tag that is no class
+    is NaN.
 
     Args:
         num_tags: the number of tags.
@@ -155,15 +160,20 @@ class CRF(nn.Module):
         Raises:
             ValueError: see :meth:`energy`; another reduction; a tag that is no class index; NaN.
         """
-        tokens = self._tokens(emissions, mask)
-        energy = self._energy(tokens, transitions)
         if tags.shape != emissions.shape[:2]:
             expected = tuple(emissions.shape[:2])
             raise ValueError(f"tags: expected shape {expected}, got {tuple(tags.shape)}")
-        labels = tokens.packed(tags if self.batch_first else tags.mT)
-        # A sequence without a token has one position, whose tag may be anything.
-        labels = labels.where(tokens.kept.any(1, keepdim=True), 0)
-        return reduced(energy.score(labels) - chain_dp.log_partition(energy), tokens.kept, reduction)
+        with _reading(emissions, tags, mask, transitions, *self.parameters()) as can_read:
+            tokens = self._tokens(emissions, mask)
+            energy = self._energy(tokens, transitions)
+            labels = tokens.packed(tags if self.batch_first else tags.mT)
+            # A sequence without a token has one position, whose tag may be anything.
+            labels = labels.where(tokens.kept.any(1, keepdim=True), 0)
+            logs = energy.score(labels) - chain_dp.log_partition(energy)
+            if not can_read:
+                strange = energy.inside & ((labels < 0) | (labels >= self.num_tags))
+                logs = logs.masked_fill(strange.any(1), torch.nan)
+        return reduced(logs, tokens.kept, reduction)
 
     @one_door
     def marginal_log_likelihood(
@@ -210,8 +220,9 @@ class CRF(nn.Module):
         Args:
             emissions, mask, transitions: see :meth:`energy`.
         """
-        tokens = self._tokens(emissions, mask)
-        return chain_dp.log_partition(self._energy(tokens, transitions)).where(tokens.kept.any(1), 0)
+        with _reading(emissions, mask, transitions, *self.parameters()):
+            tokens = self._tokens(emissions, mask)
+            return chain_dp.log_partition(self._energy(tokens, transitions)).where(tokens.kept.any(1), 0)
 
     def decode(
         self,
@@ -226,7 +237,7 @@ class CRF(nn.Module):
             emissions, mask, transitions: see :meth:`energy`.
         """
         tokens = self._tokens(emissions, mask)
-        labels = chain_dp.decode(self._energy(tokens, transitions)).labels.tolist()
+        labels = chain_steps.best_labels(self._energy(tokens, transitions)).tolist()
         return [row[:size] for row, size in zip(labels, tokens.kept.sum(1).tolist(), strict=True)]
 
     def top_k(
@@ -293,7 +304,7 @@ class CRF(nn.Module):
             axes = "(batch, length" if self.batch_first else "(length, batch"
             got = tuple(emissions.shape)
             raise ValueError(f"emissions: expected shape {axes}, {self.num_tags}), none of them 0, got {got}")
-        is_full = mask is None
+        is_dense = mask is None
         if mask is None:
             mask = torch.ones(emissions.shape[:2], dtype=torch.bool, device=emissions.device)
         if mask.shape != emissions.shape[:2]:
@@ -302,7 +313,9 @@ class CRF(nn.Module):
         kept = mask.bool()
         if not self.batch_first:
             emissions, kept = emissions.transpose(0, 1), kept.mT
-        return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_full)
+        if not is_dense and is_on_host(kept) and not is_mapped(kept):
+            is_dense = bool((kept[:, 1:] <= kept[:, :-1]).all())
+        return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_dense)
 
     def _energy(self, tokens: _Tokens, transitions: Tensor | None) -> ChainEnergy:
         """Return the energy of tokens, see :meth:`energy`."""
@@ -315,12 +328,21 @@ class CRF(nn.Module):
             start, steps, end = (weights.to(dtype) for weights in self._weights())
             unary = tokens.packed(emissions.to(dtype))
             lengths = kept.sum(1).clamp(min=1)
-            place = torch.arange(kept.shape[1], device=emissions.device)
-            unary = unary + torch.where(place[:, None] == 0, start, 0)
-            unary = torch.where((place == lengths[:, None] - 1)[..., None], unary + end, unary)
+            rows = torch.arange(len(kept), device=emissions.device)
+            places = torch.cat([rows, rows]), torch.cat([torch.zeros_like(lengths), lengths - 1])
+            ends = torch.cat([start.expand(len(kept), -1), end.expand(len(kept), -1)])
+            unary = unary.index_put(places, ends, accumulate=True)
             if transitions is not None:
                 steps = steps + tokens.packed(transitions.to(dtype))[:, 1:]
             return ChainEnergy(unary, steps, lengths)
+
+
+@contextmanager
+def _reading(*tensors: Tensor | None) -> Iterator[bool]:
+    """Yield whether values of tensors can be read; within ``torch.func.vmap`` no value is checked."""
+    can_read = is_traced() or not any(each is not None and is_mapped(each) for each in tensors)
+    with nullcontext() if can_read else supposing({}):
+        yield can_read
 
 
 def reduced(values: Float[Tensor, " batch"], kept: Bool[Tensor, "batch length"], reduction: str) -> Tensor:

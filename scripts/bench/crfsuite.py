@@ -5,9 +5,8 @@ shapes and neighbours as dictionaries, as sklearn-crfsuite's users write them. B
 c1 ‖w‖₁ + c2 ‖w‖² − Σ log p with every feature for every label; ours has intercepts too. ``objective`` is
 that sum. CRFsuite ends by itself or after ``--iterations``; ours at its default ``tol``. Where c1 is 0,
 ``reached`` tells the CPU time until our objective is below CRFsuite's last one. Training is timed from
-tokens or matrices to weights; CPU seconds of all threads together are to be compared.
-``sentences_a_second``: 50,000 sentences of at most eight tokens tagged, from the tokens' names on, per second
-of CPU time.
+tokens or matrices to weights. ``sentences_a_second``: 50,000 sentences of at most eight tokens tagged, from
+the tokens' names on, per second of CPU time.
 
 CRFsuite is measured where ``pycrfsuite`` is installed (the extra ``bench``).
 
@@ -43,7 +42,7 @@ PENALTIES = {"wnut17": ((0.0, 0.5), (0.1, 0.1)), "conll2000": ((0.0, 0.5),)}
 
 
 class Task(NamedTuple):
-    """Tokens of two parts: lists of dictionaries or texts, or matrices, with the names of the features."""
+    """Tokens of two parts, as dictionaries or matrices, the names of their features, and their tags."""
 
     X: tuple[Any, Any]
     names: tuple[list, list]
@@ -164,7 +163,7 @@ def crfsuite(task: Task, c1: float, c2: float, iterations: int) -> tuple[dict[st
 
 
 def ours(task: Task, c1: float, c2: float, below: float | None) -> dict[str, Any]:
-    model = ChainCRF(c1=c1, c2=c2, max_iter=2000)
+    model = ChainCRF(c1=c1, c2=c2)
     took = seconds(lambda: model.fit(task.X[0], task.y[0]), process_time)
     objective = model.objective_ * 2 * c2
     found = {
@@ -197,7 +196,7 @@ def reached(task: Task, c2: float, objective: float) -> float | None:
 def main() -> None:
     parser = described(__file__, __doc__)
     parser.add_argument("--iterations", type=int, default=60)
-    parser.add_argument("--data", nargs="+", default=["wnut17", "conll2000"])
+    parser.add_argument("--data", nargs="+", default=["conll2000", "wnut17"])
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

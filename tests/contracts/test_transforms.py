@@ -89,6 +89,8 @@ def direction(value, generator):
 def test_mapped_tensors_are_refused_by_name(row):
     if row.kind is SEQUENTIAL:
         pytest.skip("has no tensors")
+    if row.kind is CHAIN and row.name.endswith(".log_partition"):
+        pytest.skip("is mapped, see tests/nn/test_crf.py")
     case = row.few_cases()[0]
     several = [torch.stack([tensor, tensor]) for tensor in learnt_of(row, case.energy)]
     if not several:

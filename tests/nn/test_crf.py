@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.func import functional_call, grad, vmap
 from torch.nn.functional import pad
 
 from lmbm_torch.nn import CRF
@@ -221,21 +222,74 @@ def test_half_precision_is_summed_in_single(dtype):
     assert half.grad.dtype == dtype
 
 
+def test_batches_of_batches_are_mapped_with_the_gradients_of_each():
+    crf = layer()
+    weights = {name: each.detach() for name, each in crf.named_parameters()}
+    parts = zip(*(draw(seed, batch=2, length=5) for seed in range(3)), strict=True)
+    emissions, mask, tags = (torch.stack(part) for part in parts)
+    expected = torch.stack([crf(*each) for each in zip(emissions, tags, mask, strict=True)])
+    torch.testing.assert_close(vmap(crf)(emissions, tags, mask), expected)
+    each = vmap(crf.log_partition)(emissions, mask)
+    torch.testing.assert_close(each[1], crf.log_partition(emissions[1], mask[1]))
+
+    def likelihood(weights, *inputs):
+        return functional_call(crf, weights, inputs)
+
+    found = vmap(grad(likelihood), (None, 0, 0, 0))(weights, emissions, tags, mask)
+    several = {name: torch.stack([number * each for number in range(3)]) for name, each in weights.items()}
+    ensemble = vmap(likelihood)(several, emissions, tags, mask)
+    total = grad(lambda *inputs: vmap(likelihood)(*inputs).sum())(several, emissions, tags, mask)
+    for row in range(3):
+        own = {name: values[row].clone().requires_grad_() for name, values in several.items()}
+        inputs = emissions[row], tags[row], mask[row]
+        torch.testing.assert_close(ensemble[row], likelihood(own, *inputs))
+        likelihood(own, *inputs).backward()
+        crf.zero_grad()
+        crf(*inputs).backward()
+        for name, parameter in crf.named_parameters():
+            torch.testing.assert_close(found[name][row], parameter.grad)
+            torch.testing.assert_close(total[name][row], own[name].grad)
+
+
+def test_within_vmap_odd_tags_are_nan_and_second_derivatives_refused():
+    crf = layer()
+    emissions, mask, tags = (torch.stack([each, each]) for each in draw(0, batch=2))
+    mask[1, 0, 0], tags[1, 0, 0] = True, 3
+    assert vmap(crf)(emissions, tags, mask).isnan().tolist() == [False, True]
+
+    def slope(emissions):
+        return grad(lambda each: crf.log_partition(each).sum())(emissions).square().sum()
+
+    with pytest.raises(NotImplementedError, match="expected one derivative within torch"):
+        vmap(grad(slope))(emissions)
+
+
 # In a process without the tests' checks of annotations, which torch.compile cannot trace.
 TRACED = """
 import torch
+from lmbm_torch.inference.trees.chain_gradient import chain_sums
 from lmbm_torch.nn import CRF
 
 torch.manual_seed(0)
 crf = CRF(3, batch_first=True, tags=["O", "B-a", "I-a"], constraints="BIO").double()
 emissions, mask = torch.randn(4, 5, 3).double(), torch.rand(4, 5) < 0.6
-tags, gradients = torch.zeros(4, 5, dtype=torch.int64), []
-for function in (crf, torch.compile(crf, fullgraph=True, backend="eager")):
+tags, gradients, names = torch.zeros(4, 5, dtype=torch.int64), [], []
+
+def backend(graph, inputs):
+    names.extend(str(node.target) for node in graph.graph.nodes)
+    return graph
+
+for function in (crf, torch.compile(crf, fullgraph=True, backend=backend)):
     crf.zero_grad()
     function(emissions, tags, mask).backward()
     gradients.append([parameter.grad.clone() for parameter in crf.parameters()])
 torch.testing.assert_close(*gradients)
+assert sum("chain_sums" in name for name in names) == 1, names
+for shape in ((3, 3), (2, 2, 3, 3)):
+    parts = torch.randn(2, 3, 3, requires_grad=True), torch.randn(shape, requires_grad=True)
+    torch.library.opcheck(chain_sums, (*parts, torch.tensor([3, 1]), True))
 program = torch.export.export(crf, (emissions, tags, mask))
+assert not any("lmbm" in str(node.target) for node in program.graph.nodes)
 torch.testing.assert_close(program.module()(emissions, tags, mask), crf(emissions, tags, mask))
 """
 

@@ -45,14 +45,7 @@ def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     Raises:
         ValueError: NaN or +∞ in the energy; a chain all of whose labellings are forbidden.
     """
-    found = chain_gradient.log_partition(energy, _by_steps)
-    return _by_steps(energy) if found is None else found
-
-
-def _by_steps(energy: ChainEnergy) -> Float[Tensor, " batch"]:
-    """Return log Z by differentiable operations, position after position."""
-    forward, scale = chain_steps.forward(Chains.of(energy))
-    return scale + forward[-1].logsumexp(-1)
+    return chain_gradient.log_partition(energy)
 
 
 @one_door
@@ -77,26 +70,10 @@ def marginals(energy: ChainEnergy) -> StateMarginals:
         states, log_partition, edges, residual = (part.to(energy.dtype) for part in parts)
         return StateMarginals(states, replace(fine.status, residual=residual), log_partition, edges)
     chains = Chains.of(energy)
-    if (found := chain_steps.sums(energy, chains)) is not None:
-        nodes, edges, log_partition = found
-        return StateMarginals(nodes, Status.certain(energy, energy.lengths), log_partition, edges)
-    messages, scale = chain_steps.forward(chains)
-    forward = torch.stack(messages, 1)
-    ahead, backward = chain_steps.backward(chains)
-    beliefs = forward + backward
-    nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
-    before = forward - beliefs.logsumexp(-1, keepdim=True)
-    edges = chain_steps.edges(before[:, :-1], chains, ahead)
-    if not chains.is_full:
-        edges.masked_fill_(~energy.inside[:, 1:, None, None], 0)
-    log_partition = scale + forward[:, -1].logsumexp(-1)
+    found = chain_steps.sums(energy, chains)
+    nodes, edges, log_partition = chain_steps.sums_by_steps(energy, chains) if found is None else found
     status = Status.certain(energy, energy.lengths)
-    if chain_steps.largest(energy) > chain_steps.COARSE_DOUBLE:
-        # Sums from both sides do not cancel to digits any more: each step is a distribution for itself.
-        tables = before[:, :-1, :, None] + chains.transition + ahead[..., None, :]
-        edges = (
-            tables.flatten(-2).softmax(-1).view_as(tables).masked_fill(~energy.inside[:, 1:, None, None], 0)
-        )
+    if found is None and chain_steps.largest(energy) > chain_steps.COARSE_DOUBLE:
         status = replace(status, exact=torch.zeros_like(status.exact))
     return StateMarginals(nodes, status, log_partition, edges)
 

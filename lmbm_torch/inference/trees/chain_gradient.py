@@ -1,9 +1,11 @@
-"""Log partitions of chains whose gradient is computed by one forward–backward pass of a kernel on the CPU."""
+"""Log partitions of chains on the CPU as an operator of PyTorch, whose gradient is the marginals.
+
+One forward–backward pass of a kernel gives both. ``torch.compile`` takes ``lmbm::chain_sums`` as one node;
+``torch.func.vmap`` makes more chains of the same batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,75 +15,197 @@ from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference.trees import chain_steps
 from lmbm_torch.inference.trees.chain_steps import Chains
 from lmbm_torch.shapes import Float
-from lmbm_torch.torch_internals import transform
+from lmbm_torch.torch_internals import is_mapped, transform
+from lmbm_torch.verdicts import is_traced, supposing
 
 __all__ = ["log_partition"]
 
 
-def log_partition(
-    energy: ChainEnergy, by_steps: Callable[[ChainEnergy], Tensor]
-) -> Float[Tensor, " batch"] | None:
-    """Return log Z with the marginals as gradient, or None where no kernel may be used.
+def log_partition(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """Return log Σ_y exp(score(y)), differentiable any number of times, within ``vmap`` once.
 
     Args:
         energy: chains in float32 or float64.
-        by_steps: log Z by differentiable operations, for gradients of gradients.
 
     Raises:
         ValueError: NaN or +∞ in the energy; a chain without a labelling that is allowed.
     """
-    if not chain_steps.is_on_host(energy.unary) or transform() is not None:
-        return None
+    if not _suits_operator(energy):
+        return by_steps(energy)
+    tensors = energy.unary, energy.transition, energy.lengths
+    if is_mapped_energy(energy):
+        return _MappedSums.apply(*tensors)[0]
     needs_gradient = energy.unary.requires_grad or energy.transition.requires_grad
-    found = _sums(energy, with_marginals=torch.is_grad_enabled() and needs_gradient)
-    if found is None:
-        return None
-    return _LogPartition.apply(energy.unary, energy.transition, energy, found, by_steps)
+    return chain_sums(*tensors, torch.is_grad_enabled() and needs_gradient)[0]
 
 
-@torch.no_grad()
-def _sums(energy: ChainEnergy, *, with_marginals: bool) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return :func:`~.chain_steps.sums`, with the pairs of a shared table summed over the steps."""
-    chains = Chains.of(energy)
-    return chain_steps.sums(energy, chains, with_marginals=with_marginals, each_step=not energy.is_shared)
+def by_steps(energy: ChainEnergy) -> Float[Tensor, " batch"]:
+    """Return log Z by differentiable operations, position after position."""
+    forward, scale = chain_steps.forward(Chains.of(energy))
+    return scale + forward[-1].logsumexp(-1)
 
 
-class _LogPartition(torch.autograd.Function):
-    """Log Z of chains; the gradient by the unaries is P(y_t), by the transitions P(y_t, y_{t+1})."""
+def is_mapped_energy(energy: ChainEnergy) -> bool:
+    """Return whether a tensor of the energy belongs to ``torch.func.vmap``."""
+    return not is_traced() and any(map(is_mapped, (energy.unary, energy.transition, energy.lengths)))
+
+
+def _suits_operator(energy: ChainEnergy) -> bool:
+    """Return whether the operator gives all derivatives that may be asked for.
+
+    Exported programs keep PyTorch's own operators, and so run without this library.
+    """
+    if energy.unary.device.type != "cpu" or torch.compiler.is_exporting():
+        return False
+    return is_traced() or transform() is None or is_mapped_energy(energy)
+
+
+@torch.library.custom_op(
+    "lmbm::chain_sums",
+    mutates_args=(),
+    schema="(Tensor unary, Tensor transition, Tensor lengths, bool with_marginals)"
+    " -> (Tensor, Tensor, Tensor)",
+)
+def chain_sums(
+    unary: Tensor, transition: Tensor, lengths: Tensor, with_marginals: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return log Z (batch,), P(y_t) (batch, length, states), and P(y_t, y_{t+1}).
+
+    The pairs are (batch, steps, states, states), or for a shared transition the sum over steps, with at most
+    one step. Marginals are empty without ``with_marginals``.
+    """
+    # Within transforms of torch.func this runs on plain tensors, whose values are checked.
+    with supposing(None):
+        energy = ChainEnergy(unary, transition, lengths)
+        found = chain_steps.sums(
+            energy, Chains.of(energy), with_marginals=with_marginals, each_step=not energy.is_shared
+        )
+        if found is not None:
+            return found[2], found[0], found[1]
+        # Autograd is out of reach within an operator.
+        fine = energy.to(torch.float64)
+        if not with_marginals:
+            return by_steps(fine).to(unary.dtype), *_empty(unary, transition, rows=0)
+        nodes, edges, total = chain_steps.sums_by_steps(fine, Chains.of(fine))
+        if energy.is_shared:
+            edges = edges.sum(1, keepdim=True)[:, : min(1, edges.shape[1])]
+        return total.to(unary.dtype), nodes.to(unary.dtype), edges.to(unary.dtype)
+
+
+def _sums_by_steps(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return :func:`chain_sums` by differentiable operations, for tensors that require gradients."""
+    steps, is_shared = unary.shape[1] - 1, transition.ndim == 2
+    tables = transition.expand(len(unary), steps, -1, -1) if is_shared else transition
+    total = by_steps(ChainEnergy(unary, tables, lengths))
+    nodes, edges = torch.autograd.grad(
+        total.sum(), (unary, tables), create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    return total, nodes, edges.sum(1, keepdim=True)[:, : min(1, steps)] if is_shared else edges
+
+
+@chain_sums.register_fake
+def _empty_sums(
+    unary: Tensor, transition: Tensor, lengths: Tensor, with_marginals: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors of the shapes and dtypes of :func:`chain_sums`."""
+    nodes, edges = _empty(unary, transition, rows=unary.shape[0] if with_marginals else 0)
+    return unary.new_empty(unary.shape[0]), nodes, edges
+
+
+def _empty(unary: Tensor, transition: Tensor, rows: Any) -> tuple[Tensor, Tensor]:
+    steps = unary.shape[1] - 1
+    steps = steps if transition.ndim == 4 else min(1, steps)
+    states = unary.shape[2]
+    return unary.new_empty(rows, *unary.shape[1:]), unary.new_empty(rows, steps, states, states)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    unary, transition, lengths = inputs[:3]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(unary, transition, lengths, *output[1:])
+
+
+def _backward(
+    ctx: Any, by_total: Tensor | None, by_nodes: Tensor | None, by_edges: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, None, None]:
+    """Return the gradients by the unaries and the transition."""
+    unary, transition, lengths, nodes, edges = ctx.saved_tensors
+    if by_nodes is not None or by_edges is not None:
+        return *_of_marginals((unary, transition, lengths), (by_total, by_nodes, by_edges)), None, None
+    if by_total is None:
+        return None, None, None, None
+    if torch.is_grad_enabled() and not is_traced() and transform() is None:
+        # A gradient of the gradient is asked for.
+        again = by_steps(ChainEnergy(unary, transition, lengths))
+        inputs = [each for each in (unary, transition) if each.requires_grad]
+        found = iter(torch.autograd.grad(again, inputs, by_total, create_graph=True, allow_unused=True))
+        by_parts = [next(found) if each.requires_grad else None for each in (unary, transition)]
+        return by_parts[0], by_parts[1], None, None
+    if nodes.shape[0] == 0:
+        _, nodes, edges = chain_sums(unary, transition, lengths, True)
+    by_unary = nodes * by_total[:, None, None]
+    if transition.ndim == 4:
+        return by_unary, edges * by_total[:, None, None, None], None, None
+    return by_unary, torch.einsum("b,bksr->sr", by_total, edges), None, None
+
+
+def _of_marginals(
+    inputs: tuple[Tensor, Tensor, Tensor], weights: tuple[Tensor | None, ...]
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weighted sums by the unaries and the transition."""
+    if transform() is not None:
+        raise NotImplementedError("log_partition: expected one derivative within torch.func.vmap, got two")
+    with torch.enable_grad():
+        unary, transition = (each.detach().requires_grad_() for each in inputs[:2])
+        sums = _sums_by_steps(unary, transition, inputs[2])
+        pairs = zip(weights, sums, strict=True)
+        value = sum((w * each).sum() for w, each in pairs if w is not None and w.shape[0])
+        by_unary, by_transition = torch.autograd.grad(
+            value,  # pyright: ignore[reportArgumentType]  # some weight is given
+            (unary, transition),
+            allow_unused=True,
+            materialize_grads=True,
+        )
+    return by_unary, by_transition
+
+
+chain_sums.register_autograd(_backward, setup_context=_keep)
+
+
+class _MappedSums(torch.autograd.Function):
+    """:func:`chain_sums` with marginals within ``torch.func.vmap``, where an operator has no gradient."""
 
     @staticmethod
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch: any arguments
-        ctx: Any,
-        unary: Tensor,
-        transition: Tensor,
-        energy: ChainEnergy,
-        sums: tuple[Tensor, Tensor, Tensor],
-        by_steps: Callable[[ChainEnergy], Tensor],
-    ) -> Tensor:
-        ctx.save_for_backward(unary, transition)
-        ctx.energy, ctx.sums, ctx.by_steps = energy, sums, by_steps
-        return sums[2]
+    def forward(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch: any arguments
+        return chain_sums(unary, transition, lengths, True)
+
+    setup_context = staticmethod(_keep)  # pyright: ignore[reportAssignmentType]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = gradients
-        unary, transition = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[:2]
-        if torch.is_grad_enabled():
-            # A gradient of the gradient is asked for.
-            again = ctx.by_steps(replace(ctx.energy, unary=unary, transition=transition))
-            inputs = [each for each, is_wanted in zip((unary, transition), wanted, strict=True) if is_wanted]
-            found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
-            return *(next(found) if is_wanted else None for is_wanted in wanted), None, None, None
-        # Scaled in place, since the tables of long chains take most of the memory; a second call sums anew.
-        sums = ctx.sums or _sums(ctx.energy, with_marginals=True)
-        assert sums is not None  # as at first
-        nodes, edges, _ = sums
-        ctx.sums = None
-        by_unary = nodes.mul_(gradient[:, None, None]) if wanted[0] else None
-        by_transition = None
-        if wanted[1] and transition.ndim == 4:
-            by_transition = edges.mul_(gradient[:, None, None, None])
-        elif wanted[1]:
-            by_transition = torch.einsum("b,bksr->sr", gradient, edges)
-        return by_unary, by_transition, None, None, None
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _backward(ctx, *gradients)[:3]
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], unary: Tensor, transition: Tensor, lengths: Tensor
+    ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
+        """Return the sums of all batches as those of one batch, with the mapped axis first."""
+        size = info.batch_size
+
+        def joined(tensor: Tensor, axis: int | None) -> Tensor:
+            first = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+            return first.flatten(0, 1)
+
+        unary, lengths = joined(unary, in_dims[0]), joined(lengths, in_dims[2])
+        rows, steps = len(unary) // size, unary.shape[1] - 1
+        is_shared = transition.ndim == (2 if in_dims[1] is None else 3)
+        if not is_shared:
+            transition = joined(transition, in_dims[1])
+        elif in_dims[1] is not None:
+            first = transition.movedim(in_dims[1], 0)
+            transition = first[:, None, None].expand(-1, rows, steps, -1, -1).flatten(0, 1)
+        total, nodes, edges = _MappedSums.apply(unary, transition, lengths)
+        if is_shared and in_dims[1] is not None:
+            edges = edges.sum(1, keepdim=True)[:, : min(1, steps)]
+        found = tuple(each.unflatten(0, (size, rows)) for each in (total, nodes, edges))
+        return found, (0, 0, 0)

@@ -309,6 +309,25 @@ def sums(
     return nodes.to(energy.dtype), edges.to(energy.dtype), scale
 
 
+def sums_by_steps(energy: ChainEnergy, chains: Chains) -> tuple[Tensor, Tensor, Tensor]:
+    """Return P(y_t), P(y_t, y_{t+1}) of each step and the log partition, position after position."""
+    messages, scale = forward(chains)
+    before_each = torch.stack(messages, 1)
+    ahead, behind = backward(chains)
+    beliefs = before_each + behind
+    nodes = beliefs.softmax(-1).masked_fill(~energy.inside[..., None], 0)
+    before = before_each - beliefs.logsumexp(-1, keepdim=True)
+    if largest(energy) > COARSE_DOUBLE:
+        # Sums from both sides do not cancel to digits any more: each step is a distribution for itself.
+        tables = before[:, :-1, :, None] + chains.transition + ahead[..., None, :]
+        pairs = tables.flatten(-2).softmax(-1).view_as(tables)
+    else:
+        pairs = edges(before[:, :-1], chains, ahead)
+    if not chains.is_full:
+        pairs = pairs.masked_fill_(~energy.inside[:, 1:, None, None], 0)
+    return nodes, pairs, scale + messages[-1].logsumexp(-1)
+
+
 def _steps_of(transition: Tensor) -> tuple[np.ndarray, tuple[int, int]]:
     """Return the tables of steps for kernels: flat, and the strides of chains and steps."""
     strides = (0, 0) if transition.ndim == 2 else (transition.shape[1], 1)
