@@ -21,6 +21,7 @@ PACKAGES = (
     "nn",
     "inference",
     "losses",
+    "references",
     "solvers",
     "fitting",
     "calibration",

@@ -185,7 +185,8 @@ def structural_problem(
         **settings,
     )
     if (loss, rescaling) != ("hamming", "margin"):
-        problem = replace(problem, oracle=TaskLossOracle(problem.oracle, loss, rescaling))
+        vectors: Any = problem.oracle
+        problem = replace(problem, oracle=TaskLossOracle(vectors, loss, rescaling))
     return DualProblem(frank_wolfe, problem, lambda weights: _assign_machine(model, *weights), {"seed": seed})
 
 

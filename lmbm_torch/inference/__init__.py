@@ -21,11 +21,12 @@ The algorithms by the kind of energy:
   ``messages.tree_reweighted`` (an upper bound), ``enumeration.spin_moments`` (of few labels, summed over
   examples);
 * Boltzmann machines and restricted Boltzmann machines: ``messages.mean_field``, ``sampling.gibbs``;
-* restricted Boltzmann machines: ``messages.matrix_bp``, ``messages.conditional_modes``,
-  ``messages.dual_decomposition`` (an upper bound), ``sampling.annealed_importance`` and
-  ``sampling.log_likelihood`` (estimates from above and below), ``sampling.tempering`` (samples by exchange
-  between temperatures), ``messages.modes`` (labels from marginals, under rules, or several labellings),
-  ``messages.matching`` (one inference for training and test);
+* restricted Boltzmann machines: ``messages.matrix_bp``, ``messages.scheduled_bp`` (in other orders, and
+  annealed), ``messages.conditional_modes``, ``messages.dual_decomposition`` (an upper bound),
+  ``sampling.annealed_importance`` and ``sampling.log_likelihood`` (estimates from above and below),
+  ``sampling.tempering`` (samples by exchange between temperatures), ``messages.modes`` (labels from
+  marginals, under rules, or several labellings), ``messages.matching`` (one inference for training and
+  test);
 * chains and trees: ``trees.chain_dp``, ``trees.tree_dp``;
 * graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best labelling
   with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower bound of the log

@@ -134,6 +134,7 @@ def contrastive_perceptron(
     """
     complete = _complete(energy, labels, num_steps, generator)
     hidden = gibbs.sample(energy, num_steps, init=init, generator=generator).hidden
+    assert hidden is not None
     reached = torch.where(labels.isnan(), complete, energy.visible_fields(hidden) > 0)
     gain = energy.free_energy(complete) - energy.free_energy(reached)
     return _mean_of_chains(gain.clamp_min(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.references.programmes import solve
 
@@ -44,7 +46,7 @@ def hinge_primal(
     losses = cp.pos(margin - cp.multiply(spins, inputs @ weights + bias))
     objective = cp.sum_squares(weights) / 2 + (upper * (spins != 0)) @ losses
     value = solve(cp.Minimize(objective), [] if free_bias else [bias == 0])
-    return value, np.asarray(weights.value), float(bias.value) if free_bias else 0.0
+    return value, np.asarray(weights.value), float(np.asarray(bias.value)) if free_bias else 0.0
 
 
 def hinge_dual(
@@ -129,7 +131,8 @@ def logistic_dual(matrix: np.ndarray, targets: np.ndarray, upper: np.ndarray) ->
     missed = cp.multiply(upper[:, None], targets - probabilities)
     square = cp.sum_squares(_root(matrix.reshape(targets.size, targets.size)).T @ cp.vec(missed, order="C"))
     entropy = upper @ cp.sum(cp.entr(probabilities), axis=1)
-    value = solve(cp.Maximize(entropy - square / 2), [cp.sum(probabilities, axis=1) == 1])
+    sums: Any = cp.sum(probabilities, axis=1) == 1
+    value = solve(cp.Maximize(entropy - square / 2), [sums])
     return value, np.asarray(probabilities.value)
 
 

@@ -128,4 +128,4 @@ def relax(
         )
     found = [relaxation.solve(*weights) for weights in zip(unary, pairwise, strict=True)]
     values, labels = zip(*found, strict=True)
-    return torch.tensor(values).double(), torch.tensor(np.array(labels))
+    return torch.tensor(values, device="cpu").double(), torch.tensor(np.array(labels), device="cpu")

@@ -131,7 +131,7 @@ class TaskLossOracle:
         bound[right] = -torch.inf
         best = bound[right].clone()
         for label in range(truth.shape[1] if len(right) else 0):
-            known = torch.full(truth[right].shape, torch.nan, dtype=energy.dtype)
+            known = torch.full(truth[right].shape, torch.nan, dtype=energy.dtype, device="cpu")
             known[:, label] = 1 - truth[right, label]
             part = energy.select(right)
             wrong = decode_with(self.decoder, part, known=known)

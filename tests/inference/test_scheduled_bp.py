@@ -1,0 +1,87 @@
+"""Other schedules of belief propagation: exact on trees, the same fixed points; annealing ends cycles."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from strategies.bipartite import random_bipartite_energy
+
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.messages import matrix_bp, scheduled_bp
+
+
+def tree(seed: int = 0, batch_size: int = 3) -> BipartiteEnergy:
+    energy = random_bipartite_energy(seed, 5, 4, batch_size=batch_size)
+    kept = torch.zeros(5, 4, dtype=torch.bool)
+    kept[[0, 1, 1, 2, 2, 3, 4, 4], [0, 0, 1, 1, 2, 2, 2, 3]] = True
+    return BipartiteEnergy(energy.visible, energy.hidden, energy.coupling * kept)
+
+
+@pytest.mark.parametrize("schedule", scheduled_bp.SCHEDULES)
+def test_trees_are_exact(schedule):
+    energy = tree()
+    found, expected = scheduled_bp.marginals(energy, schedule=schedule), exact.marginals(energy)
+    assert found.status.exact.all()
+    torch.testing.assert_close(found.visible, expected.visible)
+    torch.testing.assert_close(found.log_partition, expected.log_partition)
+
+
+@pytest.mark.parametrize("schedule", scheduled_bp.SCHEDULES)
+def test_fixed_points_are_those_of_all_messages_at_once(schedule):
+    energy = random_bipartite_energy(1, 6, 5, batch_size=4, coupling=0.7)
+    found = scheduled_bp.marginals(energy, schedule=schedule, num_iters=200, tol=1e-10)
+    expected = matrix_bp.marginals(energy, num_iters=500, tol=1e-10)
+    assert found.status.converged.all()
+    torch.testing.assert_close(found.visible, expected.visible, rtol=0, atol=1e-8)
+    torch.testing.assert_close(found.hidden, expected.hidden, rtol=0, atol=1e-8)
+    torch.testing.assert_close(found.log_partition, expected.log_partition)
+
+
+def test_a_residual_update_is_of_the_message_that_would_change_most():
+    energy = random_bipartite_energy(2, 4, 3, batch_size=2)
+    sent = torch.zeros(2, 4, 3, dtype=torch.float64)
+    answers = scheduled_bp._answers(energy, sent, 1.0)
+    first = (answers - sent).abs().amax(1).argmax(1)
+    assert first[0] != first[1]
+    one = BipartiteEnergy(energy.visible, energy.hidden, energy.coupling)
+    for row, unit in enumerate(first.tolist()):
+        moved = scheduled_bp._answers(one, sent, 1.0, first)[row]
+        torch.testing.assert_close(moved, answers[row, :, unit])
+    # An iteration of one hidden unit is one update: the schedules agree.
+    single = random_bipartite_energy(3, 4, 1, batch_size=2)
+    both = [scheduled_bp.marginals(single, schedule=each, num_iters=1) for each in scheduled_bp.SCHEDULES]
+    torch.testing.assert_close(both[0].visible, both[1].visible)
+
+
+def test_fewer_sequential_iterations_are_needed():
+    energy = random_bipartite_energy(4, 12, 10, batch_size=5, coupling=0.8)
+    one_by_one = scheduled_bp.marginals(energy, num_iters=300, tol=1e-8)
+    at_once = matrix_bp.marginals(energy, num_iters=300, tol=1e-8, backend="plain")
+    assert one_by_one.status.converged.all()
+    assert int(one_by_one.status.num_iters.max()) < int(at_once.status.num_iters.max())
+
+
+def test_annealing_finds_what_cycles_do_not():
+    energy = random_bipartite_energy(0, 10, 8, batch_size=100, coupling=3.0)
+    plain, annealed = matrix_bp.marginal_map(energy), scheduled_bp.marginal_map(energy)
+    best = exact.marginal_map(energy).objective
+    assert (annealed.objective <= best + 1e-9).all()
+    first, second = (float((best - each.objective < 1e-9).double().mean()) for each in (plain, annealed))
+    assert first < 0.7
+    assert second > 0.8
+    torch.testing.assert_close(annealed.objective, -energy.free_energy(annealed.labels))
+
+
+@pytest.mark.parametrize(
+    ("routine", "settings", "message"),
+    [
+        (scheduled_bp.marginals, {"schedule": "parallel"}, "schedule: expected one of"),
+        (scheduled_bp.marginals, {"num_iters": 0}, "num_iters: expected"),
+        (scheduled_bp.marginals, {"tol": -1.0}, "tol: expected"),
+        (scheduled_bp.marginal_map, {"temperatures": (1.0, 0.0)}, "temperatures: expected"),
+    ],
+)
+def test_strange_settings_are_refused(routine, settings, message):
+    with pytest.raises(ValueError, match=message):
+        routine(tree(), **settings)
