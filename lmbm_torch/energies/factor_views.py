@@ -14,7 +14,7 @@ from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 
-__all__ = ["to_clique", "to_factors", "to_networkx", "to_tree"]
+__all__ = ["to_clique", "to_factors", "to_tree"]
 
 AsFactors = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEnergy
 
@@ -116,28 +116,6 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
         tables[:, max(scope)] = tables[:, max(scope)] + (table if scope[0] < scope[1] else table.mT)
     unary = energy.table[:, : structure.num_unary].view(-1, nodes, states)
     return TreeEnergy(unary, tables, torch.tensor(parents, device=energy.device))
-
-
-def to_networkx(energy: FactorEnergy) -> Any:
-    """Return the bipartite graph of variables and tables, for drawing: ``("y", i)`` and ``("table", c)``.
-
-    Raises:
-        ImportError: networkx is not installed.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.energies import FactorEnergy, to_networkx
-        >>> len(to_networkx(FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])).edges)
-        2
-    """
-    import networkx
-
-    graph = networkx.Graph()
-    for variable, states in enumerate(energy.structure.num_states):
-        graph.add_node(("y", variable), states=states)
-    for number, scope in enumerate(energy.structure.scopes):
-        graph.add_edges_from((("y", variable), ("table", number)) for variable in scope)
-    return graph
 
 
 def _one_graph(energy: FactorEnergy, what: str) -> FactorScopes:
