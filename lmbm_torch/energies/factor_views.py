@@ -1,4 +1,4 @@
-"""Other kinds of energies as graphs of tables, and graphs of tables as other kinds."""
+"""Conversions between graphs of tables and chains, trees and Boltzmann machines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def to_factors(energy: Any) -> FactorEnergy:
     """Convert a Boltzmann machine, a chain or a tree to a graph of tables with equal scores.
 
     Couplings of a pairwise energy that are 0 for every example get no table. Chains of different lengths
-    become packed graphs; an energy that already is a graph of tables is returned as it is.
+    become packed graphs; a graph of tables is returned unchanged.
 
     Raises:
         TypeError: an energy of another kind.
@@ -87,9 +87,9 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
 
 
 def to_tree(energy: FactorEnergy) -> TreeEnergy:
-    """Convert a forest of pairs, in which every second variable's only earlier neighbour is its parent.
+    """Convert a forest of pairs, with at most one earlier neighbour of each variable, the parent.
 
-    States that a label does not have would be −∞ in a tree, which trees refuse: all labels have as many.
+    Trees refuse −∞, so all labels need the same number of states.
 
     Raises:
         ValueError: packed graphs, labels of different numbers of states, scopes of other than two labels, or

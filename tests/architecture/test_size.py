@@ -13,13 +13,13 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 451
-MOST_LINES = 75_800
+MOST_LINES = 75_750
 MOST_CODE = 46_100
 # In packages, and in modules besides.
 MOST_NAMES = 185
 MOST_NAMES_OF_MODULES = 110
 # Folder → rooms and arrows between them.
-MOST_ARROWS = {"data": (17, 47), "estimators": (15, 45), "inference": (15, 62)}
+MOST_ARROWS = {"data": (17, 47), "estimators": (15, 44), "inference": (15, 56)}
 FOUND = measure_size.sources()
 TOY = {
     "lmbm_torch": "",
