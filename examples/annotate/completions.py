@@ -14,8 +14,8 @@ from torch import Tensor
 from lmbm_torch.data.features import Features
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import marginals
-from lmbm_torch.inference.enumeration.kernels import kernel_for
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.enumeration.kernels import kernel_for
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.prediction.decoders import Decoder, with_settings
 from lmbm_torch.prediction.predictor import Predictor

@@ -226,7 +226,7 @@ class FactorEnergy(BaseEnergy):
 
     @classmethod
     def packed(cls, energies: Sequence[FactorEnergy]) -> FactorEnergy:
-        """Return one batch of all examples of several energies, whose graphs may differ.
+        """Return one batch of all examples of several energies with any graphs.
 
         Raises:
             ValueError: no energy; energies of different dtype or device.
@@ -272,7 +272,7 @@ class FactorEnergy(BaseEnergy):
 
     @property
     def inside(self) -> Tensor:
-        """Return a mask (batch, labels) that is true up to each graph's last variable."""
+        """Return a mask (batch, labels), true up to each graph's last variable."""
         start = self.structure.start or (0, *[self.num_labels] * self.batch_size)
         lengths = np.diff(start) if self.is_packed else np.full(self.batch_size, self.num_labels)
         mask = np.arange(self.num_labels) < lengths[:, None]
@@ -329,7 +329,7 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy.packed([every[row] for row in chosen.tolist()])
 
     def examples(self) -> list[FactorEnergy]:
-        """Return the energy of each example, (1, entries), with a graph that is not packed."""
+        """Return the energy of each example, (1, entries), with an own graph."""
         structure = self.structure
         if not self.is_packed:
             return [replace(self, table=self.table[row : row + 1]) for row in range(self.batch_size)]
@@ -416,7 +416,7 @@ class FactorEnergy(BaseEnergy):
         return torch.cat([combine(own, change), rest.expand(*own.shape[:-1], -1)], -1)
 
     def without_constants(self) -> FactorEnergy:
-        """Return an energy of equal scores whose constants stand in the first unary."""
+        """Return an energy of equal scores with all constants in the first unary."""
         structure = self.structure
         empty = [number for number, scope in enumerate(structure.scopes) if not scope]
         if not empty:

@@ -1,4 +1,4 @@
-"""Other kinds of energies as graphs of tables, and graphs of tables as other kinds."""
+"""Conversions between graphs of tables and chains, trees and Boltzmann machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 
-__all__ = ["to_clique", "to_factors", "to_networkx", "to_tree"]
+__all__ = ["to_clique", "to_factors", "to_tree"]
 
 AsFactors = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEnergy
 
@@ -23,7 +23,7 @@ def to_factors(energy: Any) -> FactorEnergy:
     """Convert a Boltzmann machine, a chain or a tree to a graph of tables with equal scores.
 
     Couplings of a pairwise energy that are 0 for every example get no table. Chains of different lengths
-    become packed graphs; an energy that already is a graph of tables is returned as it is.
+    become packed graphs; a graph of tables is returned unchanged.
 
     Raises:
         TypeError: an energy of another kind.
@@ -87,9 +87,9 @@ def to_clique(energy: FactorEnergy) -> CliqueEnergy:
 
 
 def to_tree(energy: FactorEnergy) -> TreeEnergy:
-    """Convert a forest of pairs, in which every second variable's only earlier neighbour is its parent.
+    """Convert a forest of pairs, with at most one earlier neighbour of each variable, the parent.
 
-    States that a label does not have would be −∞ in a tree, which trees refuse: all labels have as many.
+    Trees refuse −∞, so all labels need the same number of states.
 
     Raises:
         ValueError: packed graphs, labels of different numbers of states, scopes of other than two labels, or
@@ -116,28 +116,6 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
         tables[:, max(scope)] = tables[:, max(scope)] + (table if scope[0] < scope[1] else table.mT)
     unary = energy.table[:, : structure.num_unary].view(-1, nodes, states)
     return TreeEnergy(unary, tables, torch.tensor(parents, device=energy.device))
-
-
-def to_networkx(energy: FactorEnergy) -> Any:
-    """Return the bipartite graph of variables and tables, for drawing: ``("y", i)`` and ``("table", c)``.
-
-    Raises:
-        ImportError: networkx is not installed.
-
-    Examples:
-        >>> import torch
-        >>> from lmbm_torch.energies import FactorEnergy, to_networkx
-        >>> len(to_networkx(FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])).edges)
-        2
-    """
-    import networkx
-
-    graph = networkx.Graph()
-    for variable, states in enumerate(energy.structure.num_states):
-        graph.add_node(("y", variable), states=states)
-    for number, scope in enumerate(energy.structure.scopes):
-        graph.add_edges_from((("y", variable), ("table", number)) for variable in scope)
-    return graph
 
 
 def _one_graph(energy: FactorEnergy, what: str) -> FactorScopes:

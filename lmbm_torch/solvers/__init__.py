@@ -20,6 +20,7 @@ Import a problem and a solver from their modules::
 * Chains with kernels: ``chains.kernel_problem`` by ``chains.smo`` or ``chains.exponentiated_gradient``; the
   multi-class SVM (chains of one position) by ``chains.multi_class``, with free biases by
   ``chains.free_bias``.
+* Graphs of many states: ``structural.graphs``, by ``structural.frank_wolfe`` or an own L-BFGS.
 * Conditional random fields: ``chains.linear`` by ``structural.lbfgs``, ``chains.iterative_scaling`` or, with
   an elastic net, ``chains.elastic_net``; in the dual ``chains.tree_likelihood``; with hidden labels
   ``chains.expectation_maximisation``.

@@ -91,6 +91,7 @@ ROOMS = {
     "estimators.classes": {"estimators.chains", "estimators.common"},
     "estimators.common": {"estimators.explain"},
     "estimators.explain": set(),
+    "estimators.graphs": {"estimators.common"},
     "estimators.hierarchies": {"estimators.common", "estimators.explain", "estimators.label_chains"},
     "estimators.joint": {"estimators.common", "estimators.explain", "estimators.label_chains"},
     "estimators.label_chains": {"estimators.common", "estimators.explain"},
@@ -101,7 +102,8 @@ ROOMS = {
     "inference.enumeration": RECORDS,
     "inference.expected": RECORDS | {"inference.sampling", "inference.search"},
     "inference.graphs": RECORDS | {"inference.trees"},
-    "inference.messages": RECORDS | {"inference.routes", "inference.sampling", "inference.trees"},
+    "inference.messages": RECORDS
+    | {"inference.graphs", "inference.routes", "inference.sampling", "inference.trees"},
     "inference.relaxations": RECORDS | {"inference.enumeration", "inference.trees"},
     "inference.routes": {"inference"},
     "inference.sampling": RECORDS | {"inference.enumeration"},

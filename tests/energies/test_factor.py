@@ -16,7 +16,6 @@ from lmbm_torch.energies import (
     FactorScopes,
     to_clique,
     to_factors,
-    to_networkx,
     to_tree,
 )
 
@@ -143,14 +142,6 @@ def test_conversions_refuse_other_graphs():
         to_tree(packed_energy(0))
     with pytest.raises(TypeError, match="energy: expected a pairwise"):
         to_factors("none")
-
-
-def test_the_picture_has_a_node_for_each_variable_and_table():
-    pytest.importorskip("networkx")
-    energy = random_factor_energy(0)
-    graph = to_networkx(energy)
-    assert len(graph) == 4 + len(energy.structure.scopes)
-    assert sorted(dict(graph.nodes)["y", 3].items()) == [("states", 4)]
 
 
 @pytest.mark.parametrize(

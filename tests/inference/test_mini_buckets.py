@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from strategies.directed import random_known
+from strategies.factor import packed_energy, random_factor_energy
 from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from sweeps import slow, thorough
 
-from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies import PairwiseEnergy, to_factors
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.messages import mean_field, mini_buckets, tree_reweighted
 from lmbm_torch.inference.messages.mini_buckets import buckets_of
 from lmbm_torch.inference.trees import junction_tree
@@ -100,7 +102,7 @@ def test_the_gap_falls_with_width_and_iterations_to_a_part_of_that_of_propagatio
 def test_every_clique_and_message_is_summed_once():
     cliques = (*((label,) for label in range(7)), (0, 3, 5), (1, 2), (2, 6), (4, 5), (5, 6), (0, 6))
     for width in (2, 3, 6):
-        parts = [part for bucket in buckets_of(7, cliques, width) for part in bucket.parts]
+        parts = [part for bucket in buckets_of((2,) * 7, cliques, 2 ** (width + 1)) for part in bucket.parts]
         assert sorted(clique for part in parts for clique in part.cliques) == list(range(len(cliques)))
         sent = [index for index, part in enumerate(parts) if len(part.scope) > 1]
         assert sorted(sender for part in parts for sender, _ in part.messages) == sent
@@ -125,7 +127,7 @@ def test_single_precision_is_rounded_outwards():
 def test_examples_are_taken_in_pieces(monkeypatch):
     energy = random_pairwise_energy(2, 8, 5, per_example=True)
     whole = mini_buckets.bounds(energy, width=3, num_iters=4)
-    problem = mini_buckets._Problem.of(energy, None, 3)
+    problem = mini_buckets._Problem.of(to_factors(energy), 3)
     monkeypatch.setattr(mini_buckets, "MAX_BYTES", 2 * problem.bytes_each)
     found = mini_buckets.bounds(energy, width=3, num_iters=4)
     torch.testing.assert_close((found.lower, found.upper), (whole.lower, whole.upper))
@@ -138,3 +140,22 @@ def test_refusals():
     for name in ("width", "num_iters"):
         with pytest.raises(ValueError, match=f"{name}: expected"):
             mini_buckets.bounds(energy, **{name: 0})
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 0.2])
+def test_graphs_of_many_states_lie_between(forbidden):
+    for energy in (
+        random_factor_energy(1, num_states=(3, 2, 3, 2, 4), num_factors=9, forbidden=forbidden),
+        packed_energy(2, num_factors=6, forbidden=forbidden),
+    ):
+        expected = elimination.log_partition(energy)
+        found = mini_buckets.bounds(energy, width=1, num_iters=10)
+        assert_between(found, expected)
+        assert energy.is_packed or not found.status.exact.any()
+        wide = mini_buckets.bounds(energy, width=8)
+        assert wide.status.exact.all()
+        torch.testing.assert_close(wide.lower, expected)
+        known = torch.full((energy.batch_size, energy.num_labels), torch.nan, dtype=torch.float64)
+        known[:, 0] = 0
+        given = mini_buckets.bounds(energy, width=1, num_iters=3, known=known)
+        assert_between(given, elimination.log_partition(energy, known=known))

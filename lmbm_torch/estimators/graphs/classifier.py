@@ -16,12 +16,16 @@ from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOption
 from lmbm_torch.inference.graphs import dual_ascent
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes.quantities import marginals
+from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe
 from lmbm_torch.solvers.structural.graphs import GraphRows, hinge_problem, most_likely
 
 OBJECTIVES = ("hinge", "likelihood")
 # Graphs decoded at the same weights before steps are taken (scripts/bench/snakes.py).
 BATCH = 10
+# Relative duality gap with the relaxation's bounds at which searches begin to prove bounds
+# (scripts/bench/snakes.py).
+RELAXED_GAP = 0.1
 
 
 class Graphs(NamedTuple):
@@ -139,8 +143,7 @@ class GraphClassifier(TrainedEstimator):
         rows = self._rows(graphs)
         weights = self._weights(sample_weight, sizes)
         if self.objective == "hinge":
-            problem = hinge_problem(rows, labels, C=self.C, node_limit=self.node_limit, sample_weight=weights)
-            state = self._run(frank_wolfe, problem, seed=self._seed(), batch_size=BATCH)
+            state = self._least_hinge(rows, labels, weights)
             flat_weights, self.is_exact_ = state.weights.features, False
             self._report(state)
         else:
@@ -154,6 +157,21 @@ class GraphClassifier(TrainedEstimator):
                 self._warn_unless_reached(np.inf, "relative gradient")
         self._set_weights(rows, flat_weights)
         return self
+
+    def _least_hinge(self, rows: GraphRows, labels: list[np.ndarray], weights: np.ndarray | None) -> Any:
+        """Return the solver's last state; searches begin where the relaxation's own gap is small."""
+        seed, tol, most = self._seed(), max(self.tol, RELAXED_GAP), max(self.max_iter // 2, 1)
+        problem = hinge_problem(rows, labels, C=self.C, sample_weight=weights)
+        with self._progress() as tell:
+            settings: dict[str, Any] = {"seed": seed, "batch_size": BATCH, "progress": tell}
+            state = run(frank_wolfe, problem, tol=tol, max_iter=most, **settings)
+            left = self.max_iter - state.num_iters
+            if state.gap <= self.tol or left < 1:
+                return state
+            searched = hinge_problem(
+                rows, labels, C=self.C, node_limit=self.node_limit, sample_weight=weights
+            )
+            return run(frank_wolfe, searched, tol=self.tol, max_iter=left, start=state, **settings)
 
     @answer_call
     def predict(self, X) -> list[np.ndarray]:

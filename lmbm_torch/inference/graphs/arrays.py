@@ -55,7 +55,7 @@ def graph_of(structure: FactorScopes) -> tuple[Graph, np.ndarray]:
 
 
 class Example(NamedTuple):
-    """One example as arrays, without impossible states.
+    """Arrays of one example, without impossible states.
 
     Args:
         graph: the arrays.

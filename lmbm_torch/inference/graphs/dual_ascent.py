@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_count, count_limit
-from lmbm_torch.energies import FactorEnergy
-from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
+from lmbm_torch.energies import FactorEnergy, FactorScopes
+from lmbm_torch.inference.graphs.arrays import Example, examples_of, graph_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
 from lmbm_torch.inference.results import Decoding, Status
@@ -124,6 +124,27 @@ class _Node(NamedTuple):
     bound: float
     unary: np.ndarray
     entries: np.ndarray
+
+
+def searched_tables(
+    structure: FactorScopes,
+    unary: np.ndarray,
+    entries: np.ndarray,
+    *,
+    num_iters: int,
+    tol: float,
+    node_limit: int,
+) -> Found:
+    """Return the best labelling and bound of one graph of finite tables, as training asks for many times.
+
+    Args:
+        unary: log-potentials of all unaries' entries, float64.
+        entries: log-potentials of all other tables, each of two or more labels, float64.
+        num_iters, tol: see :func:`decode`.
+        node_limit: see :func:`branch_and_bound`.
+    """
+    graph, _ = graph_of(structure)
+    return searched(Example(graph, unary, entries, 0.0, None, 0), num_iters, tol, node_limit)
 
 
 def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> Found:

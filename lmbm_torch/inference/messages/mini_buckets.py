@@ -1,4 +1,4 @@
-"""Bounds of the log partition of any Boltzmann machine from both sides, as close as time and memory allow.
+"""Bounds of the log partition from both sides, as close as time and memory allow.
 
 Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.trees.junction_tree`. A label's
 bucket holds all terms with the label: cliques, and messages of labels before. If a bucket joins more labels
@@ -19,20 +19,24 @@ taken.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache, partial, reduce
-from operator import mul
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies import FactorEnergy, PairwiseEnergy, to_factors
+from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
+from lmbm_torch.inference.graphs.elimination import log_sum
+from lmbm_torch.inference.graphs.parts import in_rows, parts_of, reduced
 from lmbm_torch.inference.messages import mean_field, tree_reweighted
 from lmbm_torch.inference.results import LogPartitionBounds, Status
-from lmbm_torch.inference.trees.log_tables import EXCLUDED, Machine, cliques_of, log_potentials
-from lmbm_torch.inference.trees.triangulation import Cliques, axes_among, narrowest
+from lmbm_torch.inference.trees.log_tables import Machine
+from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
@@ -77,54 +81,67 @@ class _Open:
 
 
 @lru_cache(NUM_STRUCTURES)
-def buckets_of(num_labels: int, cliques: Cliques, width: int) -> tuple[Bucket, ...]:
+def buckets_of(sizes: tuple[int, ...], scopes: Cliques, most: int) -> tuple[Bucket, ...]:
     """Return the buckets in the order of elimination, the narrower of two orders.
 
     Args:
-        num_labels: K.
-        cliques: sets of labels, each of at most ``width`` + 1.
-        width: the largest number of further labels in a part's table.
+        sizes: the number of states of each label.
+        scopes: sets of labels, whose tables have at most ``most`` entries.
+        most: the largest number of entries of a part's table.
     """
-    ordering = narrowest(num_labels, tuple(clique for clique in cliques if len(clique) > 1)).ordering
+    ordering = narrowest(len(sizes), tuple(scope for scope in scopes if len(scope) > 1)).ordering
     place = {label: index for index, label in enumerate(ordering)}
-    cliques_of: list[list[int]] = [[] for _ in ordering]
-    for index, clique in enumerate(cliques):
-        cliques_of[min(place[label] for label in clique)].append(index)
+    own: list[list[int]] = [[] for _ in ordering]
+    for index, scope in enumerate(scopes):
+        own[min(place[label] for label in scope)].append(index)
     messages_of: list[list[int]] = [[] for _ in ordering]
-    scopes: list[tuple[int, ...]] = []
+    sent: list[tuple[int, ...]] = []
     buckets = []
     for index, label in enumerate(ordering):
         parts = []
-        for found in _split(label, cliques, cliques_of[index], scopes, messages_of[index], width):
-            scope = tuple(sorted(found.scope, key=place.__getitem__))
-            messages = tuple((sender, axes_among(scopes[sender], scope)) for sender in found.messages)
-            parts.append(Part(scope, tuple(found.cliques), messages))
-            if len(scope) > 1:
-                messages_of[place[scope[1]]].append(len(scopes))
-            scopes.append(scope[1:])
+        for found in _split(label, scopes, own[index], sent, messages_of[index], sizes, most):
+            joined = tuple(sorted(found.scope, key=place.__getitem__))
+            shapes = [
+                tuple(sizes[each] if each in sent[sender] else 1 for each in joined)
+                for sender in found.messages
+            ]
+            messages = tuple(zip(found.messages, shapes, strict=True))
+            parts.append(Part(joined, tuple(found.cliques), messages))
+            if len(joined) > 1:
+                messages_of[place[joined[1]]].append(len(sent))
+            sent.append(joined[1:])
         buckets.append(Bucket(label, tuple(parts)))
     return tuple(buckets)
 
 
 def _split(
-    label: int, cliques: Cliques, own: list[int], scopes: list[tuple[int, ...]], heard: list[int], width: int
+    label: int,
+    scopes: Cliques,
+    own: list[int],
+    sent: list[tuple[int, ...]],
+    heard: list[int],
+    sizes: tuple[int, ...],
+    most: int,
 ) -> list[_Open]:
-    """Return the parts: messages and cliques by decreasing size, each in the part with the least growth."""
+    """Return the parts: messages and tables by decreasing size, each in the part with the least growth."""
     parts: list[_Open] = []
 
+    def entries(labels: Iterable[int]) -> int:
+        return math.prod(sizes[each] for each in labels)
+
     def part_for(scope: tuple[int, ...]) -> _Open:
-        fitting = [part for part in parts if len(part.scope.union(scope)) <= width + 1]
+        fitting = [part for part in parts if entries(part.scope.union(scope, {label})) <= most]
         if not fitting:
-            parts.append(_Open(set()))
+            parts.append(_Open({label}))
             fitting = parts[-1:]
-        best = min(fitting, key=lambda part: len(part.scope.union(scope)) - len(part.scope))
+        best = min(fitting, key=lambda part: entries(part.scope.union(scope)) / entries(part.scope))
         best.scope.update(scope)
         return best
 
-    for sender in sorted(heard, key=lambda sender: -len(scopes[sender])):
-        part_for(scopes[sender]).messages.append(sender)
-    for clique in sorted(own, key=lambda clique: -len(cliques[clique])):
-        part_for(cliques[clique]).cliques.append(clique)
+    for sender in sorted(heard, key=lambda sender: -entries(sent[sender])):
+        part_for(sent[sender]).messages.append(sender)
+    for table in sorted(own, key=lambda table: -entries(scopes[table])):
+        part_for(scopes[table]).cliques.append(table)
     return parts or [_Open({label})]
 
 
@@ -141,19 +158,20 @@ MOST_LOGARITHM = 10.0
 
 @one_door
 def bounds(
-    energy: Machine, *, known: Known | None = None, width: int = 10, num_iters: int = 30
+    energy: Machine | FactorEnergy, *, known: Known | None = None, width: int = 10, num_iters: int = 30
 ) -> LogPartitionBounds:
     """Return lower ≤ log Σ_y exp(score(y)) ≤ upper, over the labellings that agree with ``known``, up to
     rounding.
 
-    Both are the log partition if the order of elimination is at most as wide as ``width``.
+    Both are the log partition if the order of elimination is at most as wide as ``width``. With the smallest
+    width the upper bound is that of tree-reweighted belief propagation, after many steps. The mean field of
+    a graph of tables is a further lower bound, and the only lower bound with log-potentials of −∞.
 
     Args:
-        energy: a Boltzmann machine, on any device.
-        known: {0, 1, NaN}, NaN for a free label.
-        width: the largest number of labels that a table joins with the eliminated label, or of the largest
-            clique,
-            if larger. Time and memory grow by 2^width, and the gap falls.
+        energy: a Boltzmann machine or graphs of tables, on any device.
+        known: {0, 1, NaN}, of a graph of tables a state or NaN; NaN for a free label.
+        width: tables have at most 2^(width + 1) entries, or those of the largest given table. Time and memory
+            grow by 2^width, and the gap falls.
         num_iters: gradient steps; the first is at equal weights.
 
     Returns:
@@ -161,30 +179,45 @@ def bounds(
 
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
-            shape or
-            with other values; a ``width`` or ``num_iters`` below 1; a width at which one example's tables
-            exceed a GiB.
+            shape or with other values; a ``width`` or ``num_iters`` below 1; a width at which one example's
+            tables exceed a GiB; a graph of tables without an allowed labelling.
     """
     check_count("width", width)
     check_count("num_iters", num_iters)
     energy.check_values()
-    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    if not isinstance(energy, FactorEnergy):
+        check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    # Tables of single precision would be rounded once more.
+    parts = parts_of(to_factors(energy.to(torch.float64)), known)
     with torch.inference_mode(False):
-        problem = _Problem.of(energy, known, width)
-        # Without a split, both bounds are one number.
-        both = [
-            torch.cat([_tightened(each, sign, num_iters) for each in problem.pieces()]) + problem.constant
-            for sign in ((-1, 1) if problem.is_split else (1,))
-        ]
-    if isinstance(energy, PairwiseEnergy) and problem.is_split:
+        found = [_of_graph(part.energy, width, num_iters) for part in parts]
+    lower, upper, splits = (in_rows(parts, each) for each in zip(*found, strict=True))
+    is_split = bool(splits.any())
+    if is_split and isinstance(energy, FactorEnergy):
+        best = dual_ascent.decode(energy, known=known).labels
+        product = belief_propagation.mean_field(energy, known=known, labels=best)
+        lower = lower.maximum(product.log_partition.double()).where(splits, lower)
+    elif is_split and isinstance(energy, PairwiseEnergy):
         below, above = (module.marginals(energy, known=known) for module in (mean_field, tree_reweighted))
-        both[0] = both[0].maximum(below.log_partition.detach().double())
-        both[1] = both[1].minimum(above.log_partition.detach().double())
-    lower = _rounded_towards(both[0], -1, energy.dtype)
-    upper = _rounded_towards(both[-1], 1, energy.dtype)
-    exact = torch.full_like(lower, not problem.is_split, dtype=torch.bool)
-    steps = torch.full_like(exact, num_iters if problem.is_split else 1, dtype=torch.int64)
+        lower = lower.maximum(below.log_partition.detach().double())
+        upper = upper.minimum(above.log_partition.detach().double())
+    lower = _rounded_towards(lower, -1, energy.dtype)
+    upper = _rounded_towards(upper, 1, energy.dtype)
+    exact, steps = ~splits, torch.where(splits, num_iters, 1)
     return LogPartitionBounds(lower, upper, Status(exact, exact.clone(), steps, upper - lower))
+
+
+def _of_graph(energy: FactorEnergy, width: int, num_iters: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the lower and upper bounds of one graph's examples, and whether buckets were split."""
+    problem = _Problem.of(energy, width)
+    splits = torch.full((energy.batch_size,), problem.is_split, device=energy.device)
+    upper = torch.cat([_tightened(each, 1, num_iters) for each in problem.pieces()])
+    if not problem.is_split:
+        return upper, upper, splits
+    # Hölder's inequality in reverse divides by negative weights, which −∞ does not allow.
+    if bool((problem.table == -torch.inf).any()):
+        return torch.full_like(upper, -torch.inf), upper, splits
+    return torch.cat([_tightened(each, -1, num_iters) for each in problem.pieces()]), upper, splits
 
 
 def _rounded_towards(values: Tensor, side: int, dtype: torch.dtype) -> Tensor:
@@ -195,40 +228,41 @@ def _rounded_towards(values: Tensor, side: int, dtype: torch.dtype) -> Tensor:
 
 
 class _Problem(NamedTuple):
-    """Boltzmann machine for the elimination, in double precision.
+    """Graph of tables for the elimination, in double precision.
 
     Args:
         buckets: in the order of elimination.
-        cliques: single labels first.
-        weight: of the cliques, (batch, cliques).
-        excluded: ``EXCLUDED`` for each value that contradicts a known label, else 0, (batch, labels, 2); None
-            without known labels.
-        constant: a term of the log partition.
+        sizes: numbers of states; of removed states none.
+        scopes: the labels of each table, unaries first.
+        first: the first entry of each table, and the number of entries.
+        table: (batch, entries), 0 for excluded states.
+        excluded: for each label (batch, states) of states that −∞ in the unary rules out; empty if none is.
     """
 
     buckets: tuple[Bucket, ...]
-    cliques: tuple[tuple[int, ...], ...]
-    weight: Tensor
-    excluded: Tensor | None
-    constant: Tensor
+    sizes: tuple[int, ...]
+    scopes: Cliques
+    first: tuple[int, ...]
+    table: Tensor
+    excluded: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, energy: Machine, known: Tensor | None, width: int) -> _Problem:
+    def of(cls, energy: FactorEnergy, width: int) -> _Problem:
         """Return the problem, or refuse tables that do not fit into memory."""
-        joint = cliques_of(energy)
-        cliques = (*((label,) for label in range(energy.num_labels)), *joint)
-        width = max(min(width, energy.num_labels), max(map(len, cliques)) - 1)
-        batch = energy.batch_size
-        weight = torch.cat(
-            [each.detach().double().expand(batch, -1) for each in log_potentials(energy, joint)], 1
-        )
-        excluded = None if known is None else EXCLUDED * torch.stack([known == 1, known == 0], -1).double()
-        buckets = buckets_of(energy.num_labels, cliques, width)
-        problem = cls(buckets, cliques, weight, excluded, energy.constant.detach().double())
-        most = limit_bytes(MAX_BYTES)
-        if problem.bytes_each > most:
+        graph = reduced(energy).energy.without_constants()
+        structure = graph.structure
+        sizes, scopes = structure.num_states, structure.every_scope
+        most = max(2 ** (width + 1), *(math.prod(sizes[each] for each in scope) for scope in scopes))
+        table, size = graph.table.detach().double(), structure.num_unary
+        out = table[:, :size] == -torch.inf
+        excluded = out.split(list(sizes), 1) if bool(out.any()) else ()
+        table = torch.cat([table[:, :size].masked_fill(out, 0), table[:, size:]], 1)
+        buckets = buckets_of(sizes, scopes, most)
+        problem = cls(buckets, sizes, scopes, tuple(structure.first.tolist()), table, excluded)
+        limit = limit_bytes(MAX_BYTES)
+        if problem.bytes_each > limit:
             raise ValueError(
-                f"width: expected tables of at most {most / 2**30:.3g} GiB for an example, got some "
+                f"width: expected tables of at most {limit / 2**30:.3g} GiB for an example, got some "
                 f"{problem.bytes_each / 2**30:.3g} GiB for {width}"
             )
         return problem
@@ -239,35 +273,32 @@ class _Problem(NamedTuple):
 
     @property
     def bytes_each(self) -> int:
-        entries = sum(2 ** len(part.scope) for bucket in self.buckets for part in bucket.parts)
-        return COPIES * self.weight.itemsize * entries
+        parts = (part.scope for bucket in self.buckets for part in bucket.parts)
+        return COPIES * self.table.itemsize * sum(math.prod(self.shape(scope)) for scope in parts)
+
+    def shape(self, scope: Iterable[int]) -> tuple[int, ...]:
+        return tuple(self.sizes[label] for label in scope)
 
     def pieces(self) -> list[_Problem]:
         size = max(limit_bytes(MAX_BYTES) // self.bytes_each, 1)
-        weights = self.weight.split(size)
-        excluded = [None] * len(weights) if self.excluded is None else self.excluded.split(size)
-        return [
-            self._replace(weight=weight, excluded=each)
-            for weight, each in zip(weights, excluded, strict=True)
-        ]
+        tables = self.table.split(size)
+        excluded = zip(*(each.split(size) for each in self.excluded), strict=True)
+        each = excluded if self.excluded else ((),) * len(tables)
+        return [self._replace(table=t, excluded=out) for t, out in zip(tables, each, strict=True)]
 
     def tables(self) -> list[Tensor]:
-        """Return the log-potentials of the cliques of each part, (batch, 2, …, 2)."""
-        return [
-            self._table(part.scope, part.cliques).view(-1, *[2] * len(part.scope))
-            for bucket in self.buckets
-            for part in bucket.parts
-        ]
+        """Return the log-potentials of each part, (batch, states, …)."""
+        return [self._joined(part) for bucket in self.buckets for part in bucket.parts]
 
-    def _table(self, scope: tuple[int, ...], cliques: tuple[int, ...]) -> Tensor:
-        values = self.weight.new_tensor([-1, 1])
-        # The first label is the most significant bit of a labelling's number.
-        spins = torch.cartesian_prod(*[values] * len(scope)).view(-1, len(scope)).unbind(1)
-        place = dict(zip(scope, spins, strict=True))
-        products = [reduce(mul, (place[label] for label in self.cliques[each])) for each in cliques]
-        if not products:
-            return self.weight.new_zeros(len(self.weight), 2 ** len(scope))
-        return self.weight[:, list(cliques)] @ torch.stack(products)
+    def _joined(self, part: Part) -> Tensor:
+        total = self.table.new_zeros(len(self.table), *self.shape(part.scope))
+        for number in part.cliques:
+            scope = self.scopes[number]
+            table = self.table[:, self.first[number] : self.first[number + 1]].view(-1, *self.shape(scope))
+            order = sorted(range(len(scope)), key=lambda axis: part.scope.index(scope[axis]))
+            axes = [self.sizes[label] if label in scope else 1 for label in part.scope]
+            total = total + table.permute(0, *(1 + axis for axis in order)).reshape(-1, *axes)
+        return total
 
 
 def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " batch"]:
@@ -275,14 +306,17 @@ def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " 
     tables = problem.tables()
     if not problem.is_split:
         return _eliminate(problem, tables, {}, {})
-    reach = problem.weight.abs().sum(1, keepdim=True) / len(problem.buckets)
+    reach = _reach(problem)[:, None, None]
     split = {bucket.label: len(bucket.parts) for bucket in problem.buckets if len(bucket.parts) > 1}
-    logarithms = {label: reach.new_zeros(len(reach), parts) for label, parts in split.items()}
-    fields = {label: reach.new_zeros(len(reach), parts - 1) for label, parts in split.items()}
+    batch = len(reach)
+    logarithms = {label: reach.new_zeros(batch, parts) for label, parts in split.items()}
+    fields = {
+        label: reach.new_zeros(batch, parts - 1, problem.sizes[label]) for label, parts in split.items()
+    }
     learnt = [*logarithms.values(), *fields.values()]
     optimizer = torch.optim.Adam([each.requires_grad_() for each in learnt], LEARNING_RATE)
     weights_of = partial(_weights, sign=sign)
-    best = torch.full_like(reach[:, 0], sign * math.inf)
+    best = torch.full_like(reach[:, 0, 0], sign * math.inf)
     for _ in range(num_iters):
         with torch.enable_grad():
             weights = {label: weights_of(each) for label, each in logarithms.items()}
@@ -299,6 +333,27 @@ def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " 
     return best
 
 
+def _reach(problem: _Problem) -> Float[Tensor, " batch"]:
+    """Return the mean over labels of half the ranges of the tables, the unit of lent fields."""
+    total = torch.zeros_like(problem.table[:, 0])
+    for first, last in pairwise(problem.first):
+        table = problem.table[:, first:last]
+        least = table.masked_fill(table == -torch.inf, torch.inf).amin(1)
+        total = total + (table.amax(1) - least).nan_to_num(0, 0, 0) / 2
+    return total / len(problem.sizes)
+
+
+def _over(table: Tensor, share: Tensor) -> Tensor:
+    """Return table / share; −∞ stays −∞ of any share, without a gradient."""
+    out = table == -torch.inf
+    return (table.masked_fill(out, 0) / share).masked_fill(out, -torch.inf)
+
+
+def _times(share: Tensor, message: Tensor) -> Tensor:
+    out = message == -torch.inf
+    return (share * message.masked_fill(out, 0)).masked_fill(out, -torch.inf)
+
+
 def _weights(logarithms: Float[Tensor, "batch parts"], sign: int) -> Float[Tensor, "batch parts"]:
     """Return weights that sum to 1: all positive, or for a lower bound the first alone."""
     bounded = logarithms.clamp(-MOST_LOGARITHM, MOST_LOGARITHM)
@@ -313,7 +368,7 @@ def _eliminate(
 ) -> Float[Tensor, " batch"]:
     """Return the sum over all labels, each part with a weight and a lent field."""
     messages: list[Tensor] = []
-    total = torch.zeros_like(problem.weight[:, 0])
+    total = torch.zeros_like(problem.table[:, 0])
     for bucket in problem.buckets:
         is_split = len(bucket.parts) > 1
         shares = weights[bucket.label].unbind(1) if is_split else ()
@@ -323,15 +378,14 @@ def _eliminate(
             table = tables[len(messages)]
             for sender, shape in part.messages:
                 table = table + messages[sender].view(-1, *shape)
-            zero, one = table.unbind(1)
             if is_split:
-                field, share = lent[index].view(-1, *others), shares[index].view(-1, *others)
-                zero, one = (zero - field) / share, (one + field) / share
-            if problem.excluded is not None:
-                off, on = problem.excluded[:, bucket.label].view(-1, 2, *others).unbind(1)
-                zero, one = zero + off, one + on
-            message = torch.logaddexp(zero, one)
-            messages.append(share * message if is_split else message)
+                share = shares[index].view(-1, *others)
+                table = _over(table + lent[index].view(len(table), -1, *others), share[:, None])
+            if problem.excluded:
+                table = table.masked_fill(
+                    problem.excluded[bucket.label].unflatten(1, (-1, *others)), -torch.inf
+                )
+            messages.append(_times(share, log_sum(table)) if is_split else log_sum(table))
             if not others:
                 total = total + messages[-1]
     return total

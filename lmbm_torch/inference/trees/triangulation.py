@@ -84,12 +84,6 @@ def narrowest(num_labels: int, cliques: Cliques) -> Triangulation:
     return min(orders, key=lambda order: order.treewidth)
 
 
-def axes_among(labels: Iterable[int], table: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of a table's axes for these labels alone: 2 for the labels, else 1."""
-    own = {*labels}
-    return tuple(2 if label in own else 1 for label in table)
-
-
 @lru_cache
 def degeneracy(num_labels: int, cliques: Cliques) -> int:
     """Return the largest least degree of any subgraph, a lower bound of the treewidth.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from scipy import sparse
 from scipy.optimize import minimize
 
 from lmbm_torch.energies import FactorEnergy, FactorScopes
-from lmbm_torch.inference.graphs import belief_propagation, elimination
-from lmbm_torch.inference.graphs.arrays import Example, graph_of
-from lmbm_torch.inference.graphs.dual_ascent import searched
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.graphs import belief_propagation, dual_ascent, elimination
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
@@ -192,9 +190,8 @@ def _most_violating(
     table = rows.tables(scores, graph)
     augmented = table[: nodes * states] + 1.0
     augmented[np.arange(nodes) * states + truth] -= 1.0
-    arrays, _ = graph_of(rows.structures[graph])
-    example = Example(arrays, augmented, table[nodes * states :], 0.0, None, graph)
-    answer = searched(example, ORACLE_SWEEPS, ORACLE_GAIN, node_limit)
+    limits: dict[str, Any] = {"num_iters": ORACLE_SWEEPS, "tol": ORACLE_GAIN, "node_limit": node_limit}
+    answer = dual_ascent.searched_tables(rows.structures[graph], augmented, table[nodes * states :], **limits)
     best = answer.labels
     found = rows.outputs(best, graph)
     (changed,) = np.nonzero(found != true)
