@@ -5,7 +5,13 @@ training stand in :mod:`lmbm_torch.data.datamodule`, which needs Lightning and i
 ``read_uai`` and ``write_uai`` exchange energies with other solvers.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lmbm_torch.extras import naming_extras
+
+if TYPE_CHECKING:
+    from lmbm_torch.data.tables.encoder import TableEncoder
 
 with naming_extras():
     from lmbm_torch.data.dataset import MultilabelData
@@ -28,6 +34,7 @@ __all__ = [
     "Schema",
     "SequenceData",
     "SevenSegment",
+    "TableEncoder",
     "digit_numbers",
     "fetch_openml",
     "load",
@@ -45,3 +52,11 @@ __all__ = [
     "write_mapped",
     "write_uai",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Late: readers need no scikit-learn.
+    if name == "TableEncoder":
+        with naming_extras():
+            return import_module("lmbm_torch.data.tables.encoder").TableEncoder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

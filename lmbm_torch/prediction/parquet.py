@@ -140,21 +140,11 @@ def _write_part(
             if not batch.num_rows:
                 continue
             table = pyarrow.Table.from_batches([batch])
-            predictions, texts = answer(new_rows(_Frame(table), saved.schema, labelled=False))
+            predictions, texts = answer(new_rows(table, saved.schema, labelled=False))
             of_rows = {name: table[name].to_pylist() for name in named} | dict(texts)
             found: Any = table_rows(saved, predictions, of_rows)
             writer.write_batch(_batch(([first + row, *rest] for row, *rest in found), schema))
             first += batch.num_rows
-
-
-class _Frame:
-    """An Arrow table as the data frame that :func:`~lmbm_torch.data.formats.table.new_rows` takes."""
-
-    def __init__(self, table: Any) -> None:
-        self.table, self.columns = table, table.column_names
-
-    def __getitem__(self, name: str) -> Any:
-        return self.table[name]
 
 
 def _types(names: Sequence[str], saved: Predictor, ids: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

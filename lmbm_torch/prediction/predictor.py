@@ -19,6 +19,7 @@ from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.sequences.conll import ColumnSchema
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.encoding import Encoding
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.inference import decode, decode_hinge
@@ -69,7 +70,8 @@ class Predictor(Stored):
         from lmbm_torch.estimators.explain.explanations import without_names
 
         # A table's columns are matched by name when it is read, and come without.
-        return cls(without_names(fitted), Schema(tuple(map(Column, names.tolist())), fitted.label_names_))
+        encoding = Encoding(tuple(map(Column, names.tolist())))
+        return cls(without_names(fitted), Schema(encoding, fitted.label_names_))
 
     @classmethod
     def of_model(

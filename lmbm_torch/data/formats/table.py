@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
@@ -19,12 +18,12 @@ from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff
 from lmbm_torch.data.formats.limits import LimitedLines, open_compressed
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.columns import Missing, Table, Unknown, as_numbers, as_texts, is_missing, naming
-from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix, matching
+from lmbm_torch.data.tables.columns import MISSING, Table, as_numbers, as_texts, is_missing, naming
+from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding, matching
+from lmbm_torch.data.tables.frames import check_names, is_frame, open_frame
+from lmbm_torch.data.tables.schema import Schema, label_matrix
 from lmbm_torch.files import reading
 
-MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")
-"""Texts that stand for a missing value in a CSV file."""
 DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".arff")
@@ -42,7 +41,7 @@ def open_table(source: Any, delimiter: str | None = None, expected: str | None =
     A CSV file starts with a line of names and is UTF-8. A column is numeric if every value that is not
     missing is a number, else a column of texts. If values are separated by another character than a comma, a
     comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are all numbers count as
-    numbers. Data frames need ``frame.columns`` and ``frame[name].to_numpy()``, as in pandas and polars.
+    numbers. Data frames are those of pandas, polars and Arrow.
 
     Args:
         delimiter: between the values of a CSV file; by default the entry of :data:`DELIMITERS` by which the
@@ -55,8 +54,8 @@ def open_table(source: Any, delimiter: str | None = None, expected: str | None =
         ValueError: another ending; an unreadable file; no row; columns without a name or of the same
             name; a column of values neither numbers nor texts. The message names the source.
     """
-    if hasattr(source, "columns") and hasattr(source, "__getitem__"):
-        return _from_frame(source)
+    if is_frame(source):
+        return open_frame(source)
     if not isinstance(source, str | PathLike):
         raise TypeError(f"source: expected a path or a data frame, got {type(source).__name__}")
     if not is_table(source):
@@ -119,7 +118,7 @@ def _from_csv(file: Path, delimiter: str) -> Table:
     with _opened(file) as stream:
         rows = csv.reader(LimitedLines(stream), delimiter=delimiter, strict=True)
         names = [name.strip() for name in next(_read(rows), [])]
-        _check_names(names)
+        check_names(names)
         cells: list[list[str]] = []
         for row in _read(rows):
             if not row:
@@ -163,7 +162,7 @@ def _from_arff(file: Path) -> Table:
         raise ValueError("expected a dense ARFF file; read_arff (data=arff) reads sparse ones")
     content = arff.parse(file, encode_nominal=False)
     names = [name for name, _ in content["attributes"]]
-    _check_names(names)
+    check_names(names)
     if not content["data"]:
         raise ValueError("expected at least one row, got none")
     columns = {}
@@ -171,51 +170,6 @@ def _from_arff(file: Path) -> Table:
         is_text = isinstance(kind, list) or kind == "STRING"
         columns[name] = as_numbers(values) if is_text else np.array(values, np.float64)
     return Table(file.stem, columns)
-
-
-def _from_frame(frame: Any) -> Table:
-    names = [str(name) for name in frame.columns]
-    _check_names(names)
-    columns = {}
-    for name, key in zip(names, frame.columns, strict=True):
-        try:
-            columns[name] = _from_array(np.asarray(frame[key].to_numpy()))
-        except ValueError as error:
-            raise ValueError(f"column {name!r}: {error}") from error
-    if not len(columns[names[0]]):
-        raise ValueError("frame: expected at least one row, got none")
-    return Table(type(frame).__name__, columns)
-
-
-def _from_array(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind in "biuf":
-        return values.astype(np.float64)
-    if values.dtype.kind not in "OUT":
-        raise ValueError(f"expected numbers or texts, got {values.dtype}")
-    found = [None if _is_missing(value) else value for value in values.tolist()]
-    kinds = {type(value) for value in found if value is not None}
-    if all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in kinds):
-        return np.array([np.nan if value is None else float(value) for value in found])
-    if not all(issubclass(kind, str) for kind in kinds):
-        raise ValueError(f"expected numbers or texts, got {sorted(kind.__name__ for kind in kinds)}")
-    return np.array(found, dtype=object)
-
-
-def _is_missing(value: Any) -> bool:
-    # pandas' own missing values refuse comparison, and pandas may not be imported here.
-    return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
-
-
-def _check_names(names: Sequence[str]) -> None:
-    if not names:
-        raise ValueError("expected a first line of column names, got none")
-    if nameless := [place for place, name in enumerate(names) if not name]:
-        raise ValueError(
-            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
-            "an index column"
-        )
-    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise ValueError(f"expected each column name once, got {twice} more than once")
 
 
 MissingLabels = Literal["unknown", "negative"]
@@ -229,16 +183,11 @@ def read_table(
     test_fraction: float = 0.0,
     seed: int = 0,
     groups: str | None = None,
-    ignore: str | Sequence[str] = (),
-    categorical: str | Sequence[str] = (),
-    text: str | Sequence[str] = (),
     id_columns: str | Sequence[str] = (),
-    missing: Missing = "refuse",
-    unknown: Unknown = "refuse",
     missing_labels: MissingLabels = "unknown",
-    sparse: bool = False,
     delimiter: str | None = None,
     test_splitter: Splitter = stratified_split,
+    **options: Any,
 ) -> MultilabelData:
     """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
 
@@ -256,19 +205,19 @@ def read_table(
         groups: a column of group names, such as numbers of patients; not a feature. All
             rows of a group are held out or none. Groups with missing labels stay. Each label
             keeps its proportion.
-        ignore, categorical, text, id_columns, missing, unknown, sparse: see
-            :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
-            training part.
+        id_columns: names or patterns of columns that name the rows, repeated in predictions; not features.
         missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
             that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
             negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
         delimiter: between the values of CSV files; by default detected.
         test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+        options: ``ignore``, ``categorical``, ``text``, ``missing``, ``unknown``, ``odd_numbers``,
+            ``max_categories`` and ``sparse`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        TypeError: neither a path nor a data frame.
+        TypeError: neither a path nor a data frame, or an unknown option.
         ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
             ``missing_labels``.
 
@@ -291,10 +240,8 @@ def read_table(
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
         tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
-        if groups is not None:
-            ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
-        options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
-        schema = fit_schema(table, label_names, options, ~tested)
+        ids = matching("id_columns", id_columns, list(table.columns))
+        schema = _fitted_schema(table, label_names, ids, groups, TableOptions(**options), ~tested)
     data = _as_described(table, schema)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
@@ -325,6 +272,24 @@ def new_rows(
         kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
         table = replace(table, columns=kept)
     return _as_described(table, schema)
+
+
+def _fitted_schema(
+    table: Table,
+    label_names: Sequence[str],
+    ids: Sequence[str],
+    groups: str | None,
+    options: TableOptions,
+    rows: np.ndarray,
+) -> Schema:
+    """Return the schema of the rows of a mask; neither labels, names of rows nor groups are features."""
+    left_out = {*label_names, *ids, *([] if groups is None else [groups])}
+    if not label_names or left_out >= table.columns.keys():
+        raise ValueError(f"labels: expected to leave features and labels, got labels {tuple(label_names)}")
+    part = replace(table, columns={name: values[rows] for name, values in table.columns.items()})
+    labels = label_matrix(part, label_names)
+    encoding = fit_encoding(part, options, labels, label_names, left_out)
+    return Schema(encoding, tuple(label_names), tuple(ids), table.delimiter)
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:

@@ -14,10 +14,10 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_shape, level_of_caller
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.token_features import TokenFeatures, are_tokens
-from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator, level_of_caller
+from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_finite, check_labels, check_shape
+from lmbm_torch.checks import check_finite, check_labels, check_shape, level_of_caller
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances, two_valued
 from lmbm_torch.estimators.common import targets
@@ -185,14 +184,6 @@ def unfitted(estimator: AnEstimator) -> AnEstimator:
 @lru_cache
 def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
-
-
-def level_of_caller() -> int:
-    """Return the ``stacklevel`` of a warning to the first caller outside the library."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("lmbm_torch."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):

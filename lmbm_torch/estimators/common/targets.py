@@ -13,8 +13,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.formats.table import open_table
 from lmbm_torch.data.tables import schema
+from lmbm_torch.data.tables.frames import open_frame
 from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
@@ -115,7 +115,7 @@ def dense(labels) -> np.ndarray:
         values = np.asarray(labels)
         if values.dtype == object and any(isinstance(value, str) for value in values[0]):
             return values
-        table = open_table(labels)
+        table = open_frame(labels)
         columns = list(table.columns.values())
         if all(column.dtype.kind in "iuf" for column in columns):
             # Any two numbers.

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.calibration.scales import Calibration
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_count, level_of_caller
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.estimators.common.targets import known_tensor, label_tensor, with_rows

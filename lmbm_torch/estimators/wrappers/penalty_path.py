@@ -23,9 +23,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_positive
+from lmbm_torch.checks import check_positive, level_of_caller
 from lmbm_torch.estimators.automatic.search import stratified_folds
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
 from lmbm_torch.estimators.common.spreading import keep, spread
