@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
@@ -64,6 +65,10 @@ class Predictor(Stored):
             )
         fitted: Any = estimator
         names = vars(fitted).get("feature_names_in_")
+        if (encoder := vars(fitted).get("encoder_")) is not None:
+            fitted = copy(fitted)
+            del fitted.encoder_
+            return cls(fitted, Schema(encoder.encoding_, fitted.label_names_))
         if names is None:
             return cls(fitted)
         # Here, as of models alone it is not needed.

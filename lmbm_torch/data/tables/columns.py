@@ -49,6 +49,14 @@ class Table:
     def num_rows(self) -> int:
         return len(next(iter(self.columns.values())))
 
+    @property
+    def is_numeric(self) -> bool:
+        """Return whether all columns are numbers, without a missing value."""
+        columns = self.columns.values()
+        return not self.categories and all(
+            values.dtype.kind == "f" and not np.isnan(values).any() for values in columns
+        )
+
 
 @contextmanager
 def naming(table: Table) -> Iterator[None]:

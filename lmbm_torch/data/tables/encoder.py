@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.data.features import Features, numbered
+from lmbm_torch.data.tables.columns import Table
 from lmbm_torch.data.tables.encoding import LARGEST_DENSE, Encoding, TableOptions, fit_encoding
 from lmbm_torch.data.tables.frames import column_names, is_frame, open_frame
 from lmbm_torch.persistence.stored import Given, Stored
@@ -139,7 +140,7 @@ class TableEncoder(Stored, TransformerMixin, BaseEstimator):
 
 
 def _checked(X: Any) -> Any:
-    if not is_frame(X):
+    if not is_frame(X) and not isinstance(X, Table):
         raise TypeError(f"X: expected a data frame of pandas, polars or Arrow, got {type(X).__name__}")
     return X
 

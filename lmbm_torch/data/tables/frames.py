@@ -26,27 +26,21 @@ def column_names(frame: Any) -> list[str]:
     return [str(name) for name in getattr(frame, "column_names", frame.columns)]
 
 
-def is_numeric(frame: Any) -> bool:
-    """Return whether a frame has columns of numbers and bools alone, without a missing value."""
-    if hasattr(frame, "isna") and {getattr(kind, "kind", "O") for kind in frame.dtypes} <= set("biuf"):
-        return not bool(frame.isna().to_numpy().any())
-    try:
-        table = open_frame(frame)
-    except ValueError:
-        return False
-    columns = table.columns.values()
-    return not table.categories and all(
-        values.dtype.kind == "f" and not np.isnan(values).any() for values in columns
-    )
+def is_plain(frame: Any) -> bool:
+    """Return whether the types of a pandas frame are numbers and bools alone, without a missing value."""
+    kinds = {getattr(kind, "kind", "O") for kind in getattr(frame, "dtypes", ["O"])}
+    return hasattr(frame, "isna") and kinds <= set("biuf") and not bool(frame.isna().to_numpy().any())
 
 
 def open_frame(frame: Any) -> Table:
-    """Return a data frame as a table; numbers and texts in one column are texts.
+    """Return a data frame as a table, a table as it is; numbers and texts in one column are texts.
 
     Raises:
         ValueError: no row, columns without a name or of the same name, or a column of other values than
             numbers, texts and dates.
     """
+    if isinstance(frame, Table):
+        return frame
     names = column_names(frame)
     check_names(names)
     columns, categories, faults = {}, [], []
@@ -66,6 +60,14 @@ def open_frame(frame: Any) -> Table:
     if not len(columns[names[0]]):
         raise ValueError("frame: expected at least one row, got none")
     return Table(type(frame).__name__, columns, categories=frozenset(categories))
+
+
+def is_absent(value: Any) -> bool:
+    """Return whether a value of a frame is missing; a list or an array is not."""
+    # pandas' own missing values refuse comparison, and pandas may not be imported here.
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return not hasattr(value, "__len__") and bool(value != value)
 
 
 def check_names(names: Sequence[str]) -> None:
@@ -90,7 +92,7 @@ def _from_array(values: np.ndarray) -> np.ndarray:
         return np.where(np.isnat(values), np.nan, values / np.timedelta64(1, "s"))
     if values.dtype.kind not in "OUT":
         raise ValueError(f"expected numbers, texts or dates, got {values.dtype}")
-    found = [None if _is_missing(value) else value for value in values.tolist()]
+    found = [None if is_absent(value) else value for value in values.tolist()]
     kinds = {type(value) for value in found if value is not None}
     if all(issubclass(kind, Number | np.bool_) for kind in kinds):
         return np.array([np.nan if value is None else float(value) for value in found])
@@ -116,8 +118,3 @@ def _moment(value: date | None) -> Any:
     if isinstance(value, datetime) and value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)
     return np.datetime64("NaT") if value is None else np.datetime64(value, "s")
-
-
-def _is_missing(value: Any) -> bool:
-    # pandas' own missing values refuse comparison, and pandas may not be imported here.
-    return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value

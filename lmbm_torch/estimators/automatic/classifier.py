@@ -192,6 +192,7 @@ class AutoLabelClassifier(StructuredClassifier):
             return self._values(labels)
         return np.asarray(self.binarizer_.inverse_transform(labels))
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
 

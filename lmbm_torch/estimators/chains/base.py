@@ -66,6 +66,8 @@ class SequenceClassifier(TrainedEstimator, ABC):
         feature_names_in_: names of the columns of data frames, or of token features; absent for arrays.
     """
 
+    encodes_frames: ClassVar[bool] = False
+
     # Token features in fewer tokens are left out.
     min_freq = 1
     token_features_: TokenFeatures | None

@@ -50,6 +50,8 @@ class TrainedEstimator(StoredEstimator):
     """An estimator with checked parameters and a warning if the training ended before ``tol``."""
 
     _accepted: ClassVar[Constraints] = SHARED
+    # Whether ``fit`` encodes data frames of any columns, and takes sets of names as labels.
+    encodes_frames: ClassVar[bool] = True
 
     # Parameters and fitted attributes of subclasses.
     base: Any = None

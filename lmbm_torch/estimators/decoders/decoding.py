@@ -121,6 +121,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Train on features (instances, features), labels (instances, labels) or classes, and weights."""
 
+    @answer_call
     def energy(self, X: Rows) -> AnEnergy:
         """Return the model's energy for instances (instances, features), dense or CSR."""
         return self._energy(self._validate_predict(X))
@@ -245,6 +246,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
             return probability
         return np.hstack([1 - probability, probability])
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
 
@@ -273,6 +275,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         model = without_names(self)
         return model._explanation(model._fields(X, reference), X, num_features)
 
+    @answer_call
     def can_explain(self, X: Rows) -> bool:
         """Return whether :meth:`explain` has additive fields for instances like X (instances, features)."""
         return self.binarizer_ is None and are_taken_apart(self, X)

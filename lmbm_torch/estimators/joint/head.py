@@ -87,6 +87,7 @@ class JointHead(StructuredClassifier):
         array([[0, 1, 0]])
     """
 
+    encodes_frames: ClassVar[bool] = False
     _accepted: ClassVar[Constraints] = {
         **SHARED,
         "metric": [StrOptions(METRICS)],

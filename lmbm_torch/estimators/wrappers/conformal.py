@@ -23,6 +23,7 @@ from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
 from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
+from lmbm_torch.estimators.explain.contributions import given_names
 from lmbm_torch.estimators.explain.explanations import Explanation
 
 # Rounding error of 1 − coverage.
@@ -183,10 +184,14 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         ]
 
     @available_if(_explains)
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return ``explain`` of the estimator."""
         check_is_fitted(self)
-        return self.estimator_.explain(X, reference=reference, num_features=num_features)
+        estimator: Any = self.estimator_
+        if (names := given_names(self)) is not None and hasattr(estimator, "with_feature_names"):
+            estimator = estimator.with_feature_names(names)
+        return estimator.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)

@@ -35,6 +35,7 @@ from lmbm_torch.estimators.common.under_rules import (
     where_allowed,
 )
 from lmbm_torch.estimators.decoders.distributions import AllowedDistribution
+from lmbm_torch.estimators.explain.contributions import given_names
 from lmbm_torch.estimators.explain.explanations import (
     Explanation,
     check_one_instance,
@@ -192,6 +193,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self.marginals(X).labels.cpu().numpy()
 
     @available_if(_has_probabilities)
+    @answer_call
     def marginals(self, X: Rows) -> Marginals:
         """Return the exact marginals of the estimator's distribution, given that all rules are obeyed.
 
@@ -221,6 +223,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return distribution.log_prob(labels).cpu().numpy()
 
     @available_if(_has_probabilities)
+    @answer_call
     def sample(self, X: Rows, num_samples: int = 1) -> np.ndarray:
         """Return label vectors sampled from P(y | x, y obeys all rules), (num_samples, instances, labels).
 
@@ -232,6 +235,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         generator = torch.Generator(distribution.energies[0].device).manual_seed(self.estimator_._seed())
         return self._values(distribution.sample(num_samples, generator).cpu().numpy())
 
+    @answer_call
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """Return the rules, as text, broken by the unconstrained answer of each instance."""
         check_is_fitted(self)
@@ -239,6 +243,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             return ruled.binding_rules(X)
         return self._rules().broken(self._freely().decode(X).labels.cpu().numpy())
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance, with the binding rules.
 
@@ -254,6 +259,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             X = estimator._validated(X, reset=False)
         else:
             X, estimator = estimator._validate_predict(X), without_names(estimator)
+            estimator = (
+                estimator if (names := given_names(self)) is None else estimator.with_feature_names(names)
+            )
         nameless.estimator_ = estimator
         check_one_instance(X)
         fields = estimator._fields(X, reference)

@@ -49,6 +49,7 @@ def _of_estimator(name: str) -> Any:
         getattr(self._latest, name)
         return True
 
+    @answer_call
     def method(self: PenaltyPathClassifier, X: Rows, *arguments: Any) -> Any:
         check_is_fitted(self)
         return getattr(self.estimator_, name)(self._validate_predict(X), *arguments)
@@ -167,6 +168,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         """Return the capabilities of the latest estimator."""
         return self._latest.capabilities
 
+    @answer_call
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """Return ``binding_rules`` of ``estimator_``."""
         check_is_fitted(self)
@@ -185,6 +187,7 @@ class PenaltyPathClassifier(StructuredClassifier):
     log_prob: Any = _of_estimator("log_prob")
     decision_function: Any = _of_estimator("decision_function")
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return ``explain`` of ``estimator_``."""
         check_is_fitted(self)
@@ -262,6 +265,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         other.estimator_ = self.estimator_.with_rules(rules)
         return other
 
+    @answer_call
     def energies(self, X: Rows) -> list[Any]:
         """Return ``energies`` of ``estimator_``."""
         check_is_fitted(self)
