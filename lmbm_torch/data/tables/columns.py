@@ -253,6 +253,8 @@ class Column(NamedColumn):
             strange = np.isnan(values) & ~is_missing(texts)
             if strange.any():
                 self._note(unknown, "numbers", texts.tolist(), strange)
+                if self.fill is None:
+                    raise ValueError(unknown.pop())
         elif values.dtype.kind == "M":
             raise ValueError(f"column {self.name!r}: expected numbers, got dates")
         absent = np.isnan(values)

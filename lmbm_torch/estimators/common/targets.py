@@ -90,9 +90,11 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
         if names is None and not any(SEPARATOR in value for value in known):
             return y
         found = [None if text is None else list(filter(None, text.split(SEPARATOR))) for text in found]
-    elif not known or not all(
-        isinstance(value, list | tuple | set | frozenset | np.ndarray) for value in known
-    ) or (isinstance(column, list) and all(isinstance(v, list) and len(v) == len(known[0]) for v in found)):
+    elif (
+        not known
+        or not all(isinstance(value, list | tuple | set | frozenset | np.ndarray) for value in known)
+        or (isinstance(column, list) and all(isinstance(v, list) and len(v) == len(known[0]) for v in found))
+    ):
         return y
     occurring = sorted({name for each in found if each is not None for name in each}, key=str)
     if not all(isinstance(name, str) for name in occurring):
