@@ -1,4 +1,4 @@
-"""Frames of pandas, polars and Arrow as features: all kinds of columns, odd cells, columns that say too much."""
+"""Frames of pandas, polars and Arrow as features: kinds of columns, odd cells, columns that say too much."""
 
 from __future__ import annotations
 
