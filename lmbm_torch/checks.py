@@ -282,6 +282,6 @@ def check_positive(name: str, value: float) -> None:
 def level_of_caller() -> int:
     """Return the ``stacklevel`` of a warning to the first caller outside the library."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("lmbm_torch."):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lmbm_torch."):
         frame, level = frame.f_back, level + 1
     return level

@@ -107,6 +107,13 @@ def test_free_texts_are_tf_idf_without_being_named():
     expected = TfidfVectorizer(min_df=2).fit_transform(frame["note"])
     np.testing.assert_allclose(found[:, :-1].toarray(), expected.toarray())
     assert encoder.get_feature_names_out()[0] == "note:dry"
+    # Repeated texts are categories, and so are few texts without a common word.
+    assert (
+        TableEncoder().fit(pd.DataFrame({"note": TEXTS * 2})).get_feature_names_out()[0] == f"note={TEXTS[0]}"
+    )
+    few = pd.DataFrame({"note": ["New York", "Los Angeles", "San Diego"]})
+    assert TableEncoder().fit(few).get_feature_names_out()[0] == "note=Los Angeles"
+    assert TableEncoder().fit(pd.DataFrame({"note": TEXTS})).get_feature_names_out()[0] == "note:dry"
 
 
 @pytest.mark.parametrize("text", sorted(MISSING))

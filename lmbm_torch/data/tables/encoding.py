@@ -7,6 +7,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -41,8 +42,9 @@ CHOICES = {
     "odd_numbers": ("refuse", "coerce"),
 }
 """Values of the options that are words, the default first."""
-# Texts name the rows if the distinct texts exceed this share of the rows, and this number.
-IDENTIFIER_SHARE = 0.5
+# Texts are repeated if the distinct texts are at most this share of the rows; other texts of one word name
+# the rows if they are more than this number.
+REPEATED_SHARE = 0.5
 FEW_CATEGORIES = 20
 # Numbers of a dense matrix of features above which the matrix is sparse by itself, about 1 GB.
 LARGEST_DENSE = 2**27
@@ -173,8 +175,9 @@ def fit_encoding(
 ) -> Encoding:
     """Return the encoding of a training table: all columns but those left out are features.
 
-    Columns of texts are, in this order: dates, if all texts are ISO dates; categories, if texts are repeated;
-    free texts, if most have two words. Other texts name the rows, and their columns are left out.
+    Columns of texts are, in this order: dates, if all texts are ISO dates; free texts, if few are repeated
+    and most have two words; categories, if texts are repeated or few. Other texts name the rows, and their
+    columns are left out.
 
     Args:
         labels: {0, 1, NaN}; a column that tells a label of every row is named in a warning.
@@ -321,16 +324,12 @@ def _dates(name: str, dates: np.ndarray) -> DateColumn:
 def _texts(name: str, values: np.ndarray, options: TableOptions, notes: list[str]) -> NamedColumn | None:
     known = [text for text in as_texts(values) if text is not None]
     count = len(set(known))
-    is_repeated = count <= max(FEW_CATEGORIES, IDENTIFIER_SHARE * len(known))
-    if is_repeated and count <= options.max_categories:
-        return _categories(name, values, notes, None)
-    if 2 * sum(len(text.split()) > 1 for text in known) >= len(known):
-        try:
+    has_words = 2 * sum(len(text.split()) > 1 for text in known) >= len(known)
+    if has_words and count > min(REPEATED_SHARE * len(known), options.max_categories):
+        # The words of names of rows may occur once.
+        with suppress(ValueError):
             return fit_text_column(name, values)
-        except ValueError:
-            # The words of names of rows occur once.
-            is_repeated = False
-    if is_repeated:
+    if count <= max(FEW_CATEGORIES, REPEATED_SHARE * len(known)):
         return _categories(name, values, notes, options.max_categories)
     notes.append(
         f"column {name!r} looks like names of the rows, with {count} different texts in {len(values)} rows, "

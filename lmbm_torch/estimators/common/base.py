@@ -224,8 +224,13 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A multi-label classifier that also takes one label or one class per instance.
 
+    Instances are a matrix, dense or CSR, or a data frame of pandas, polars or Arrow. A frame of other columns
+    than numbers without holes is encoded by a :class:`~lmbm_torch.data.TableEncoder`, kept as ``encoder_``;
+    the features, to which attributes and references of explanations belong, are then those of the encoder.
+
     The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, NaN for unknown labels, or
-    a data frame of labels, whose column names are kept. Two other whole numbers shared by all labels, such as
+    a data frame of labels, whose column names are kept, or sets of names of labels: lists, tuples or sets of
+    texts, or texts such as ``"red;blue"``. Two other whole numbers shared by all labels, such as
     −1 and 1, and two texts of each label mean 0 and 1 in ascending order; ``predict`` returns the given
     values, and all other methods use 0 and 1. One-dimensional targets of two classes become one column,
     targets of more classes one column per class.
@@ -233,6 +238,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
         label_names_: columns of a data frame, or label_0, label_1, …; None for targets of classes.
+        encoder_: the encoder of data frames; absent for numbers.
         binarizer_: mapping from classes to label vectors; None for label matrices.
         feature_means_: (features,), means of the training instances, the default reference of explanations.
     """
