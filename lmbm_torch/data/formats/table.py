@@ -191,8 +191,9 @@ def read_table(
 ) -> MultilabelData:
     """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
 
-    Every column that is neither a label nor ignored is a feature; a column of texts becomes one feature for
-    each distinct text. ``data.schema`` records how, so new rows can be read in the same way.
+    Every column that is neither a label nor ignored is encoded by
+    :func:`~lmbm_torch.data.tables.encoding.fit_encoding`. ``data.schema`` records how, so new rows can be
+    read in the same way.
 
     Args:
         train: the table of the training part, as :func:`open_table` takes it.

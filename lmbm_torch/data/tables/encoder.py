@@ -13,10 +13,9 @@ from lmbm_torch.data.features import Features, numbered
 from lmbm_torch.data.tables.columns import Table
 from lmbm_torch.data.tables.encoding import LARGEST_DENSE, Encoding, TableOptions, fit_encoding
 from lmbm_torch.data.tables.frames import column_names, is_frame, open_frame
-from lmbm_torch.persistence.stored import Given, Stored
 
 
-class TableEncoder(Stored, TransformerMixin, BaseEstimator):
+class TableEncoder(TransformerMixin, BaseEstimator):
     """A transformer of data frames of pandas, polars and Arrow to features, dense or CSR.
 
     Numbers are features as they are, and bools are 0 and 1. Dates become year, month, day, weekday and hour,
@@ -109,34 +108,6 @@ class TableEncoder(Stored, TransformerMixin, BaseEstimator):
         """Return the names of the features, such as ``age`` and ``town=Oslo``."""
         check_is_fitted(self)
         return np.array(self.encoding_.feature_names, dtype=object)
-
-    def check_stored(self) -> None:
-        """Raise NotFittedError unless the encoder is fitted."""
-        check_is_fitted(self)
-
-    def stored_parts(self) -> dict[str, Any]:
-        """Return the parameters, the encoding and the names of the columns."""
-        return {
-            "settings": self.get_params(deep=False),
-            "encoding": self.encoding_,
-            "columns": self.feature_names_in_.tolist(),
-        }
-
-    @classmethod
-    def from_parts(
-        cls, given: Given, *, settings: dict[str, Any], encoding: Encoding, columns: list[str]
-    ) -> TableEncoder:
-        """Return the encoder of :meth:`stored_parts`.
-
-        Raises:
-            ValueError: another object than an encoding.
-        """
-        if not isinstance(encoding, Encoding):
-            raise ValueError(f"encoding: expected an Encoding, got {type(encoding).__name__}")
-        found = cls(**settings)
-        found.encoding_, found.feature_names_in_ = encoding, np.array(columns, dtype=object)
-        found.n_features_in_ = len(columns)
-        return found
 
 
 def _checked(X: Any) -> Any:

@@ -12,6 +12,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from lmbm_torch.data.tables.encoder import TableEncoder
 from lmbm_torch.persistence.files import save
 from lmbm_torch.persistence.stored import Given, Stored, adapt
 
@@ -82,8 +83,12 @@ def _csr(
     return matrix
 
 
+def _fitted_parts(transformer: BaseEstimator) -> dict[str, Any]:
+    check_is_fitted(transformer)
+    return _parts(transformer)
+
+
 def _steps(pipeline: Pipeline) -> dict[str, Any]:
-    check_is_fitted(pipeline)
     for _, step in pipeline.steps:
         if isinstance(step, Stored):
             step.check_stored()
@@ -95,7 +100,7 @@ def _pipeline(given: Given, *, steps: list[list[Any]]) -> Pipeline:
 
 
 adapt(Pipeline, _steps, _pipeline)
-for _each in (LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler):
-    adapt(_each, _parts, partial(_estimator, _each))
+for _each in (TableEncoder, LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler):
+    adapt(_each, _fitted_parts, partial(_estimator, _each))
 for _each in (csr_array, csr_matrix):
     adapt(_each, _csr_parts, partial(_csr, _each))
