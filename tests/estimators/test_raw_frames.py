@@ -99,6 +99,8 @@ ESTIMATORS = {
         families=["network"], time_budget=30, cv=2, random_state=0, clock=Clock()
     ),
 }
+# Of the ordinary tests one for each kind of fit is enough.
+SLOW = ("automatic", "joint", "thresholds")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,9 @@ def answers(model, X) -> dict[str, np.ndarray]:
     return found
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in ESTIMATORS]
+)
 def test_a_raw_frame_gives_the_bits_of_a_pipeline_with_the_encoder(name, fitted):
     model = fitted(name)
     encoder = TableEncoder().fit(FRAME)
@@ -143,7 +147,9 @@ def test_a_raw_frame_gives_the_bits_of_a_pipeline_with_the_encoder(name, fitted)
     np.testing.assert_array_equal(model.predict(reordered), found["predict"])
 
 
-@pytest.mark.parametrize("name", [name for name in ESTIMATORS if hasattr(ESTIMATORS[name], "explain")])
+@pytest.mark.parametrize(
+    "name", [name for name in ESTIMATORS if hasattr(ESTIMATORS[name], "explain") and name not in SLOW]
+)
 def test_explanations_name_encoded_columns(name, fitted):
     explained = fitted(name).explain(FRAME[:1])
     features = {feature for label in explained.values() for feature in label.features} | {

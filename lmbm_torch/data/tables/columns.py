@@ -105,7 +105,7 @@ def written_numbers(texts: Sequence[str]) -> dict[str, float]:
 
 
 def split_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, " rows"], list[str]]:
-    """Return texts as numbers, NaN for other texts, and the other texts, each once, in order."""
+    """Return texts as numbers with NaN for words, and the words, each once, in order."""
     numbers, odd = np.full(len(values), np.nan), {}
     for row, text in enumerate(values.tolist()):
         if text is not None:
@@ -183,7 +183,7 @@ class NamedColumn(Stored):
 
     def _note(self, unknown: list[str], expected: str, texts: Sequence[Any], strange: np.ndarray) -> None:
         """Add a sentence about the texts in the rows of a mask."""
-        few = sorted({str(texts[row]) for row in np.flatnonzero(strange)})
+        few = sorted({str(texts[row]) for row in np.flatnonzero(strange).tolist()})
         more = f" and {len(few) - SHOWN} others" if len(few) > SHOWN else ""
         rows = f"{int(strange.sum())} of {len(strange)} rows"
         unknown.append(f"column {self.name!r}: expected {expected}, got {few[:SHOWN]}{more} in {rows}")
@@ -289,7 +289,7 @@ class DateColumn(NamedColumn):
         return tuple(f"{self.name}:{part}" for part in parts)
 
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
-        """Return the parts of the dates, see :class:`NamedColumn`; a text that is no date is missing."""
+        """Return the parts of the dates, see :class:`NamedColumn`; a text without a date is missing."""
         dates = values
         if values.dtype.kind != "M":
             texts = as_texts(values)

@@ -117,7 +117,7 @@ def _checked(X: Any) -> Any:
 
 
 def _two_valued_columns(y: Any) -> tuple[np.ndarray | None, list[str]]:
-    """Return labels of two values as {0, 1, NaN}, others as NaN, and names; None for other targets."""
+    """Return labels of two values in {0, 1, NaN}, NaN for more values, and names; None for sets."""
     if y is None:
         return None, []
     if is_frame(y):

@@ -97,7 +97,7 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class Encoding(Stored):
-    """The columns of a table that are required, and the features made from these columns.
+    """The required columns of a table, and the features made from the columns.
 
     Args:
         columns: of the features, not empty.
@@ -122,7 +122,7 @@ class Encoding(Stored):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Return the names of the features: of numbers those of the columns, of categories ``town=Oslo``."""
+        """Return the names of the features, such as ``age`` for numbers and ``town=Oslo`` for categories."""
         return tuple(name for column in self.columns for name in column.feature_names)
 
     def features(self, table: Table) -> Features:
@@ -173,7 +173,7 @@ def fit_encoding(
     label_names: Sequence[str] = (),
     left_out: Collection[str] = (),
 ) -> Encoding:
-    """Return the encoding of a training table: all columns but those left out are features.
+    """Return the encoding of a training table, of all columns but those in ``left_out`` and ``ignore``.
 
     Columns of texts are, in this order: dates, if all texts are ISO dates; free texts, if few are repeated
     and most have two words; categories, if texts are repeated or few. Other texts name the rows, and their

@@ -33,7 +33,7 @@ def is_plain(frame: Any) -> bool:
 
 
 def open_frame(frame: Any) -> Table:
-    """Return a data frame as a table, a table as it is; numbers and texts in one column are texts.
+    """Return a data frame as a table, with numbers beside texts in a column as texts.
 
     Raises:
         ValueError: no row, columns without a name or of the same name, or a column of other values than

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
+from itertools import zip_longest
 from math import inf, isfinite, log
 from typing import Any
 
@@ -26,7 +27,7 @@ PATIENCE = 10.0
 WATCHED_ROWS = 16
 
 # Names of the arguments of labels.
-LABELS = (["known"], ["y"], ["Y"], ["arguments"])
+LABELS = ("known", "y", "Y", "arguments")
 
 _log = logging.getLogger("lmbm_torch")
 _calls = threading.local()
@@ -66,18 +67,16 @@ def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
     Data frames of labels must have the columns of ``fit``, see :func:`check_columns`. Instances are encoded
     as in ``fit``. Labels may be sets of names, and known labels a dictionary by name.
     """
-    names = [*signature(method).parameters][2:]
+    are_labels = [name in LABELS for name in [*signature(method).parameters][2:]]
 
     @wraps(method)
     def answering(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
         if arguments or named:
             arguments = tuple(
-                _labels(self, X, each) if names[place : place + 1] in LABELS else each
-                for place, each in enumerate(arguments)
+                _labels(self, X, each) if is_label else each
+                for each, is_label in zip_longest(arguments, are_labels[: len(arguments)], fillvalue=False)
             )
-            named = {
-                name: _labels(self, X, each) if [name] in LABELS else each for name, each in named.items()
-            }
+            named = {name: _labels(self, X, each) if name in LABELS else each for name, each in named.items()}
         if "encoder_" in vars(self) and is_frame(X):
             X = self.encoder_.transform(X)
         return _watched(method, self, X, arguments, named)

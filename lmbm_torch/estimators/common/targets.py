@@ -62,8 +62,9 @@ class LabelFrame:
 def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
     """Return sets of names of labels as a frame of labels in {0, 1, NaN}; other targets as given.
 
-    Sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"``. Lists
-    of one length are a matrix instead, and texts without a semicolon are classes unless there are ``names``.
+    Sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"``; None
+    stands for unknown labels. Lists of one length are a matrix instead, and texts without a semicolon are
+    classes unless there are ``names``.
 
     Args:
         names: of the labels of ``fit``; by default those that occur, in alphabetical order.
@@ -73,43 +74,48 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
     """
     if is_frame(y) and hasattr(y, "column_names"):
         # Of Arrow.
-        y = LabelFrame(
-            tuple(y.column_names), np.column_stack([y[name].to_numpy() for name in y.column_names])
-        )
-    column = y
-    if is_frame(y) and len(keys := list(y.columns)) == 1:
-        column = y[keys[0]]
-    if len(getattr(column, "shape", (0,))) != 1 or not hasattr(column, "__len__"):
+        columns = [y[name].to_numpy() for name in y.column_names]
+        y = LabelFrame(tuple(y.column_names), np.column_stack(columns))
+    sets = _sets(y, are_classes=names is None)
+    if sets is None:
         return y
-    values = column.to_numpy() if hasattr(column, "to_numpy") else column
-    if isinstance(values, np.ndarray) and values.dtype.kind not in "OU":
-        return y
-    found = [None if is_absent(value) else value for value in values]
-    known = [value for value in found if value is not None]
-    if known and all(isinstance(value, str) for value in known):
-        if names is None and not any(SEPARATOR in value for value in known):
-            return y
-        found = [None if text is None else list(filter(None, text.split(SEPARATOR))) for text in found]
-    elif (
-        not known
-        or not all(isinstance(value, list | tuple | set | frozenset | np.ndarray) for value in known)
-        or (isinstance(column, list) and all(isinstance(v, list) and len(v) == len(known[0]) for v in found))
-    ):
-        return y
-    occurring = sorted({name for each in found if each is not None for name in each}, key=str)
-    if not all(isinstance(name, str) for name in occurring):
-        return y
+    occurring = sorted(set().union(*(each for each in sets if each is not None)))
     labels = tuple(occurring if names is None else names)
     if strange := [name for name in occurring if name not in labels]:
         raise ValueError(f"y: expected names among {list(labels)}, got {strange[:5]}")
     place = {name: index for index, name in enumerate(labels)}
-    matrix = np.zeros((len(found), len(labels)))
-    for row, each in enumerate(found):
-        if each is None:
-            matrix[row] = np.nan
-        else:
-            matrix[row, [place[name] for name in each]] = 1
+    matrix = np.zeros((len(sets), len(labels)))
+    for row, each in enumerate(sets):
+        columns = slice(None) if each is None else [place[name] for name in each]
+        matrix[row, columns] = np.nan if each is None else 1
     return LabelFrame(labels, matrix)
+
+
+def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
+    """Return sets of names, None where unknown; None for other targets.
+
+    Args:
+        are_classes: whether texts without a semicolon are classes.
+    """
+    column = y[y.columns[0]] if is_frame(y) and len(y.columns) == 1 else y
+    if len(getattr(column, "shape", (0,))) != 1 or not hasattr(column, "__len__"):
+        return None
+    values = column.to_numpy() if hasattr(column, "to_numpy") else column
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "OU":
+        return None
+    found = [None if is_absent(value) else value for value in values]
+    known = [value for value in found if value is not None]
+    if known and all(isinstance(value, str) for value in known):
+        if are_classes and not any(SEPARATOR in value for value in known):
+            return None
+        return [None if text is None else list(filter(None, text.split(SEPARATOR))) for text in found]
+    if not known or not all(isinstance(each, list | tuple | set | frozenset | np.ndarray) for each in known):
+        return None
+    is_matrix = isinstance(column, list) and all(isinstance(each, list) for each in found)
+    if is_matrix and len({*map(len, known)}) == 1:
+        return None
+    are_names = all(isinstance(name, str) for each in known for name in each)
+    return [None if each is None else list(each) for each in found] if are_names else None
 
 
 def known_by_name(known: Mapping[str, Any], names: Sequence[str], count: int) -> np.ndarray:
