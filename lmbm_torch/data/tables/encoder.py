@@ -136,8 +136,12 @@ def _two_valued_columns(y: Any) -> tuple[np.ndarray | None, list[str]]:
 
 
 def _as_truths(column: np.ndarray) -> np.ndarray:
-    known = np.array([value is not None and value == value for value in column.tolist()], dtype=np.bool_)
-    values = sorted(set(column[known].tolist()), key=str)
-    if len(values) != 2:
-        return np.full(len(column), np.nan)
-    return np.where(known, column == values[1], np.nan)
+    if column.dtype.kind in "biuf":
+        column = column.astype(np.float64)
+        known = ~np.isnan(column)
+        values = [column.min(where=known, initial=np.inf), column.max(where=known, initial=-np.inf)]
+        known &= np.isin(column, values)
+    else:
+        known = np.array([value is not None and value == value for value in column.tolist()], np.bool_)
+        values = sorted(set(column[known].tolist()), key=str)
+    return np.where(known & (len(set(values)) == 2), column == values[-1:], np.nan)

@@ -10,10 +10,11 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from itertools import compress
+from typing import Literal
 
 import numpy as np
-from scipy.sparse import hstack
+from scipy.sparse import csc_array, hstack
 
 from lmbm_torch.checks import level_of_caller
 from lmbm_torch.data.features import Features, check_dense
@@ -190,6 +191,9 @@ def fit_encoding(
     Warns:
         UserWarning: columns that look like names of rows or leak a label, and other choices.
     """
+    if labels is not None:
+        is_known = ((labels == 1).sum(0) >= LEAKING_ROWS) & ((labels == 0).sum(0) >= LEAKING_ROWS)
+        labels, label_names = labels[:, is_known], [*compress(label_names, is_known)]
     names = [*table.columns]
     left_out = {*left_out, *matching("ignore", options.ignore, names)}
     named = {part: set(matching(part, getattr(options, part), names)) for part in ("categorical", "text")}
@@ -364,32 +368,31 @@ def _are_identifiers(name: str, known: np.ndarray) -> bool:
 def _leaked(column: NamedColumn, values: np.ndarray, labels: Float[np.ndarray, "rows labels"]) -> int | None:
     """Return a label that the column tells of every row, by a threshold or by categories; None for none.
 
-    Only labels with enough rows of each value count. Some rows are looked at first.
+    Some rows are looked at first.
     """
-    if column.kind not in ("numbers", "categories") or len(values) < 2 * LEAKING_ROWS:
-        return None
-    scores: Any
+    left = np.arange(labels.shape[1])
     if column.kind == "categories":
-        _, scores = np.unique(np.array([str(text) for text in as_texts(values)]), return_inverse=True)
-        if scores.max() + 1 > len(values) / LEAKING_ROWS:
+        kinds, scores = np.unique(np.array([str(text) for text in as_texts(values)]), return_inverse=True)
+        if len(kinds) > len(values) / LEAKING_ROWS:
             return None
+    elif column.kind == "numbers":
+        kinds, scores = None, split_numbers(values)[0] if values.dtype == object else values
     else:
-        scores = split_numbers(values)[0] if values.dtype == object else values
+        return None
     few = np.linspace(0, len(values) - 1, min(len(values), 200)).astype(np.int64)
-    for label in range(labels.shape[1]):
-        for rows in (few, slice(None)):
-            own, truth = scores[rows], labels[rows, label]
-            own, truth = own[~np.isnan(own) & ~np.isnan(truth)], truth[~np.isnan(own) & ~np.isnan(truth)]
-            on, off = own[truth == 1], own[truth == 0]
-            if not len(on) or not len(off):
-                is_told = len(few) < len(values)
-            elif column.kind == "categories":
-                is_told = not np.isin(on, off).any()
-            else:
-                is_told = bool(on.min() > off.max() or on.max() < off.min())
-            if not is_told:
-                break
-        else:
-            if min(len(on), len(off)) >= LEAKING_ROWS:
-                return label
-    return None
+    for rows in (few, slice(None)):
+        part = labels[rows][:, left]
+        left = left[_told(scores[rows], part == 1, part == 0, None if kinds is None else len(kinds))]
+    return int(left[0]) if len(left) else None
+
+
+def _told(scores: np.ndarray, on: np.ndarray, off: np.ndarray, num_kinds: int | None) -> np.ndarray:
+    """Return a mask of the labels whose values (rows, labels) the scores of the rows tell apart."""
+    if num_kinds is not None:
+        ones = np.ones(len(scores))
+        rows = csc_array((ones, (scores, np.arange(len(scores)))), shape=(num_kinds, len(scores)))
+        return ~(((rows @ on.astype(float)) > 0) & ((rows @ off.astype(float)) > 0)).any(0)
+    known, column = ~np.isnan(scores)[:, None], scores[:, None]
+    lowest = [np.where(known & mask, column, np.inf).min(0) for mask in (on, off)]
+    highest = [np.where(known & mask, column, -np.inf).max(0) for mask in (on, off)]
+    return (lowest[0] > highest[1]) | (highest[0] < lowest[1])

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from math import inf, isfinite, log
 from typing import Any
 
+import numpy as np
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.data.rows import num_instances
@@ -46,12 +47,18 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
         before = dict(vars(self))
         try:
             if getattr(self, "encodes_frames", True):
+                y = arguments[0] if arguments else named.get("y")
+                if type(y) is not np.ndarray or y.dtype.kind in "OU":
+                    y = named_labels(y)
                 if arguments:
-                    arguments = (named_labels(arguments[0]), *arguments[1:])
+                    arguments = (y, *arguments[1:])
                 elif "y" in named:
-                    named["y"] = named_labels(named["y"])
+                    named["y"] = y
                 is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
-                X = _encoded(self, X, arguments[0] if arguments else named.get("y"), is_new)
+                if is_new:
+                    vars(self).pop("encoder_", None)
+                if type(X) is not np.ndarray:
+                    X = _encoded(self, X, y, is_new)
             return _watched(fit, self, X, arguments, named)
         except BaseException:
             vars(self).clear()
@@ -98,7 +105,6 @@ def _labels(estimator: Any, X: Any, given: Any) -> Any:
 def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
     """Return the features of a data frame of any columns, and keep a new encoder; else X as given."""
     if is_new:
-        vars(estimator).pop("encoder_", None)
         if not is_frame(X) or reads_frames(estimator) or is_plain(X):
             return X
         X = open_frame(given := X)
