@@ -242,7 +242,11 @@ def read_table(
         together = None if groups is None else groups_of(table, groups)
         tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
         ids = matching("id_columns", id_columns, list(table.columns))
-        schema = _fitted_schema(table, label_names, ids, groups, TableOptions(**options), ~tested)
+        left_out = {*label_names, *ids, *([] if groups is None else [groups])}
+        part = replace(table, columns={name: values[~tested] for name, values in table.columns.items()})
+        known = label_matrix(part, label_names) if label_names else None
+        encoding = fit_encoding(part, TableOptions(**options), known, label_names, left_out)
+        schema = Schema(encoding, tuple(label_names), tuple(ids), table.delimiter)
     data = _as_described(table, schema)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
@@ -273,24 +277,6 @@ def new_rows(
         kept = {name: each for name, each in table.columns.items() if name not in schema.label_names}
         table = replace(table, columns=kept)
     return _as_described(table, schema)
-
-
-def _fitted_schema(
-    table: Table,
-    label_names: Sequence[str],
-    ids: Sequence[str],
-    groups: str | None,
-    options: TableOptions,
-    rows: np.ndarray,
-) -> Schema:
-    """Return the schema of the rows of a mask; neither labels, names of rows nor groups are features."""
-    left_out = {*label_names, *ids, *([] if groups is None else [groups])}
-    if not label_names or left_out >= table.columns.keys():
-        raise ValueError(f"labels: expected to leave features and labels, got labels {tuple(label_names)}")
-    part = replace(table, columns={name: values[rows] for name, values in table.columns.items()})
-    labels = label_matrix(part, label_names)
-    encoding = fit_encoding(part, options, labels, label_names, left_out)
-    return Schema(encoding, tuple(label_names), tuple(ids), table.delimiter)
 
 
 def _without_missing(table: Table, label_names: Sequence[str]) -> Table:

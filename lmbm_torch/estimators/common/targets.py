@@ -126,8 +126,7 @@ def known_by_name(known: Mapping[str, Any], names: Sequence[str], count: int) ->
     """
     if strange := [name for name in known if name not in names]:
         raise ValueError(f"known: expected names among {list(names)}, got {strange[:5]}")
-    has_texts = any(np.asarray(value).dtype.kind in "OU" for value in known.values())
-    found = np.full((count, len(names)), None if has_texts else np.nan, object if has_texts else np.float64)
+    found = np.full((count, len(names)), np.nan)
     for name, value in known.items():
         found[:, names.index(name)] = value
     return found
