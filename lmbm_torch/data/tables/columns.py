@@ -18,9 +18,23 @@ from lmbm_torch.shapes import Bool, Float
 TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 """Words that stand for 0 and 1."""
 MISSING = frozenset(
-    ("", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>")
+    (
+        "",
+        "?",
+        "#N/A",
+        "#N/A N/A",
+        "#NA",
+        "-1.#IND",
+        "-1.#QNAN",
+        "-NaN",
+        "-nan",
+        "1.#IND",
+        "1.#QNAN",
+        "<NA>",
+        "#NV",
+    )
 ) | {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"}
-"""Texts that stand for a missing value: those of pandas, and the question mark."""
+"""Texts that stand for a missing value: those of pandas, the question mark, and Excel's in German."""
 # Number of strange values that a message shows.
 SHOWN = 5
 # Seconds of a mean year of the Gregorian calendar.

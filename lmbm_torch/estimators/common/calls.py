@@ -59,7 +59,11 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
                     vars(self).pop("encoder_", None)
                 if type(X) is not np.ndarray:
                     X = _encoded(self, X, y, is_new)
-            return _watched(fit, self, X, arguments, named)
+            found = _watched(fit, self, X, arguments, named)
+            if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
+                # For explanations of the estimator within.
+                self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
+            return found
         except BaseException:
             vars(self).clear()
             vars(self).update(before)

@@ -16,14 +16,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_labels, check_shape, level_of_caller
+from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.rows import num_instances, some_instances
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
 from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
-from lmbm_torch.estimators.explain.contributions import given_names
 from lmbm_torch.estimators.explain.explanations import Explanation
 
 # Rounding error of 1 − coverage.
@@ -188,10 +187,7 @@ class ConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return ``explain`` of the estimator."""
         check_is_fitted(self)
-        estimator: Any = self.estimator_
-        if (names := given_names(self)) is not None and hasattr(estimator, "with_feature_names"):
-            estimator = estimator.with_feature_names(names)
-        return estimator.explain(X, reference=reference, num_features=num_features)
+        return self.estimator_.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)

@@ -35,7 +35,6 @@ from lmbm_torch.estimators.common.under_rules import (
     where_allowed,
 )
 from lmbm_torch.estimators.decoders.distributions import AllowedDistribution
-from lmbm_torch.estimators.explain.contributions import given_names
 from lmbm_torch.estimators.explain.explanations import (
     Explanation,
     check_one_instance,
@@ -259,9 +258,6 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             X = estimator._validated(X, reset=False)
         else:
             X, estimator = estimator._validate_predict(X), without_names(estimator)
-            estimator = (
-                estimator if (names := given_names(self)) is None else estimator.with_feature_names(names)
-            )
         nameless.estimator_ = estimator
         check_one_instance(X)
         fields = estimator._fields(X, reference)
