@@ -277,3 +277,11 @@ def check_positive(name: str, value: float) -> None:
     """Raise ValueError unless ``value`` is a finite number above zero."""
     if not isinstance(value, int | float | np.number) or not (math.isfinite(value) and value > 0):
         raise ValueError(f"{name}: expected a finite number above 0, got {value}")
+
+
+def level_of_caller() -> int:
+    """Return the ``stacklevel`` of a warning to the first caller outside the library."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lmbm_torch."):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -43,7 +43,7 @@ def _absent(key: str, path: Any) -> Iterator[str]:
 
 def _faults_of_table(options: Any) -> Iterator[str]:
     # At use: conll and others need none of them.
-    from lmbm_torch.data.tables.labels import matching
+    from lmbm_torch.data.tables.names import matching
 
     tables = {}
     for key in ("train", "test"):

@@ -110,7 +110,7 @@ def _sizes(data: MultilabelData) -> str:
 def _print_columns(data: MultilabelData) -> None:
     if data.schema is None:
         return
-    kinds = Counter(map(_kind, data.schema.columns))
+    kinds = Counter(column.kind for column in data.schema.columns)
     columns = ", ".join(f"{count} of {kind}" for kind, count in kinds.items())
     ids = f"; rows are named by {', '.join(data.schema.id_columns)}" if data.schema.id_columns else ""
     print_line(f"columns: {columns}{ids}")
@@ -140,12 +140,6 @@ def _print_fixed(labels: Float[np.ndarray, "rows labels"], names: Sequence[str],
             found = [name for name, each in zip(names, fixed, strict=True) if each]
             few = ", ".join(found[:SHOWN_NAMES]) + (", …" if len(found) > SHOWN_NAMES else "")
             print_line(sentence.format(counted(len(found), "label"), words, few))
-
-
-def _kind(column: Any) -> str:
-    if hasattr(column, "terms"):
-        return "texts"
-    return "numbers" if column.categories is None else "categories"
 
 
 class Certificates:

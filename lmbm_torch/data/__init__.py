@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lmbm_torch.data.sequences.records import SequenceData, digit_numbers
     from lmbm_torch.data.seven_segment import SevenSegment
     from lmbm_torch.data.splits import IterativeStratifiedKFold
+    from lmbm_torch.data.tables.encoder import TableEncoder
     from lmbm_torch.data.tables.schema import Schema
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "Schema",
     "SequenceData",
     "SevenSegment",
+    "TableEncoder",
     "digit_numbers",
     "fetch_openml",
     "load",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -23,6 +24,7 @@ from lmbm_torch.data.formats.table import groups_of, open_table, read_table
 from lmbm_torch.data.mapped import MappedData
 from lmbm_torch.data.scaling import Scaling, unscaled
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
+from lmbm_torch.data.tables.encoding import TableOptions
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.persistence.archives import pack, unpack
@@ -276,7 +278,8 @@ def serve_table(
         TypeError: an option of neither the reader nor the data module.
         ValueError: errors of the reader and of the data module.
     """
-    of_reading = {name: options.pop(name) for name in signature(read_table).parameters if name in options}
+    names = [*signature(read_table).parameters, *(field.name for field in fields(TableOptions))]
+    of_reading = {name: options.pop(name) for name in names if name in options}
     fraction = 0.0 if test is not None else test_fraction
     data = read_table(train, labels, test=test, test_fraction=fraction, seed=seed, **of_reading)
     if groups := of_reading.get("groups"):

@@ -11,7 +11,7 @@ from typing import Any
 from lmbm_torch.files import CONFIG, MODEL, Mode
 from lmbm_torch.persistence import archives
 from lmbm_torch.persistence.checkpoints import read_checkpoint
-from lmbm_torch.persistence.stored import Given, Stored
+from lmbm_torch.persistence.stored import Given, Stored, kind_of
 from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 
 # Begins every zip file, as checkpoints are.
@@ -25,7 +25,8 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
     holds the weights alone, of a decoder outside this library the import path.
 
     Args:
-        content: a model of :mod:`lmbm_torch.models`, a fitted estimator of :mod:`lmbm_torch.estimators`, or a
+        content: a model of :mod:`lmbm_torch.models`, a fitted estimator of :mod:`lmbm_torch.estimators`, a
+            :class:`~lmbm_torch.data.TableEncoder`, a pipeline of these and of scikit-learn's scalers, or a
             predictor of :mod:`lmbm_torch.prediction`.
         mode: as in ``open``: by default an existing file is never overwritten.
 
@@ -45,13 +46,14 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
         >>> load(file).num_labels
         2
     """
-    if not isinstance(content, Stored):
+    if kind_of(content) is None:
         raise TypeError(
             "content: expected a model, an estimator or a predictor of lmbm_torch, got "
             f"{type(content).__name__} of {type(content).__module__}; no file holds classifiers of other "
             "libraries"
         )
-    content.check_stored()
+    if isinstance(content, Stored):
+        content.check_stored()
     archives.write(path, content, mode)
 
 

@@ -92,6 +92,9 @@ def kind_of(value: Any) -> Kind | None:
     found = type(value)
     if issubclass(found, Stored):
         return Kind(found.stored_name(), found.stored_parts, found.from_parts)
+    if found not in _ADAPTED and hasattr(value, "fit"):
+        # Transformers are adapted beside the estimators.
+        import_module(f"{LIBRARY}estimators.common.saving")
     return _ADAPTED.get(found)
 
 

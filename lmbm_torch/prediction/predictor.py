@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from os import PathLike
 from typing import Any
 
@@ -19,6 +21,8 @@ from lmbm_torch.data.scaling import Scaling
 from lmbm_torch.data.sequences.conll import ColumnSchema
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.tables.columns import Column
+from lmbm_torch.data.tables.encoding import Encoding
+from lmbm_torch.data.tables.frames import is_frame, open_frame
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.inference import decode, decode_hinge
@@ -63,13 +67,19 @@ class Predictor(Stored):
             )
         fitted: Any = estimator
         names = vars(fitted).get("feature_names_in_")
+        if (encoder := vars(fitted).get("encoder_")) is not None:
+            fitted = copy(fitted)
+            del fitted.encoder_
+            return cls(fitted, Schema(encoder.encoding_, fitted.label_names_))
         if names is None:
             return cls(fitted)
         # Here, as of models alone it is not needed.
         from lmbm_torch.estimators.explain.explanations import without_names
 
         # A table's columns are matched by name when it is read, and come without.
-        return cls(without_names(fitted), Schema(tuple(map(Column, names.tolist())), fitted.label_names_))
+        # Of matrices the other columns of a table were never known.
+        encoding = Encoding(tuple(map(Column, names.tolist())), unknown="zeros")
+        return cls(without_names(fitted), Schema(encoding, fitted.label_names_))
 
     @classmethod
     def of_model(
@@ -236,9 +246,31 @@ class Predictor(Stored):
         """Return the inference that a model with hidden units was trained with."""
         return self.capabilities.inference
 
-    def inputs(self, rows: Features) -> Features:
-        """Return the classifier's features of raw ones, scaled on the CPU."""
+    def inputs(self, rows: Any) -> Features:
+        """Return the classifier's features of raw ones or of a data frame, scaled on the CPU.
+
+        Raises:
+            ValueError: a data frame without the columns of the training table; see :class:`Schema`.
+        """
+        if is_frame(rows):
+            if not isinstance(self.schema, Schema):
+                raise ValueError(
+                    "X: expected features without column names, as in training, got a data frame"
+                )
+            rows = self.schema.features(open_frame(rows))
         return rows if self.scaling is None else to_features(self.scaling.transform(to_tensor(rows)))
+
+    def predict(self, X: Any) -> Int[np.ndarray, "rows labels"]:
+        """Return the labels of raw features or of a data frame, (rows, labels) in {0, 1}.
+
+        Raises:
+            ValueError: see :meth:`inputs`.
+        """
+        return self.answer(X)[1].labels.cpu().numpy()
+
+    def predict_names(self, X: Any) -> list[tuple[str, ...]]:
+        """Return the names of the predicted labels of each row, see :meth:`predict`."""
+        return [tuple(compress(self.label_names, row)) for row in self.predict(X)]
 
     def energies(self, rows: Features) -> list[Any]:
         """Return the energy for raw features, or the energies of an ensemble's members."""

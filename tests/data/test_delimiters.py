@@ -150,8 +150,9 @@ def test_numbers_with_signs_between_thousands_are_no_categories(tmp_path, texts,
     if found is None:
         assert read_table(file, "tag").num_features == len(texts)
         return
-    with pytest.raises(ValueError, match=rf"column 'x': expected numbers without .* got '{found}'"):
+    with pytest.raises(ValueError, match=rf"column 'x': expected numbers, got texts such as .*'{found}'"):
         read_table(file, "tag")
+    assert read_table(file, "tag", odd_numbers="coerce").features.max() > 1234
 
 
 def test_texts_in_the_encoding_of_windows_are_read_with_a_warning(tmp_path):

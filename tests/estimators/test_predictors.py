@@ -240,7 +240,7 @@ def test_search_refuses_what_is_not_finite():
 def test_the_server_of_the_manual_answers_as_the_model_does(tmp_path, monkeypatch):
     fastapi = pytest.importorskip("fastapi", reason="the extra 'serve' is not installed: no FastAPI")
     testing = pytest.importorskip("fastapi.testclient", reason="httpx, FastAPI's test client, is missing")
-    server, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    server, _, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     digits = SevenSegment()
     rows = digits.features[digits.test]
     model = LMSBNClassifier(C=0.3).fit(digits.features[digits.train], digits.labels[digits.train])
@@ -262,7 +262,7 @@ def test_the_server_of_the_manual_answers_as_the_model_does(tmp_path, monkeypatc
 def test_the_file_for_other_runtimes_of_the_manual_is_decoded_with_a_proof(tmp_path, monkeypatch, capsys):
     for library in ("onnxscript", "onnxruntime"):
         pytest.importorskip(library, reason="the extra 'onnx' is not installed")
-    _, written = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    _, _, written = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     digits = SevenSegment()
     monkeypatch.chdir(tmp_path)
     LMSBNClassifier(C=0.3).fit(digits.features[:100], digits.labels[:100]).save("tags.safetensors")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import json
+import re
 from importlib import import_module
 from pathlib import Path
 
@@ -96,6 +97,27 @@ def test_new_rows_are_named(scripts, run, tmp_path, source):
         assert (
             row["labels"].split(";") == [name for name in LABELS if row[name] == "1"] or row["labels"] == ""
         )
+
+
+def test_a_run_predicts_frames_and_is_served_by_the_page(run, tmp_path, monkeypatch):
+    testing = pytest.importorskip("fastapi.testclient", reason="the extra 'serve' is not installed")
+    predictor, rows = load(run / "run"), pd.read_csv(run / "new.csv")
+    names = predictor.predict_names(rows)
+    expected = predictor.answer(new_rows(run / "new.csv", predictor.schema).features)[1].labels
+    np.testing.assert_array_equal(predictor.predict(rows), expected)
+    assert {*sum(names, ())} <= {*LABELS}
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "serving.md").read_text(encoding="utf-8")
+    _, server, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "wines").symlink_to(run / "run")
+    monkeypatch.chdir(tmp_path)
+    scope = {}
+    exec(compile(server, "serving.md", "exec"), scope)
+    client = testing.TestClient(scope["app"])
+    answer = client.post("/tags", json=rows.to_dict("records"))
+    assert answer.json() == [list(each) for each in names]
+    with pytest.warns(UserWarning, match=r"column 'town': .* got \['Rio'\] in 1 of 1 rows"):
+        assert client.post("/tags", json=[{"age": None, "town": "Rio"}]).status_code == 200
+    assert client.post("/tags", json=[{"town": "Rio"}]).status_code == 422
 
 
 def test_answers_obey_a_file_of_rules_and_say_which_of_them_bound(scripts, run, tmp_path, capsys):

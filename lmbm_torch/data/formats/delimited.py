@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,14 +14,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from lmbm_torch.data.tables.names import MISSING, check_names
 from lmbm_torch.incoming import UNREADABLE, encoding_of, ending, lines
 
 DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
-MISSING = frozenset(
-    ("", "?", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>")
-) | {"N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null", "#NV"}
-"""Texts that stand for a missing value in a CSV file: those of pandas, the question mark and Excel's #NV."""
 DAMAGE = (csv.Error, *UNREADABLE)
 """Exceptions of unreadable files, besides ValueError."""
 # The first line by which programs tell Excel the separator.
@@ -96,19 +92,6 @@ def texts(file: Path, delimiter: str | None, encoding: str | None, most: int) ->
         name: [None if text.strip() in MISSING else text.strip() for text in column]
         for name, column in zip(found.names, columns, strict=True)
     }
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Raise ValueError for columns without a name, or of the same name."""
-    if not names:
-        raise ValueError("expected a first line of column names, got none")
-    if nameless := [place for place, name in enumerate(names) if not name]:
-        raise ValueError(
-            f"expected a name for every column, got none for {nameless} (0 is the first), as for "
-            "an index column"
-        )
-    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-        raise ValueError(f"expected each column name once, got {twice} more than once")
 
 
 def _check_delimiter(delimiter: Any) -> None:

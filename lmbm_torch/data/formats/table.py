@@ -13,11 +13,14 @@ import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff_text, delimited
-from lmbm_torch.data.formats.delimited import DAMAGE, MISSING, check_names
+from lmbm_torch.data.formats.delimited import DAMAGE
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.columns import Missing, Table, Unknown, as_numbers, as_texts, is_missing, naming
-from lmbm_torch.data.tables.labels import fit_labels, matching
-from lmbm_torch.data.tables.schema import Schema, TableOptions, fit_schema, label_matrix
+from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, is_missing, naming
+from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding
+from lmbm_torch.data.tables.frames import is_frame, open_frame
+from lmbm_torch.data.tables.labels import fit_labels
+from lmbm_torch.data.tables.names import MISSING, check_names, matching
+from lmbm_torch.data.tables.schema import Schema, label_matrix
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 from lmbm_torch.incoming import ending, title
@@ -39,8 +42,7 @@ def open_table(
     A CSV file starts with a line of names, behind a line ``sep=;`` if there is one. A column is numeric if
     every value that is not missing is a number, else a column of texts. If values are separated by another
     character than a comma, a comma may be the decimal sign (``1,5``). In an ARFF file nominal values that are
-    all numbers count as numbers, and dates are texts. Data frames need ``frame.columns`` and
-    ``frame[name].to_numpy()``, as in pandas and polars.
+    all numbers count as numbers, and dates are texts. Data frames are those of pandas, polars and Arrow.
 
     Args:
         delimiter, expected: see :func:`~lmbm_torch.data.formats.delimited.opened`.
@@ -52,8 +54,8 @@ def open_table(
         ValueError: another ending; an unreadable file; no row; columns without a name or of the same
             name; a column of values neither numbers nor texts. The message names the source.
     """
-    if hasattr(source, "columns") and hasattr(source, "__getitem__"):
-        return _from_frame(source)
+    if is_frame(source):
+        return open_frame(source)
     if not isinstance(source, str | PathLike):
         raise TypeError(f"source: expected a path or a data frame, got {type(source).__name__}")
     if not is_table(source):
@@ -104,7 +106,7 @@ def _from_parquet(file: Path) -> Table:
         table = pyarrow.parquet.read_table(file)
     except pyarrow.ArrowException as error:
         raise ValueError(str(error)) from error
-    return replace(_from_frame(ArrowFrame(table)), name=file.stem)
+    return replace(open_frame(ArrowFrame(table)), name=file.stem)
 
 
 class ArrowFrame:
@@ -142,39 +144,6 @@ def _from_arff(file: Path) -> Table:
     return Table(title(file), columns)
 
 
-def _from_frame(frame: Any) -> Table:
-    names = [str(name) for name in frame.columns]
-    check_names(names)
-    columns = {}
-    for name, key in zip(names, frame.columns, strict=True):
-        try:
-            columns[name] = _from_array(np.asarray(frame[key].to_numpy()))
-        except ValueError as error:
-            raise ValueError(f"column {name!r}: {error}") from error
-    if not len(columns[names[0]]):
-        raise ValueError("frame: expected at least one row, got none")
-    return Table(type(frame).__name__, columns)
-
-
-def _from_array(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind in "biuf":
-        return values.astype(np.float64)
-    if values.dtype.kind not in "OUT":
-        raise ValueError(f"expected numbers or texts, got {values.dtype}")
-    found = [None if _is_missing(value) else value for value in values.tolist()]
-    kinds = {type(value) for value in found if value is not None}
-    if all(issubclass(kind, bool | int | float | np.number | np.bool_) for kind in kinds):
-        return np.array([np.nan if value is None else float(value) for value in found])
-    if not all(issubclass(kind, str) for kind in kinds):
-        raise ValueError(f"expected numbers or texts, got {sorted(kind.__name__ for kind in kinds)}")
-    return np.array(found, dtype=object)
-
-
-def _is_missing(value: Any) -> bool:
-    # pandas' own missing values refuse comparison, and pandas may not be imported here.
-    return value is None or value is np.nan or type(value).__name__ in ("NAType", "NaTType") or value != value
-
-
 MissingLabels = Literal["unknown", "negative"]
 
 
@@ -186,24 +155,20 @@ def read_table(
     test_fraction: float = 0.0,
     seed: int = 0,
     groups: str | None = None,
-    ignore: str | Sequence[str] = (),
-    categorical: str | Sequence[str] = (),
-    text: str | Sequence[str] = (),
     id_columns: str | Sequence[str] = (),
-    missing: Missing = "refuse",
-    unknown: Unknown = "refuse",
     missing_labels: MissingLabels = "unknown",
-    sparse: bool = False,
     delimiter: str | None = None,
     encoding: str | None = None,
     label_words: Sequence[str | float] | None = None,
     label_separator: str | None = None,
     test_splitter: Splitter = stratified_split,
+    **options: Any,
 ) -> MultilabelData:
     """Read a table, .csv, .tsv, dense .arff or a data frame, and optionally another table for testing.
 
-    Every column that is neither a label nor ignored is a feature; a column of texts becomes one feature for
-    each distinct text. ``data.schema`` records how, so new rows can be read in the same way.
+    Every column that is neither a label nor ignored is encoded by
+    :func:`~lmbm_torch.data.tables.encoding.fit_encoding`. ``data.schema`` records how, so new rows can be
+    read in the same way.
 
     Args:
         train: the table of the training part, as :func:`open_table` takes it.
@@ -217,9 +182,7 @@ def read_table(
         groups: a column of group names, such as numbers of patients; not a feature. All
             rows of a group are held out or none. Groups with missing labels stay. Each label
             keeps its proportion.
-        ignore, categorical, text, id_columns, missing, unknown, sparse: see
-            :class:`~lmbm_torch.data.tables.schema.TableOptions`; replacements of missing values come from the
-            training part.
+        id_columns: names or patterns of columns that name the rows, repeated in predictions; not features.
         missing_labels: ``"unknown"`` for NaN, which training can handle; ``"negative"`` for 0, for tables
             that mark true labels and leave the rest empty. Unmarked positives are then errors, against which
             negatives can be given less weight (``class_weight={0: 0.3}`` of the estimators).
@@ -228,10 +191,12 @@ def read_table(
         label_separator: between names of labels in one column; by default a semicolon.
         test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
+        options: ``ignore``, ``categorical``, ``text``, ``missing``, ``unknown``, ``odd_numbers``,
+            ``max_categories`` and ``sparse`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        TypeError: neither a path nor a data frame.
+        TypeError: neither a path nor a data frame, or an unknown option.
         ValueError: errors of the functions named above; both ``test`` and ``test_fraction``; another value of
             ``missing_labels``.
 
@@ -256,10 +221,12 @@ def read_table(
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
         tested = _held_out(table, label_names, test_fraction, seed, test_splitter, together)
-        if groups is not None:
-            ignore = [*([ignore] if isinstance(ignore, str) else ignore), groups]
-        options = TableOptions(ignore, categorical, text, id_columns, missing, unknown, sparse)
-        schema = replace(fit_schema(table, label_names, options, ~tested), label_form=form)
+        ids = matching("id_columns", id_columns, list(table.columns))
+        left_out = {*label_names, *ids, *([] if groups is None else [groups])}
+        part = replace(table, columns={name: values[~tested] for name, values in table.columns.items()})
+        known = label_matrix(part, label_names) if label_names else None
+        features = fit_encoding(part, TableOptions(**options), known, label_names, left_out)
+        schema = Schema(features, tuple(label_names), tuple(ids), table.delimiter, form)
     data = _as_described(table, schema)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))

@@ -1,13 +1,12 @@
-"""Named columns of a table, and the features of a column."""
+"""Named columns of a table, and the features of a column of numbers, categories or dates."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csc_array
@@ -18,6 +17,11 @@ from lmbm_torch.shapes import Bool, Float
 
 TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
 """Words that stand for 0 and 1."""
+# Number of strange values that a message shows.
+SHOWN = 5
+# Seconds of a mean year of the Gregorian calendar.
+YEAR = 31_556_952
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?)?")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +30,28 @@ class Table:
 
     Args:
         name: for messages and reports.
-        columns: by name; numbers as float64 with NaN for a missing value, texts as objects with None.
+        columns: by name; numbers as float64 with NaN for a missing value, texts as objects with None, dates
+            as ``datetime64[s]`` with NaT.
         delimiter: between the values of the CSV file that the table was read from.
+        categories: names of the columns that are categories by their type in a data frame.
     """
 
     name: str
     columns: Mapping[str, np.ndarray]
     delimiter: str | None = None
+    categories: frozenset[str] = frozenset()
 
     @property
     def num_rows(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    @property
+    def is_numeric(self) -> bool:
+        """Return whether all columns are numbers, without a missing value."""
+        columns = self.columns.values()
+        return not self.categories and all(
+            values.dtype.kind == "f" and not np.isnan(values).any() for values in columns
+        )
 
 
 @contextmanager
@@ -68,23 +83,55 @@ def as_numbers(texts: Sequence[str | None], decimal_comma: bool = False) -> np.n
         return np.array(texts, dtype=object)
 
 
-def grouped_number(texts: Sequence[str]) -> str | None:
-    """Return the first number with separators of thousands if all texts are numbers; else None.
+def written_numbers(texts: Sequence[str]) -> dict[str, float]:
+    """Return the numbers among texts in the forms of tables for readers: ``1 000``, ``1,234.5``, ``50%``.
 
-    ``1.234,5`` and ``1,234.5`` have separators of thousands. ``7`` may stand with either form, as may numbers
-    with the same decimal sign.
+    A per cent is a hundredth. A comma is a sign between thousands (``1,234``), or the decimal sign
+    (``1.234,5``) of all texts, if more texts are numbers by that reading.
     """
-    for thousands, decimal in ((".", ","), (",", ".")):
-        grouped = rf"\d{{1,3}}(?:\{thousands}\d{{3}})+"
-        if all(re.fullmatch(rf"[+-]?(?:\d+|{grouped})(?:\{decimal}\d+)?", text) for text in texts):
-            return next((text for text in texts if re.match(rf"[+-]?{grouped}", text)), None)
-    return None
+    found: dict[str, float] = {}
+    for thousands, decimal in ((",", "."), (".", ",")):
+        group = rf"\d{{1,3}}(?:[\s'{thousands}]\d{{3}})+"
+        form = re.compile(rf"([+-]?(?:\d+|{group})(?:\{decimal}\d+)?)(\s?%)?")
+        read = {}
+        for text in texts:
+            if (match := form.fullmatch(text)) is not None:
+                digits = re.sub(rf"[\s'{thousands}]", "", match[1]).replace(decimal, ".")
+                read[text] = float(digits) / (100 if match[2] else 1)
+        if len(read) > len(found):
+            found = read
+    return found
+
+
+def split_numbers(values: np.ndarray) -> tuple[Float[np.ndarray, " rows"], list[str]]:
+    """Return texts as numbers with NaN for words, and the words, each once, in order."""
+    numbers, odd = np.full(len(values), np.nan), {}
+    for row, text in enumerate(values.tolist()):
+        if text is not None:
+            try:
+                numbers[row] = float(text.replace("_", "?"))
+            except ValueError:
+                odd[text] = True
+    return numbers, list(odd)
+
+
+def as_dates(texts: Sequence[str | None]) -> np.ndarray:
+    """Convert ISO dates to ``datetime64[s]``, NaT for None, if all texts are dates; else return the texts."""
+    try:
+        if not all(text is None or _DATE.fullmatch(text) for text in texts):
+            raise ValueError
+        plain = ["NaT" if text is None else text.rstrip("Z").replace(" ", "T") for text in texts]
+        return np.array(plain, dtype="datetime64[s]")
+    except ValueError:
+        return np.array(texts, dtype=object)
 
 
 def as_texts(values: np.ndarray) -> list[str | None]:
     """Return the values of a column as texts, numbers in the shortest form; None where missing."""
     if values.dtype == object:
         return values.tolist()
+    if values.dtype.kind == "M":
+        return [None if text == "NaT" else text for text in values.astype(str).tolist()]
     return [None if np.isnan(value) else f"{value:.15g}" for value in values.tolist()]
 
 
@@ -95,50 +142,34 @@ def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
     return np.isnan(values)
 
 
-Missing = Literal["refuse", "impute"]
-Unknown = Literal["refuse", "zeros"]
-# Texts are taken for names of rows if the distinct texts exceed this share of the rows.
-IDENTIFIER_SHARE = 0.5
-FEW_CATEGORIES = 20
+class NamedColumn(Stored):
+    """A column with a kind, from which features are made; base class of the columns of all kinds.
 
-
-@dataclass(frozen=True)
-class Column(Stored):
-    """A column of numbers or categories from which features are made.
-
-    Args:
+    Attributes:
         name: of the column.
-        categories: texts with a feature each, 1 in rows of the text; None for a column of
-            numbers, which is itself a feature.
+        kind: ``"numbers"``, ``"categories"``, ``"dates"`` or ``"texts"``.
         fill: replacement of missing values; None to refuse missing values.
     """
 
+    kind: ClassVar[str]
     name: str
-    categories: tuple[str, ...] | None = None
-    fill: float | str | None = None
+    fill: Any = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        if self.categories is None:
-            return (self.name,)
-        return tuple(f"{self.name}={category}" for category in self.categories)
+        """Return the names of the features."""
+        raise NotImplementedError
 
-    def __post_init__(self) -> None:
-        if self.categories is not None and self.fill is not None and self.fill not in self.categories:
-            raise ValueError(f"fill: expected one of {list(self.categories)}, got {self.fill!r}")
-
-    def features(self, values: np.ndarray, unknown: Unknown, sparse: bool) -> Features:
+    def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
         """Return the features of a column of values, ``(rows, features)``, float64, dense or CSC.
 
+        Args:
+            unknown: a list that gets a sentence about values that training has not seen.
+
         Raises:
-            ValueError: texts instead of numbers; infinite numbers; missing values without ``fill``; texts
-                that are no category, if such texts are refused.
+            ValueError: missing values without ``fill``, or infinite numbers.
         """
-        if self.categories is not None:
-            indicators = self._indicators(values, unknown)
-            return indicators if sparse else indicators.toarray()
-        numbers = self._numbers(values)[:, None]
-        return csc_array(numbers) if sparse else numbers
+        raise NotImplementedError
 
     def check_missing(self, absent: Bool[np.ndarray, " rows"]) -> None:
         """Raise ValueError if values are missing and there is no ``fill``."""
@@ -149,27 +180,82 @@ class Column(Stored):
                 "training"
             )
 
-    def _indicators(self, values: np.ndarray, unknown: Unknown) -> Any:
+    def _note(self, unknown: list[str], expected: str, texts: Sequence[Any], strange: np.ndarray) -> None:
+        """Add a sentence about the texts in the rows of a mask."""
+        few = sorted({str(texts[row]) for row in np.flatnonzero(strange).tolist()})
+        more = f" and {len(few) - SHOWN} others" if len(few) > SHOWN else ""
+        rows = f"{int(strange.sum())} of {len(strange)} rows"
+        unknown.append(f"column {self.name!r}: expected {expected}, got {few[:SHOWN]}{more} in {rows}")
+
+
+@dataclass(frozen=True)
+class Column(NamedColumn):
+    """A column of numbers or categories.
+
+    Args:
+        name: of the column.
+        categories: texts with a feature each, 1 in rows of the text; None for a column of
+            numbers, which is itself a feature.
+        fill: replacement of missing values; None to refuse missing values.
+        has_more: whether training had further categories, beyond the bound; no note tells of new ones.
+        written: take numbers as readers write them, see :func:`written_numbers`.
+    """
+
+    name: str
+    categories: tuple[str, ...] | None = None
+    fill: float | str | None = None
+    has_more: bool = False
+    written: bool = False
+
+    def __post_init__(self) -> None:
+        if self.categories is not None and self.fill is not None and self.fill not in self.categories:
+            raise ValueError(f"fill: expected one of {list(self.categories)}, got {self.fill!r}")
+
+    @property
+    def kind(self) -> str:
+        return "numbers" if self.categories is None else "categories"
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        if self.categories is None:
+            return (self.name,)
+        return tuple(f"{self.name}={category}" for category in self.categories)
+
+    def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
+        """Return the features of a column of values, see :class:`NamedColumn`.
+
+        A category outside ``categories`` is none of the features; a text among numbers is missing.
+        """
+        if self.categories is not None:
+            indicators = self._indicators(values, unknown)
+            return indicators if sparse else indicators.toarray()
+        numbers = self._numbers(values, unknown)[:, None]
+        return csc_array(numbers) if sparse else numbers
+
+    def _indicators(self, values: np.ndarray, unknown: list[str]) -> Any:
         self.check_missing(is_missing(values))
         texts = as_texts(values)
         place: dict[Any, int] = {category: index for index, category in enumerate(self.categories or ())}
         codes = np.array([place.get(self.fill if text is None else text, -1) for text in texts])
-        if unknown == "refuse" and (codes < 0).any():
-            strange = sorted({str(texts[row]) for row in np.flatnonzero(codes < 0)})
-            raise ValueError(
-                f"column {self.name!r}: expected one of its {len(place)} categories, got {strange[:5]}; "
-                "unknown='zeros' takes such a row as none of them"
-            )
+        if (codes < 0).any() and not self.has_more:
+            self._note(unknown, f"one of its {len(place)} categories", texts, codes < 0)
         known = np.flatnonzero(codes >= 0)
         return csc_array((np.ones(len(known)), (known, codes[known])), shape=(len(codes), len(place)))
 
-    def _numbers(self, values: np.ndarray) -> Float[np.ndarray, " rows"]:
+    def _numbers(self, values: np.ndarray, unknown: list[str]) -> Float[np.ndarray, " rows"]:
         if values.dtype == object:
-            # A frame may hold numbers as texts; a message shows the first text that is no number.
-            values = as_numbers(values.tolist())
-        if values.dtype == object:
-            strange = next(text for text in values.tolist() if as_numbers([text]).dtype == object)
-            raise ValueError(f"column {self.name!r}: expected numbers, got texts such as {strange!r}")
+            # A frame may hold numbers as texts.
+            texts = values
+            values, odd = split_numbers(texts)
+            for text, number in (written_numbers(odd) if self.written else {}).items():
+                values[texts == text] = number
+            strange = np.isnan(values) & ~is_missing(texts)
+            if strange.any():
+                self._note(unknown, "numbers", texts.tolist(), strange)
+                if self.fill is None:
+                    raise ValueError(unknown.pop())
+        elif values.dtype.kind == "M":
+            raise ValueError(f"column {self.name!r}: expected numbers, got dates")
         absent = np.isnan(values)
         self.check_missing(absent)
         if np.isinf(values).any():
@@ -181,43 +267,48 @@ class Column(Stored):
         return filled
 
 
-def fit_column(
-    name: str, values: np.ndarray, used: Bool[np.ndarray, " rows"], missing: Missing, is_categorical: bool
-) -> Column:
-    """Return the column whose ``fill`` is the median, or the most frequent category, of the rows ``used``.
-
-    Categories are all occurring texts in any row, in alphabetical order.
+@dataclass(frozen=True)
+class DateColumn(NamedColumn):
+    """A column of dates: the year with a fraction, month, day of the month, weekday (0 is Monday), and hour.
 
     Args:
-        missing: ``"impute"`` keeps ``fill``, ``"refuse"`` raises an error at a missing value.
-        is_categorical: take numbers, too, as categories, and any number of categories.
-
-    Raises:
-        ValueError: no value; missing values if refused; texts that name the rows; numbers with separators of
-            thousands.
+        name: of the column.
+        has_time: whether the time of the day is a feature.
+        fill: replacement of missing dates, in seconds since 1970; None to refuse missing dates.
     """
-    absent = is_missing(values)
-    known = values[used & ~absent]
-    if not len(known):
-        raise ValueError(f"column {name!r}: expected values, got none; ignore={name!r} leaves the column out")
-    if values.dtype != object and not is_categorical:
-        column = Column(name, None, float(np.median(known)))
-    else:
-        categories = sorted(map(str, set(as_texts(values[~absent]))))
-        if not is_categorical and (grouped := grouped_number(categories)) is not None:
-            raise ValueError(
-                f"column {name!r}: expected numbers without a sign between thousands, got {grouped!r}; write "
-                "it as 1234.5, or insist on categories with categorical"
-            )
-        if not is_categorical and len(categories) > max(FEW_CATEGORIES, IDENTIFIER_SHARE * len(values)):
-            raise ValueError(
-                f"column {name!r}: expected numbers or repeated texts, got {len(categories)} different texts "
-                f"such as {categories[0]!r} in {len(values)} rows; leave it out with ignore, take its words "
-                "as features with text, or insist with categorical"
-            )
-        commonest, _ = min(Counter(as_texts(known)).items(), key=lambda item: (-item[1], str(item[0])))
-        column = Column(name, tuple(categories), commonest)
-    if missing == "refuse":
-        column = replace(column, fill=None)
-        column.check_missing(absent)
-    return column
+
+    kind: ClassVar[str] = "dates"
+    name: str
+    has_time: bool = False
+    fill: int | None = None
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        parts = ("year", "month", "day", "weekday", *(("hour",) if self.has_time else ()))
+        return tuple(f"{self.name}:{part}" for part in parts)
+
+    def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
+        """Return the parts of the dates, see :class:`NamedColumn`; a text without a date is missing."""
+        dates = values
+        if values.dtype.kind != "M":
+            texts = as_texts(values)
+            each = [as_dates([text])[0] for text in texts]
+            is_date = np.array([isinstance(date, np.datetime64) for date in each])
+            if not is_date.all():
+                self._note(unknown, "dates such as 2026-05-31", texts, ~is_date)
+            dates = np.where(is_date, each, np.datetime64("NaT")).astype("datetime64[s]")
+        absent = np.isnat(dates)
+        self.check_missing(absent)
+        dates = np.where(absent, np.datetime64(self.fill or 0, "s"), dates)
+        days = dates.astype("datetime64[D]")
+        seconds = dates.astype(np.int64)
+        months = dates.astype("datetime64[M]")
+        parts = [
+            1970 + seconds / YEAR,
+            months.astype(np.int64) % 12 + 1,
+            (days - months.astype("datetime64[D]")).astype(np.int64) + 1,
+            (days.astype(np.int64) + 3) % 7,
+            *([seconds % 86_400 / 3600] if self.has_time else []),
+        ]
+        found = np.column_stack(parts).astype(np.float64)
+        return csc_array(found) if sparse else found

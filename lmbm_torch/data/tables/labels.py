@@ -1,15 +1,13 @@
-"""Names of columns by patterns, and columns of labels in every usual form as numbers 0 and 1.
+"""Columns of labels in every usual form as numbers 0 and 1.
 
 No import of torch is needed, so that commands can check labels at once.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -24,26 +22,6 @@ SEPARATOR = ";"
 """Between names of labels in a cell, as predictions are written."""
 # Values in a message.
 _SHOWN = 5
-
-
-def matching(argument: str, patterns: str | Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names that match any of ``patterns`` (``tag_*``), in the order of the patterns.
-
-    Raises:
-        ValueError: a pattern without a match; the message suggests similar names.
-    """
-    found: list[str] = []
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        # A name may contain wildcard characters.
-        matches = [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]
-        if not matches:
-            close = difflib.get_close_matches(pattern, names) or list(names[:10])
-            raise ValueError(
-                f"{argument}: expected names of columns, got {pattern!r} without a match; "
-                f"the table has {close}"
-            )
-        found += [name for name in matches if name not in found]
-    return found
 
 
 @dataclass(frozen=True)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.columns import Unknown, as_texts
+from lmbm_torch.data.tables.columns import NamedColumn, as_texts
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.persistence.stored import Stored
-from lmbm_torch.shapes import Bool
 
 MAX_TERMS = 50_000
 """Number of the most frequent words of a column that are kept."""
 
 
 @dataclass(frozen=True)
-class TextColumn(Stored):
+class TextColumn(NamedColumn):
     """A column of texts, as ``TfidfVectorizer`` of scikit-learn takes texts; a missing text has no words.
 
     Args:
@@ -29,6 +27,7 @@ class TextColumn(Stored):
         idf: inverse document frequency of each word in the training rows.
     """
 
+    kind: ClassVar[str] = "texts"
     name: str
     terms: tuple[str, ...]
     idf: tuple[float, ...]
@@ -37,11 +36,11 @@ class TextColumn(Stored):
     def feature_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}:{term}" for term in self.terms)
 
-    def features(self, values: np.ndarray, unknown: Unknown, sparse: bool) -> Features:
+    def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
         """Return tf-idf of the texts, ``(rows, terms)``, float64, rows of norm 1; other words are left out.
 
         Args:
-            unknown: ignored: this option is for categories; new words are common in new texts.
+            unknown: ignored: new words are common in new texts.
         """
         found = self._vectoriser.transform([text or "" for text in as_texts(values)])
         return csc_array(found) if sparse else found.toarray()
@@ -53,13 +52,13 @@ class TextColumn(Stored):
         return vectoriser
 
 
-def fit_text_column(name: str, values: np.ndarray, used: Bool[np.ndarray, " rows"]) -> TextColumn:
-    """Return the column of words occurring in at least two of the rows ``used``.
+def fit_text_column(name: str, values: np.ndarray) -> TextColumn:
+    """Return the column of words occurring in at least two rows.
 
     Raises:
         ValueError: there is no such word.
     """
-    texts = [text or "" for text, is_used in zip(as_texts(values), used, strict=True) if is_used]
+    texts = [text or "" for text in as_texts(values)]
     try:
         vectoriser = _vectoriser(min_df=2, max_features=MAX_TERMS).fit(texts)
     except ValueError as error:

@@ -218,6 +218,7 @@ class AutoLabelClassifier(StructuredClassifier):
             return np.hstack([1 - found, found])
         return found / np.maximum(found.sum(1, keepdims=True), np.finfo(float).tiny)
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
 

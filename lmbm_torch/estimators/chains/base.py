@@ -14,7 +14,7 @@ from scipy import sparse
 from sklearn.utils.validation import check_array, check_is_fitted
 from torch import Tensor
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_shape, level_of_caller
 from lmbm_torch.energies import ChainEnergy
 from lmbm_torch.estimators.chains.tag_sets import (
     Tags,
@@ -25,7 +25,7 @@ from lmbm_torch.estimators.chains.tag_sets import (
     steps_of,
 )
 from lmbm_torch.estimators.chains.token_features import TokenFeatures, are_tokens
-from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator, level_of_caller
+from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.settings import check_parameters
 from lmbm_torch.inference.results import Decoding
@@ -77,6 +77,8 @@ class SequenceClassifier(TrainedEstimator, ABC):
         classes_: the classes; n_features_in_: of a position.
         feature_names_in_: names of the columns of data frames, or of token features; absent for arrays.
     """
+
+    encodes_frames: ClassVar[bool] = False
 
     # Token features in fewer tokens are left out.
     min_freq = 1

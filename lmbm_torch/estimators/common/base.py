@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_finite, check_labels, check_shape
+from lmbm_torch.checks import check_finite, check_labels, check_shape, level_of_caller
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.rows import checked_weights, num_instances, two_valued
 from lmbm_torch.estimators.common import targets
@@ -51,6 +50,8 @@ class TrainedEstimator(StoredEstimator):
     """An estimator with checked parameters and a warning if the training ended before ``tol``."""
 
     _accepted: ClassVar[Constraints] = SHARED
+    # Whether ``fit`` encodes data frames of any columns, and takes sets of names as labels.
+    encodes_frames: ClassVar[bool] = True
 
     # Parameters and fitted attributes of subclasses.
     base: Any = None
@@ -187,14 +188,6 @@ def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
 
 
-def level_of_caller() -> int:
-    """Return the ``stacklevel`` of a warning to the first caller outside the library."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith("lmbm_torch."):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
     """A classifier by scores of the classes, which predicts the class of largest score."""
 
@@ -231,17 +224,23 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A multi-label classifier that also takes one label or one class per instance.
 
+    Instances are a matrix, dense or CSR, or a data frame of pandas, polars or Arrow. A frame of other columns
+    than numbers without holes is encoded by a :class:`~lmbm_torch.data.TableEncoder`, kept as ``encoder_``;
+    the features, to which attributes and references of explanations belong, are then those of the encoder.
+
     The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, NaN for unknown labels, or
-    a data frame of labels, whose column names are kept. Two other whole numbers shared by all labels, such as
-    −1 and 1, and two texts of each label mean 0 and 1 in ascending order; categories of a data frame count as
-    values. All methods take and return labels in the given values, except for the tensors of decodings, whose
-    entries are indices into ``classes_``, see :meth:`label_values`. Rules are true of labels of the second
-    value. One-dimensional targets of two classes become one column,
+    a data frame of labels, whose column names are kept, or sets of names of labels: lists, tuples or sets of
+    texts, or texts such as ``"red;blue"``. Two other whole numbers shared by all labels, such as −1 and 1,
+    and two texts of each label mean 0 and 1 in ascending order; categories of a data frame count as values.
+    All methods take and return labels in the given values, except for the tensors of decodings, whose entries
+    are indices into ``classes_``, see :meth:`label_values`. Rules are true of labels of the second value.
+    One-dimensional targets of two classes become one column,
     targets of more classes one column per class.
 
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
         label_names_: columns of a data frame, or label_0, label_1, …; None for targets of classes.
+        encoder_: the encoder of data frames; absent for numbers.
         binarizer_: mapping from classes to label vectors; None for label matrices.
         feature_means_: (features,), means of the training instances, the default reference of explanations.
     """

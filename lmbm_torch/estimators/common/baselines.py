@@ -90,6 +90,7 @@ class LabelPowersetSVM(StructuredClassifier):
                 self.svm_ = leavable(lambda: svm.fit(X, labelling.ravel(), sample_weight))
         return self
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return the answers that change if a feature is set to the training mean, or to ``reference``.
 

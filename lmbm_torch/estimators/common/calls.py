@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from inspect import signature
+from itertools import zip_longest
 from math import inf, isfinite, log
 from typing import Any
 
-from lmbm_torch.estimators.common.targets import check_columns
+import numpy as np
+from sklearn.pipeline import Pipeline
+
+from lmbm_torch.data.rows import num_instances
+from lmbm_torch.data.tables.encoder import TableEncoder
+from lmbm_torch.data.tables.frames import is_frame, is_plain, open_frame
+from lmbm_torch.estimators.common.targets import check_columns, known_by_name, named_labels
 from lmbm_torch.extras import naming_extras
 
 # Seconds that a call may take before a warning is logged.
@@ -19,18 +27,43 @@ PATIENCE = 10.0
 # Least number of rows of a watched call; watching costs as much CPU time as predictions of some rows.
 WATCHED_ROWS = 16
 
+# Names of the arguments of labels.
+LABELS = ("known", "y", "Y", "arguments")
+
 _log = logging.getLogger("lmbm_torch")
 _calls = threading.local()
 
 
 def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``fit``: a slow call is logged, and after an exception the estimator is unchanged."""
+    """Wrap ``fit``: a slow call is logged, and after an exception the estimator is unchanged.
+
+    A data frame of other columns than numbers without holes is encoded first, by a
+    :class:`~lmbm_torch.data.TableEncoder` that the estimator keeps as ``encoder_``. Labels may be sets of
+    names, see :func:`named_labels`.
+    """
 
     @wraps(fit)
     def fitting(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
         before = dict(vars(self))
         try:
-            return _watched(fit, self, X, arguments, named)
+            if getattr(self, "encodes_frames", True):
+                y = arguments[0] if arguments else named.get("y")
+                if type(y) is not np.ndarray or y.dtype.kind in "OU":
+                    y = named_labels(y)
+                if arguments:
+                    arguments = (y, *arguments[1:])
+                elif "y" in named:
+                    named["y"] = y
+                is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
+                if is_new:
+                    vars(self).pop("encoder_", None)
+                if type(X) is not np.ndarray:
+                    X = _encoded(self, X, y, is_new)
+            found = _watched(fit, self, X, arguments, named)
+            if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
+                # For explanations of the estimator within.
+                self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
+            return found
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
@@ -42,16 +75,64 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of instances: a slow call is logged, and columns of labels are checked.
 
-    Data frames of labels must have the columns of ``fit``, see :func:`check_columns`.
+    Data frames of labels must have the columns of ``fit``, see :func:`check_columns`. Instances are encoded
+    as in ``fit``. Labels may be sets of names, and known labels a dictionary by name.
     """
+    are_labels = [name in LABELS for name in [*signature(method).parameters][2:]]
 
     @wraps(method)
     def answering(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
-        for given in (*arguments, *named.values()):
-            check_columns(given, getattr(self, "label_names_", None))
+        if arguments or named:
+            arguments = tuple(
+                _labels(self, X, each) if is_label else each
+                for each, is_label in zip_longest(arguments, are_labels[: len(arguments)], fillvalue=False)
+            )
+            named = {name: _labels(self, X, each) if name in LABELS else each for name, each in named.items()}
+        if "encoder_" in vars(self) and is_frame(X):
+            X = self.encoder_.transform(X)
         return _watched(method, self, X, arguments, named)
 
     return answering
+
+
+def _labels(estimator: Any, X: Any, given: Any) -> Any:
+    """Return labels by name, or sets of names, as a matrix or a frame with the columns of ``fit``."""
+    names = getattr(estimator, "label_names_", None)
+    if names is not None and isinstance(given, Mapping):
+        return known_by_name(given, names, num_instances(X))
+    if names is not None and getattr(estimator, "encodes_frames", True):
+        given = named_labels(given, names)
+    check_columns(given, names)
+    return given
+
+
+def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
+    """Return the features of a data frame of any columns, and keep a new encoder; else X as given."""
+    if is_new:
+        if not is_frame(X) or reads_frames(estimator) or is_plain(X):
+            return X
+        X = open_frame(given := X)
+        if X.is_numeric:
+            return given
+        vars(estimator).pop("feature_names_in_", None)
+        estimator.encoder_ = TableEncoder().fit(X, y)
+    elif "encoder_" not in vars(estimator) or not is_frame(X):
+        return X
+    return estimator.encoder_.transform(X)
+
+
+def reads_frames(estimator: Any) -> bool:
+    """Return whether data frames are for a model within, of a pipeline or of another library than ours.
+
+    Estimators of scikit-learn take features, unless they are pipelines or have a parameter for categories.
+    """
+    inner = getattr(estimator, "estimator", getattr(estimator, "base", None))
+    if inner is None:
+        return False
+    if isinstance(inner, Pipeline) or hasattr(inner, "categorical_features"):
+        return True
+    library = type(inner).__module__.partition(".")[0]
+    return library not in ("sklearn", "lmbm_torch") or reads_frames(inner)
 
 
 def _watched(

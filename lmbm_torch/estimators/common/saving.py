@@ -8,9 +8,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from scipy.sparse import csr_array, csr_matrix
 from sklearn.base import BaseEstimator
-from sklearn.preprocessing import LabelBinarizer
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
+from lmbm_torch.data.tables.encoder import TableEncoder
 from lmbm_torch.persistence.files import save
 from lmbm_torch.persistence.stored import Given, Stored, adapt
 
@@ -82,6 +84,24 @@ def _csr(
     return matrix
 
 
-adapt(LabelBinarizer, _parts, partial(_estimator, LabelBinarizer))
+def _fitted_parts(transformer: BaseEstimator) -> dict[str, Any]:
+    check_is_fitted(transformer)
+    return _parts(transformer)
+
+
+def _steps(pipeline: Pipeline) -> dict[str, Any]:
+    for _, step in pipeline.steps:
+        if isinstance(step, Stored):
+            step.check_stored()
+    return {"steps": [[name, step] for name, step in pipeline.steps]}
+
+
+def _pipeline(given: Given, *, steps: list[list[Any]]) -> Pipeline:
+    return Pipeline([(name, step) for name, step in steps])
+
+
+adapt(Pipeline, _steps, _pipeline)
+for _each in (TableEncoder, LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler):
+    adapt(_each, _fitted_parts, partial(_estimator, _each))
 for _each in (csr_array, csr_matrix):
     adapt(_each, _csr_parts, partial(_csr, _each))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,123 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.formats.table import open_table
 from lmbm_torch.data.rows import is_missing
 from lmbm_torch.data.tables import schema
+from lmbm_torch.data.tables.frames import is_absent, is_frame, open_frame
 from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
+# Between the names of labels in a text, as predictions in files have it.
+SEPARATOR = ";"
 # Dense values held at once for a sparse label matrix.
 VALUES_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class LabelFrame:
+    """Labels with names, as the part of a data frame that estimators use.
+
+    Args:
+        columns: names of the labels.
+        values: (instances, labels), or (instances,) of a single label.
+    """
+
+    columns: tuple[str, ...]
+    values: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values, dtype=dtype)
+
+    def __getitem__(self, key: Any) -> LabelFrame:
+        """Return a label by name, or some instances."""
+        if isinstance(key, str):
+            return LabelFrame((key,), self.values[:, self.columns.index(key)])
+        return LabelFrame(self.columns, self.values[key])
+
+    def to_numpy(self) -> np.ndarray:
+        """Return the values."""
+        return self.values
+
+
+def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
+    """Return sets of names of labels as a frame of labels in {0, 1, NaN}; other targets as given.
+
+    Sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"``; None
+    stands for unknown labels. Lists of one length are a matrix instead, and texts without a semicolon are
+    classes unless there are ``names``.
+
+    Args:
+        names: of the labels of ``fit``; by default those that occur, in alphabetical order.
+
+    Raises:
+        ValueError: a name outside ``names``.
+    """
+    if is_frame(y) and hasattr(y, "column_names"):
+        # Of Arrow.
+        columns = [y[name].to_numpy() for name in y.column_names]
+        y = LabelFrame(tuple(y.column_names), np.column_stack(columns))
+    sets = _sets(y, are_classes=names is None)
+    if sets is None:
+        return y
+    occurring = sorted(set().union(*(each for each in sets if each is not None)))
+    labels = tuple(occurring if names is None else names)
+    if strange := [name for name in occurring if name not in labels]:
+        raise ValueError(f"y: expected names among {list(labels)}, got {strange[:5]}")
+    place = {name: index for index, name in enumerate(labels)}
+    matrix = np.zeros((len(sets), len(labels)))
+    for row, each in enumerate(sets):
+        columns = slice(None) if each is None else [place[name] for name in each]
+        matrix[row, columns] = np.nan if each is None else 1
+    return LabelFrame(labels, matrix)
+
+
+def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
+    """Return sets of names, None where unknown; None for other targets.
+
+    Args:
+        are_classes: whether texts without a semicolon are classes.
+    """
+    column = y[y.columns[0]] if is_frame(y) and len(y.columns) == 1 else y
+    if len(getattr(column, "shape", (0,))) != 1 or not hasattr(column, "__len__"):
+        return None
+    values = column.to_numpy() if hasattr(column, "to_numpy") else column
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "OU":
+        return None
+    found = [None if is_absent(value) else value for value in values]
+    known = [value for value in found if value is not None]
+    if known and all(isinstance(value, str) for value in known):
+        if are_classes and not any(SEPARATOR in value for value in known):
+            return None
+        return [None if text is None else list(filter(None, text.split(SEPARATOR))) for text in found]
+    if not known or not all(isinstance(each, list | tuple | set | frozenset | np.ndarray) for each in known):
+        return None
+    is_matrix = isinstance(column, list) and all(isinstance(each, list) for each in found)
+    if is_matrix and len({*map(len, known)}) == 1:
+        return None
+    are_names = all(isinstance(name, str) for each in known for name in each)
+    return [None if each is None else list(each) for each in found] if are_names else None
+
+
+def known_by_name(known: Mapping[str, Any], names: Sequence[str], count: int) -> np.ndarray:
+    """Return known labels (instances, labels), NaN where unknown, from name → value, or values (instances,).
+
+    Raises:
+        ValueError: a name of no label.
+    """
+    if strange := [name for name in known if name not in names]:
+        raise ValueError(f"known: expected names among {list(names)}, got {strange[:5]}")
+    found = np.full((count, len(names)), np.nan)
+    for name, value in known.items():
+        found[:, names.index(name)] = value
+    return found
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
@@ -163,11 +272,13 @@ def with_rows(X: Any) -> Any:
 
 def dense(labels) -> np.ndarray:
     """Return labels as an array; a data frame of one column may hold classes."""
+    if isinstance(labels, LabelFrame):
+        return labels.values
     if hasattr(labels, "columns") and labels.shape[1] > 1:
         values = np.asarray(labels)
         if values.dtype == object and any(isinstance(value, str) for value in values.ravel()):
             return values
-        table = open_table(labels)
+        table = open_frame(labels)
         columns = list(table.columns.values())
         if all(column.dtype.kind in "iuf" for column in columns):
             # Any two numbers.

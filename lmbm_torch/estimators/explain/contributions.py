@@ -181,6 +181,13 @@ def _couplings(energy: Any) -> np.ndarray:
     return (weights if weights.ndim == 2 else weights[0]).detach().cpu().numpy()
 
 
+def given_names(model: Any) -> tuple[str, ...] | None:
+    """Return the names of the features of the data frame of ``fit``, encoded or not; None for arrays."""
+    encoder = getattr(model, "encoder_", None)
+    names = getattr(model, "feature_names_in_", None) if encoder is None else encoder.get_feature_names_out()
+    return None if names is None else tuple(map(str, names))
+
+
 def _names_of_features(model: Any, width: int) -> Sequence[str]:
     return getattr(model, "names_of_features_", None) or numbered("feature", width)
 

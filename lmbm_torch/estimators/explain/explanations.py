@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.data.rows import num_instances
-from lmbm_torch.estimators.explain.contributions import Fields, largest_first
+from lmbm_torch.estimators.explain.contributions import Fields, given_names, largest_first
 from lmbm_torch.inference.results import Decoding
 
 
@@ -209,12 +209,12 @@ def check_one_instance(X: Any) -> None:
 
 def without_names(model: Any) -> Any:
     """Return the classifier for arrays; for a data frame with ``names_of_features_``."""
-    names = getattr(model, "feature_names_in_", None)
+    names = given_names(model)
     if names is None:
         return model
     model = copy(model)
-    model.names_of_features_ = tuple(map(str, names))
-    del model.feature_names_in_
+    model.names_of_features_ = names
+    vars(model).pop("feature_names_in_", None)
     return model
 
 

@@ -13,7 +13,13 @@ from scipy.special import expit
 
 from lmbm_torch.constraints import Constraints, hierarchy
 from lmbm_torch.data.features import numbered
-from lmbm_torch.estimators.explain.contributions import Contributions, checked, most_effective, with_value
+from lmbm_torch.estimators.explain.contributions import (
+    Contributions,
+    checked,
+    given_names,
+    most_effective,
+    with_value,
+)
 from lmbm_torch.estimators.explain.parts import Parts, array, like, parts_of_each, union
 
 
@@ -62,8 +68,7 @@ class HierarchyFields:
             raise ValueError("reference: expected None for instances that are not numeric")
         if self.reference is not None:
             width = len(self.reference)
-            named = getattr(model, "feature_names_in_", None)
-            self.features = numbered("feature", width) if named is None else list(map(str, named))
+            self.features = given_names(model) or numbered("feature", width)
             self.reference = self.reference if reference is None else checked(reference, width)
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:

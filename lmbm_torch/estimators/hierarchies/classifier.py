@@ -153,6 +153,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         names = np.asarray(self.label_names_)
         return [tuple(names[row == 1]) for row in self.predict(X)]
 
+    @answer_call
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
 

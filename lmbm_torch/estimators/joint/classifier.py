@@ -135,6 +135,7 @@ class JointClassifier(StructuredClassifier):
         self._note_head()
         return self
 
+    @answer_call
     def base_scores(self, X: Any) -> np.ndarray:
         """Return the base's probabilities of the labels, else logits, (instances, labels)."""
         check_is_fitted(self)

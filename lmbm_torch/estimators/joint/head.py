@@ -13,10 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import check_cv
 from sklearn.utils.validation import check_is_fitted
 
-from lmbm_torch.checks import check_count, check_labels, check_shape
+from lmbm_torch.checks import check_count, check_labels, check_shape, level_of_caller
 from lmbm_torch.data.rows import checked_weights
 from lmbm_torch.data.splits import IterativeStratifiedKFold
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import (
     COUNT,
@@ -100,6 +100,7 @@ class JointHead(StructuredClassifier):
         array([[0, 1, 0]])
     """
 
+    encodes_frames: ClassVar[bool] = False
     _accepted: ClassVar[Constraints] = {
         **SHARED,
         "metric": [StrOptions(METRICS)],

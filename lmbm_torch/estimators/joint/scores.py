@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.estimators.common.base import level_of_caller
+from lmbm_torch.checks import check_finite, check_shape, level_of_caller
 
 KINDS = ("probabilities", "logits", "log_probabilities")
 

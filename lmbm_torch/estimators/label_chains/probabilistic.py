@@ -36,6 +36,7 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.estimators.common.targets import check_given, label_weights, with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, decode_around, explained, rules_of_fit
 from lmbm_torch.estimators.explain.chains import ChainFields
+from lmbm_torch.estimators.explain.contributions import given_names
 from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.label_chains.columns import MISSING, LabelColumns
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
@@ -197,6 +198,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             limits={"node_limit": self.node_limit},
         )
 
+    @answer_call
     def energies(self, X) -> list[SequentialEnergy]:
         """Return the members' distributions over the label vectors of instances."""
         check_is_fitted(self)
@@ -337,6 +339,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         drawn = draws_of_mixture(energies, num_samples, generator, rules)
         return self.columns_.decode(drawn.numpy())
 
+    @answer_call
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance, each given the earlier labels of the chain.
 
@@ -374,9 +377,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         """
         if not self.columns_.are_binary:
             raise ValueError("explain: expected labels of two values each")
-        names, features = getattr(self, "feature_names_in_", None), None
+        features = None
         if not isinstance(self.estimator, Pipeline):
-            features = numbered("feature", X.shape[1]) if names is None else list(map(str, names))
+            features = given_names(self) or numbered("feature", X.shape[1])
         return ChainFields(self.members_, self.label_names_, features, reference)
 
     def _ordering(self, labels: int, random: np.random.RandomState, *, is_first: bool) -> np.ndarray:

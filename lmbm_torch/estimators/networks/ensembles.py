@@ -155,6 +155,7 @@ class LMSBNEnsembleClassifier(DecodingClassifier[DirectedEnergy]):
         known = known_tensor(known, energies[0], self._label_classes)
         return mixture.decode_hinge(energies, self._margin, known=known, top_k=top_k, **self._limits)
 
+    @answer_call
     def energies(self, X) -> list[DirectedEnergy]:
         X = self._validate_predict(X)
         return [member.energy(X) for member in self.members_]

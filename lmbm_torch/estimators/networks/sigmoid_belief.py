@@ -273,7 +273,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         million rows leaves as many wrong labels as ``fit`` on the same rows
         (``scripts/bench/long_streams.py``). ``solver``, ``tol`` and ``max_iter`` are not used. The first call
         sets the order of labels (``"auto"`` means ``"index"``) and the units of features. Every label has all
-        earlier labels as parents. ``mean_loss_`` and ``error_bound_`` refer to the instances of the last call.
+        earlier labels as parents. ``mean_loss_`` and ``error_bound_`` refer to the rows of the last call.
 
         Args:
             X: (instances, features), dense or CSR, with the number of features of the first call.

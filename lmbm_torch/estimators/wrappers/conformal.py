@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.rows import num_instances, some_instances
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import RULES, Constraints, Number, check_parameters, seeds_for
 from lmbm_torch.estimators.common.targets import with_rows

@@ -196,6 +196,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self.marginals(X).labels.cpu().numpy()
 
     @available_if(_has_probabilities)
+    @answer_call
     def marginals(self, X: Rows) -> Marginals:
         """Return the exact marginals of the estimator's distribution, given that all rules are obeyed.
 
@@ -225,6 +226,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return distribution.log_prob(labels).cpu().numpy()
 
     @available_if(_has_probabilities)
+    @answer_call
     def sample(self, X: Rows, num_samples: int = 1) -> np.ndarray:
         """Return label vectors sampled from P(y | x, y obeys all rules), (num_samples, instances, labels).
 
@@ -236,6 +238,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         generator = torch.Generator(distribution.energies[0].device).manual_seed(self.estimator_._seed())
         return self.label_values(distribution.sample(num_samples, generator).cpu().numpy())
 
+    @answer_call
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """Return the rules, as text, broken by the unconstrained answer of each instance."""
         check_is_fitted(self)
@@ -243,6 +246,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             return ruled.binding_rules(X)
         return self._rules().broken(self._freely().decode(X).labels.cpu().numpy())
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance, with the binding rules.
 

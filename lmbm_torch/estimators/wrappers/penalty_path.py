@@ -23,9 +23,9 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_positive
+from lmbm_torch.checks import check_positive, level_of_caller
 from lmbm_torch.estimators.automatic.search import folds_of
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, bar, fit_call
 from lmbm_torch.estimators.common.settings import RULES, SHARED, Constraints, Number, seeds_for
 from lmbm_torch.estimators.common.spreading import keep, spread
@@ -49,6 +49,7 @@ def _of_estimator(name: str) -> Any:
         getattr(self._latest, name)
         return True
 
+    @answer_call
     def method(self: PenaltyPathClassifier, X: Rows, *arguments: Any) -> Any:
         check_is_fitted(self)
         return getattr(self.estimator_, name)(self._validate_predict(X), *arguments)
@@ -176,6 +177,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         """Return the capabilities of the latest estimator."""
         return self._latest.capabilities
 
+    @answer_call
     def binding_rules(self, X: Rows) -> list[list[str]]:
         """Return ``binding_rules`` of ``estimator_``."""
         check_is_fitted(self)
@@ -200,6 +202,7 @@ class PenaltyPathClassifier(StructuredClassifier):
     marginals: Any = _of_estimator("marginals")
     decision_function: Any = _of_estimator("decision_function")
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return ``explain`` of ``estimator_``."""
         check_is_fitted(self)
@@ -278,6 +281,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         other.estimator_ = self.estimator_.with_rules(rules)
         return other
 
+    @answer_call
     def energies(self, X: Rows) -> list[Any]:
         """Return ``energies`` of ``estimator_``."""
         check_is_fitted(self)

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.common.base import Rows
-from lmbm_torch.estimators.common.calls import fit_call
+from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.decoders.calibration import held_out_energies
 from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.measures import measure
@@ -130,6 +130,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
         """The network, to which thresholds are added."""
         return self.network_
 
+    @answer_call
     def energy(self, X: Rows) -> DirectedEnergy:
         """Return the belief network's energy with shifted fields for instances (instances, features)."""
         energy = self.network_.energy(self._validate_predict(X))

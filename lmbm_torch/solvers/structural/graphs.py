@@ -232,7 +232,7 @@ def most_likely(
 ) -> Likelihood:
     """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS; the log partition by elimination or messages.
 
-    Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact log partitions. All
+    Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact sums. All
     others have the Bethe approximation by belief propagation, and nothing is certified.
     """
     features = sparse.hstack([rows.features, np.ones((rows.features.shape[0], 1))], format="csr")

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.calibration.scales import Calibration
-from lmbm_torch.checks import check_count
+from lmbm_torch.checks import check_count, level_of_caller
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.energies import DirectedEnergy, Energy
-from lmbm_torch.estimators.common.base import Rows, StructuredClassifier, level_of_caller
+from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.decoders.distributions import (
     EXPECTED,
@@ -121,6 +121,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
         """Train on features (instances, features), labels (instances, labels) or classes, and weights."""
 
+    @answer_call
     def energy(self, X: Rows) -> AnEnergy:
         """Return the model's energy for instances (instances, features), dense or CSR."""
         return self._energy(self._validate_predict(X))
@@ -249,6 +250,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
             return probability
         return np.hstack([1 - probability, probability])
 
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return an explanation of the labels of one instance.
 
@@ -277,6 +279,7 @@ class DecodingClassifier(StructuredClassifier, Generic[AnEnergy]):
         model = without_names(self)
         return model._explanation(model._fields(X, reference), X, num_features)
 
+    @answer_call
     def can_explain(self, X: Rows) -> bool:
         """Return whether :meth:`explain` has additive fields for instances like X (instances, features)."""
         return self.binarizer_ is None and are_taken_apart(self, X)

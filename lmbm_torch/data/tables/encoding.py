@@ -1,0 +1,378 @@
+"""The encoding of the columns of a table as features: learned from training rows, and kept."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import warnings
+from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import csc_array, hstack
+
+from lmbm_torch.checks import level_of_caller
+from lmbm_torch.data.features import Features, check_dense
+from lmbm_torch.data.tables.columns import (
+    SHOWN,
+    Column,
+    DateColumn,
+    NamedColumn,
+    Table,
+    as_dates,
+    as_texts,
+    is_missing,
+    split_numbers,
+    written_numbers,
+)
+from lmbm_torch.data.tables.names import matching
+from lmbm_torch.data.tables.texts import fit_text_column
+from lmbm_torch.persistence.stored import Stored
+from lmbm_torch.shapes import Float
+
+Missing = Literal["impute", "refuse"]
+Unknown = Literal["warn", "refuse", "zeros"]
+OddNumbers = Literal["refuse", "coerce"]
+CHOICES = {
+    "missing": ("impute", "refuse"),
+    "unknown": ("warn", "refuse", "zeros"),
+    "odd_numbers": ("refuse", "coerce"),
+}
+"""Values of the options that are words, the default first."""
+# Texts are repeated if the distinct texts are at most this share of the rows; other texts of one word name
+# the rows if they are more than this number.
+REPEATED_SHARE = 0.5
+FEW_CATEGORIES = 20
+# Numbers of a dense matrix of features above which the matrix is sparse by itself, about 1 GB.
+LARGEST_DENSE = 2**27
+# Rows with and rows without a label below which a column is not said to leak the label.
+LEAKING_ROWS = 10
+_ID_NAME = re.compile(r"(?i)(.*[_ .-])?(id|uuid|guid|index|rowid|row_?n(r|o|umber)?)|.*[a-z]Id")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options for the columns of a table.
+
+    Args:
+        ignore: names or patterns (``id*``) of columns to leave out.
+        categorical: names or patterns of columns of categories, such as codes, of any number.
+        text: names or patterns of columns of free text, whose words are features, always sparse.
+        missing: ``"impute"``, which replaces missing numbers and dates by the median and missing texts by the
+            most frequent category; or ``"refuse"``.
+        unknown: the effect of new columns, new categories, and of texts among numbers or dates in new rows:
+            a warning with counts (``"warn"``), an error (``"refuse"``) or nothing (``"zeros"``). Without an
+            error new columns are left out, a new category is none of the features, and a text is missing.
+        odd_numbers: the effect of texts in a training column of which more than half the values are numbers:
+            an error that names the texts (``"refuse"``); or ``"coerce"``, which takes ``1 000``, ``1,234``
+            and ``50%`` for numbers and other texts for missing, with a warning.
+        max_categories: largest number of categories of a column that is not named in ``categorical``; rarer
+            categories are none of the features.
+        sparse: make CSR features, or dense ones; None for CSR if there are texts or a dense matrix would take
+            more than 1 GB.
+
+    Raises:
+        ValueError: another value.
+    """
+
+    ignore: str | Sequence[str] = ()
+    categorical: str | Sequence[str] = ()
+    text: str | Sequence[str] = ()
+    missing: Missing = "impute"
+    unknown: Unknown = "warn"
+    odd_numbers: OddNumbers = "refuse"
+    max_categories: int = 1000
+    sparse: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, words in CHOICES.items():
+            if (value := getattr(self, name)) not in words:
+                raise ValueError(f"{name}: expected one of {list(words)}, got {value!r}")
+        if not isinstance(self.max_categories, int) or self.max_categories < 1:
+            raise ValueError(f"max_categories: expected a number from 1, got {self.max_categories!r}")
+
+
+@dataclass(frozen=True)
+class Encoding(Stored):
+    """The required columns of a table, and the features made from the columns.
+
+    Args:
+        columns: of the features, not empty.
+        unknown: see :class:`TableOptions`.
+        sparse: make CSR features instead of dense ones.
+        left_out: names of the other columns of the training table.
+
+    Raises:
+        ValueError: no column, or another value of ``unknown``.
+    """
+
+    columns: tuple[NamedColumn, ...]
+    unknown: Unknown = "warn"
+    sparse: bool = False
+    left_out: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise ValueError("columns: expected a column to make features from, got none")
+        if self.unknown not in CHOICES["unknown"]:
+            raise ValueError(f"unknown: expected one of {list(CHOICES['unknown'])}, got {self.unknown!r}")
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Return the names of the features, such as ``age`` for numbers and ``town=Oslo`` for categories."""
+        return tuple(name for column in self.columns for name in column.feature_names)
+
+    def features(self, table: Table) -> Features:
+        """Return the features of the table's rows, float64, dense or CSR.
+
+        Raises:
+            ValueError: a missing column, missing values without a replacement, infinite numbers, or, if
+                refused, what training has not seen; the message tells all faults.
+
+        Warns:
+            UserWarning: what training has not seen.
+        """
+        names = [column.name for column in self.columns]
+        new = [name for name in table.columns if name not in {*names, *self.left_out}]
+        if absent := [name for name in names if name not in table.columns]:
+            close = [each for name in absent for each in difflib.get_close_matches(name, new)]
+            hint = f"; similar names are {close[:SHOWN]}" if close else ""
+            raise ValueError(f"expected a column for each feature, got none named {absent}{hint}")
+        if not self.sparse:
+            check_dense(
+                "features", table.num_rows, len(self.feature_names), "sparse=True keeps categories sparse"
+            )
+        unknown, faults, blocks = [], [], []
+        if new:
+            unknown.append(f"columns: expected those of training, got {new[:SHOWN]} as well")
+        for column in self.columns:
+            try:
+                blocks.append(column.features(table.columns[column.name], unknown, self.sparse))
+            except ValueError as error:
+                faults.append(str(error))
+        if self.unknown == "refuse" and unknown:
+            faults += unknown
+        if faults:
+            raise ValueError("; ".join(faults))
+        if self.unknown == "warn" and unknown:
+            told = "; ".join(unknown)
+            warnings.warn(
+                f"{table.name}: {told}; none of that is a feature, and a text among numbers is missing",
+                stacklevel=level_of_caller(),
+            )
+        return hstack(blocks, format="csr") if self.sparse else np.hstack(blocks)
+
+
+def fit_encoding(
+    table: Table,
+    options: TableOptions,
+    labels: Float[np.ndarray, "rows labels"] | None = None,
+    label_names: Sequence[str] = (),
+    left_out: Collection[str] = (),
+) -> Encoding:
+    """Return the encoding of a training table, of all columns but those in ``left_out`` and ``ignore``.
+
+    Columns of texts are, in this order: dates, if all texts are ISO dates; free texts, if few are repeated
+    and most have two words; categories, if texts are repeated or few. Other texts name the rows, and their
+    columns are left out.
+
+    Args:
+        labels: {0, 1, NaN}; a column that tells a label of every row is named in a warning.
+        label_names: one for each label.
+        left_out: names of columns that are no features.
+
+    Raises:
+        ValueError: names or patterns of no column; columns of faults, with all of them in the message.
+
+    Warns:
+        UserWarning: columns that look like names of rows or leak a label, and other choices.
+    """
+    if labels is not None:
+        is_known = ((labels == 1).sum(0) >= LEAKING_ROWS) & ((labels == 0).sum(0) >= LEAKING_ROWS)
+        labels, label_names = labels[:, is_known], [*compress(label_names, is_known)]
+    names = [*table.columns]
+    left_out = {*left_out, *matching("ignore", options.ignore, names)}
+    named = {part: set(matching(part, getattr(options, part), names)) for part in ("categorical", "text")}
+    notes, faults, columns = [], [], []
+    for name in (name for name in names if name not in left_out):
+        values = table.columns[name]
+        try:
+            if name in named["text"]:
+                column = fit_text_column(name, values)
+            else:
+                is_insisted = name in named["categorical"]
+                is_categorical = is_insisted or name in table.categories
+                column = _fitted(name, values, options, notes, is_categorical, is_insisted)
+        except ValueError as error:
+            faults.append(str(error))
+            continue
+        if column is None:
+            continue
+        columns.append(column)
+        if labels is not None and (leaked := _leaked(column, values, labels)) is not None:
+            notes.append(f"column {name!r} tells {label_names[leaked]!r} of every row")
+    if faults or not columns:
+        raise ValueError("; ".join(faults or ["expected a column to make features from, got none", *notes]))
+    if notes:
+        told = "; ".join(notes)
+        warnings.warn(
+            f"{table.name}: {told}; ignore, categorical and text change that", stacklevel=level_of_caller()
+        )
+    found = Encoding(tuple(columns), options.unknown)
+    is_sparse = options.sparse
+    if is_sparse is None or named["text"] - left_out:
+        is_large = table.num_rows * len(found.feature_names) > LARGEST_DENSE
+        is_sparse = is_large or any(column.kind == "texts" for column in columns)
+    used = {column.name for column in columns}
+    return replace(found, sparse=is_sparse, left_out=tuple(name for name in names if name not in used))
+
+
+def _fitted(
+    name: str,
+    values: np.ndarray,
+    options: TableOptions,
+    notes: list[str],
+    is_categorical: bool,
+    is_insisted: bool,
+) -> NamedColumn | None:
+    """Return the fitted column; None, with a note, for a column without information."""
+    absent = is_missing(values)
+    if absent.all():
+        notes.append(f"column {name!r} has no values and is left out")
+        return None
+    written = options.odd_numbers == "coerce"
+    column: NamedColumn | None
+    if is_categorical:
+        column = _categories(name, values, notes, None if is_insisted else options.max_categories)
+    elif values.dtype == object:
+        numbers, odd = split_numbers(values)
+        if odd:
+            numbers = _numbers_of(name, values, numbers, odd, written, notes)
+        if numbers is not None:
+            column = Column(name, None, float(np.median(numbers[~np.isnan(numbers)])), written=written)
+        elif (dates := as_dates(values.tolist())).dtype != object:
+            column = _dates(name, dates)
+        else:
+            column = _texts(name, values, options, notes)
+    elif values.dtype.kind == "M":
+        column = _dates(name, values)
+    else:
+        known = values[~absent]
+        column = Column(name, None, float(np.median(known)), written=written)
+        if _are_identifiers(name, known):
+            notes.append(f"column {name!r} looks like names of the rows")
+    if options.missing == "refuse" and isinstance(column, Column | DateColumn):
+        column = replace(column, fill=None)
+        column.check_missing(absent)
+    return column
+
+
+def _numbers_of(
+    name: str, values: np.ndarray, numbers: np.ndarray, odd: list[str], written: bool, notes: list[str]
+) -> np.ndarray | None:
+    """Return a column of mostly numbers as numbers; None for a column of other texts.
+
+    Raises:
+        ValueError: texts among numbers, if refused.
+    """
+    read = written_numbers(odd)
+    known = np.isin(values, [*read]) | ~np.isnan(numbers)
+    count = int((~is_missing(values)).sum())
+    if 2 * int(known.sum()) <= count:
+        return None
+    strange = [text for text in odd if text not in read]
+    shown = [*strange, *read][:SHOWN]
+    if not written:
+        rows = count - int((~np.isnan(numbers)).sum())
+        raise ValueError(
+            f"column {name!r}: expected numbers, got texts such as {shown} in {rows} of {len(values)} rows; "
+            "odd_numbers='coerce' takes 1 000, 1,234 and 50% for numbers and other texts for missing, "
+            "categorical takes each text for a category"
+        )
+    for text, number in read.items():
+        numbers[values == text] = number
+    if strange:
+        notes.append(f"column {name!r}: texts such as {strange[:SHOWN]} among numbers are missing")
+    return numbers
+
+
+def _dates(name: str, dates: np.ndarray) -> DateColumn:
+    known = dates[~np.isnat(dates)].astype(np.int64)
+    return DateColumn(name, bool((known % 86_400).any()), int(np.median(known)))
+
+
+def _texts(name: str, values: np.ndarray, options: TableOptions, notes: list[str]) -> NamedColumn | None:
+    known = [text for text in as_texts(values) if text is not None]
+    count = len(set(known))
+    has_words = 2 * sum(len(text.split()) > 1 for text in known) >= len(known)
+    if has_words and count > min(REPEATED_SHARE * len(known), options.max_categories):
+        # The words of names of rows may occur once.
+        with suppress(ValueError):
+            return fit_text_column(name, values)
+    if count <= max(FEW_CATEGORIES, REPEATED_SHARE * len(known)):
+        return _categories(name, values, notes, options.max_categories)
+    notes.append(
+        f"column {name!r} looks like names of the rows, with {count} different texts in {len(values)} rows, "
+        "and is left out"
+    )
+    return None
+
+
+def _categories(name: str, values: np.ndarray, notes: list[str], most: int | None) -> Column:
+    ranked = sorted(
+        Counter(text for text in as_texts(values) if text is not None).items(),
+        key=lambda item: (-item[1], item[0]),
+    )
+    if most is not None and len(ranked) > most:
+        rows = sum(count for _, count in ranked[most:])
+        notes.append(
+            f"column {name!r} has {len(ranked)} categories, of which the rarest, in {rows} rows, "
+            f"are none of the features, beyond max_categories={most}"
+        )
+    kept = tuple(sorted(text for text, _ in ranked[:most]))
+    return Column(name, kept, ranked[0][0], has_more=len(kept) < len(ranked))
+
+
+def _are_identifiers(name: str, known: np.ndarray) -> bool:
+    """Return whether whole numbers, all different, count the rows or have the name of names of rows."""
+    if len(known) < FEW_CATEGORIES or (known != np.round(known)).any() or len(np.unique(known)) < len(known):
+        return False
+    counts_rows = bool((np.diff(known) == 1).all())
+    return counts_rows or _ID_NAME.fullmatch(name) is not None
+
+
+def _leaked(column: NamedColumn, values: np.ndarray, labels: Float[np.ndarray, "rows labels"]) -> int | None:
+    """Return a label that the column tells of every row, by a threshold or by categories; None for none.
+
+    Some rows are looked at first.
+    """
+    left = np.arange(labels.shape[1])
+    if column.kind == "categories":
+        kinds, scores = np.unique(np.array([str(text) for text in as_texts(values)]), return_inverse=True)
+        if len(kinds) > len(values) / LEAKING_ROWS:
+            return None
+    elif column.kind == "numbers":
+        kinds, scores = None, split_numbers(values)[0] if values.dtype == object else values
+    else:
+        return None
+    few = np.linspace(0, len(values) - 1, min(len(values), 200)).astype(np.int64)
+    for rows in (few, slice(None)):
+        part = labels[rows][:, left]
+        left = left[_told(scores[rows], part == 1, part == 0, None if kinds is None else len(kinds))]
+    return int(left[0]) if len(left) else None
+
+
+def _told(scores: np.ndarray, on: np.ndarray, off: np.ndarray, num_kinds: int | None) -> np.ndarray:
+    """Return a mask of the labels whose values (rows, labels) the scores of the rows tell apart."""
+    if num_kinds is not None:
+        ones = np.ones(len(scores))
+        rows = csc_array((ones, (scores, np.arange(len(scores)))), shape=(num_kinds, len(scores)))
+        return ~(((rows @ on.astype(float)) > 0) & ((rows @ off.astype(float)) > 0)).any(0)
+    known, column = ~np.isnan(scores)[:, None], scores[:, None]
+    lowest = [np.where(known & mask, column, np.inf).min(0) for mask in (on, off)]
+    highest = [np.where(known & mask, column, -np.inf).max(0) for mask in (on, off)]
+    return (lowest[0] > highest[1]) | (highest[0] < lowest[1])
