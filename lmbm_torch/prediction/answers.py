@@ -20,7 +20,8 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.metrics import ChunkF1, SequenceAccuracy, multilabel_metrics
+from lmbm_torch.metrics import multilabel_metrics
+from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import (
     Probabilities,
