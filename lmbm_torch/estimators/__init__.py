@@ -2,7 +2,8 @@
 
 Apart from the listed classes, two groups of modules are public; other modules are internal and may change.
 
-* ``baselines``, ``chains.baselines``: baselines of the papers, assembled from scikit-learn's estimators;
+* ``common.baselines``, ``chains.baselines``: baselines of the papers, assembled from scikit-learn's
+  estimators;
 * ``networks.orderings``: orders of the labels of a belief network.
 """
 

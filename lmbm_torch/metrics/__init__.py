@@ -22,14 +22,11 @@ with naming_extras():
         recall,
         sample_f1,
     )
-    from lmbm_torch.metrics.pixels import ChangedPixelError, changed_pixel_error
-    from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy, chunk_f1, sequence_accuracy
+    from lmbm_torch.metrics.pixels import changed_pixel_error
+    from lmbm_torch.metrics.sequences import chunk_f1, sequence_accuracy
 
 __all__ = [
-    "ChangedPixelError",
-    "ChunkF1",
     "MissingTargets",
-    "SequenceAccuracy",
     "changed_pixel_error",
     "chunk_confusion",
     "chunk_f1",

@@ -34,7 +34,7 @@ class ChangedPixelError(Sums):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.metrics import ChangedPixelError
+        >>> from lmbm_torch.metrics.pixels import ChangedPixelError
         >>> clean, corrupted = torch.tensor([[1, 0, 1]]), torch.tensor([[0, 1, 1]])
         >>> ChangedPixelError()(torch.tensor([[1, 1, 1]]), clean, corrupted)
         tensor(0.5000)

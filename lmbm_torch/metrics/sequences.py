@@ -62,7 +62,7 @@ class SequenceAccuracy(Sums):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.metrics import SequenceAccuracy
+        >>> from lmbm_torch.metrics.sequences import SequenceAccuracy
         >>> SequenceAccuracy()(torch.tensor([[0, 1, 2], [1, 1, 0]]), torch.tensor([[0, 1, 2], [1, 2, -1]]))
         tensor(0.5000)
     """
@@ -91,7 +91,7 @@ class ChunkF1(Sums):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.metrics import ChunkF1
+        >>> from lmbm_torch.metrics.sequences import ChunkF1
         >>> ChunkF1(["B-NP", "I-NP", "O"])(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 1, 2]]))
         tensor(1.)
     """

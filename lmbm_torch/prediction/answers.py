@@ -208,7 +208,7 @@ def evaluate(
 
 def _evaluate_sequences(saved: Predictor, data: SequenceData, chosen: np.ndarray) -> dict[str, float]:
     """Return the shares of correct tokens and sequences, and F1 of chunks if tags name chunks."""
-    from lmbm_torch.metrics import ChunkF1, SequenceAccuracy
+    from lmbm_torch.metrics.sequences import ChunkF1, SequenceAccuracy
 
     sequences = data.select(chosen)
     right, tokens, proven = 0, 0, 0

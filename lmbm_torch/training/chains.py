@@ -12,7 +12,7 @@ from lmbm_torch.data.batches import SequenceBatch
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.metrics import SequenceAccuracy
+from lmbm_torch.metrics.sequences import SequenceAccuracy
 from lmbm_torch.models import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.training.gradient import GradientSteps
 
@@ -35,7 +35,7 @@ class ChainModule(GradientSteps):
         model: the model to train, including an encoder, if any.
         loss: (energy, labels) → ``(batch,)``.
         metrics: further metrics of (predicted, true) labels, by name, such as
-            :class:`~lmbm_torch.metrics.ChunkF1`.
+            :class:`~lmbm_torch.metrics.sequences.ChunkF1`.
         kwargs: ``C``, ``optimizer``, … of :class:`~lmbm_torch.training.gradient.GradientSteps`.
 
     Raises:

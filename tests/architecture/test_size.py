@@ -16,7 +16,7 @@ MOST_FILES = 432
 MOST_LINES = 71_435
 MOST_CODE = 43_305
 # In packages, and in modules besides.
-MOST_NAMES = 160
+MOST_NAMES = 157
 MOST_NAMES_OF_MODULES = 63
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 47), "estimators": (12, 32), "inference": (12, 39)}

@@ -54,18 +54,18 @@ def test_every_label_of_every_member_reaches_the_tolerance(monkeypatch):
 
 def test_labels_with_the_same_parents_are_solved_once(monkeypatch):
     """Of nine random members four share their halves, as do the next four."""
-    steps, learn = [], network_training.solved
+    rounds, learn = [], network_training.solved
 
     def noted(settings, dual, **named):
         state = learn(settings, dual, **named)
-        steps.append(state.steps)
+        rounds.append(state.num_iters)
         return state
 
     monkeypatch.setattr(network_training, "solved", noted)
     features, labels = random_inputs(3, 120, 4, 6)
     ensemble = LMSBNEnsembleClassifier(LMSBNClassifier(3.0, **RBF), random_state=0).fit(features, labels)
     is_free = [False, *([False, False, True, True] * 2), False]
-    assert [count == 0 for count in steps] == is_free
+    assert [count == 0 for count in rounds] == is_free
     for place in np.flatnonzero(is_free):
         member = ensemble.members_[place]
         alone = copied(member).fit(features, labels)

@@ -55,8 +55,13 @@ def test_scores_are_not_made_better_by_flips_of_labels_or_pairs(seed):
 
 def test_losses_are_not_made_better_by_flips_of_labels():
     energy = random_pairwise_energy(5, LABELS, 4, coupling=1.0)
-    limited = allowed.least_hinges(energy, constraints=RULES, margin=1.0, node_limit=3, known=None, top_k=1)
-    found = allowed.climbed(energy, limited, 1.0, RULES, None)
+    known = torch.full((4, LABELS), torch.nan).double()
+    known[:, 0] = 0.0
+    limited = allowed.least_hinges(energy, constraints=RULES, margin=1.0, node_limit=3, known=known, top_k=1)
+    found = allowed.climbed(energy, limited, 1.0, RULES, known)
+    assert (found.labels[:, 0] == 0).all()
+    assert (found.objective <= limited.objective).all()
+    assert (found.objective < limited.objective).any()
     torch.testing.assert_close(found.objective, hinge_loss(energy, found.labels, 1.0))
     assert not found.status.exact.all()
     assert not RULES.violated(found.labels.numpy()).any()

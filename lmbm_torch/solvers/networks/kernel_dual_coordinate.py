@@ -42,11 +42,9 @@ class KernelState(NetworkState):
 
     Args:
         fields: z at ``weights``, (instances, labels).
-        steps: steps made so far, of all labels together.
     """
 
     fields: np.ndarray
-    steps: int = 0
 
 
 def init(problems: KernelLabelProblems, dual_coef: np.ndarray | None = None) -> KernelState:
@@ -170,7 +168,7 @@ def next_stage(
     if following is None:
         return None, state
     completed = problems.impute(following[0] - 1, state.weights)
-    return completed, _certified(completed, state.dual_coef, state.num_iters, following, state.steps)
+    return completed, _certified(completed, state.dual_coef, state.num_iters, following)
 
 
 class Ascent(NamedTuple):
@@ -180,13 +178,11 @@ class Ascent(NamedTuple):
         labels: (labels,), positions.
         dual_coef: (labels, instances).
         num_iters: number of rounds.
-        steps: steps of all labels together.
     """
 
     labels: np.ndarray
     dual_coef: np.ndarray
     num_iters: int
-    steps: int
 
 
 def update(
@@ -214,14 +210,14 @@ def ascent(problems: KernelLabelProblems, state: KernelState, **settings: Unpack
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
     boxes = _boxes(problems, state, labels)
     if not boxes:
-        return Ascent(labels, np.empty((0, problems.num_instances)), 0, 0)
+        return Ascent(labels, np.empty((0, problems.num_instances)), 0)
     tols = dict(zip(boxes, np.maximum(tol, TRUSTED * state.gaps[labels]).tolist(), strict=True))
     random = np.random.default_rng((seed, state.num_iters))
     made = _solve(problems, boxes, tols, num_iters, random, JointKernel.whole(problems))
     duals = np.stack([box.coef for box in boxes.values()]) * problems.spins[labels]
     # Rounding may hide an unsolved label: count at least one round.
     rounds = max(-(-max(made) // problems.num_instances), 1)
-    return Ascent(labels, duals, rounds, sum(made))
+    return Ascent(labels, duals, rounds)
 
 
 def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Ascent]) -> KernelState:
@@ -232,20 +228,15 @@ def after(problems: KernelLabelProblems, state: KernelState, found: Sequence[Asc
     duals = state.dual_coef.copy()
     for each in found:
         duals[each.labels] = each.dual_coef
-    steps = state.steps + sum(each.steps for each in found)
-    return _certified(problems, duals, state.num_iters + made, state.stage, steps)
+    return _certified(problems, duals, state.num_iters + made, state.stage)
 
 
 def _certified(
-    problems: KernelLabelProblems,
-    dual_coef: np.ndarray,
-    num_iters: int,
-    stage: range | None,
-    steps: int = 0,
+    problems: KernelLabelProblems, dual_coef: np.ndarray, num_iters: int, stage: range | None
 ) -> KernelState:
     """Return the state at given duals, by one product with the kernel."""
     weights = problems.weights(dual_coef)
-    return _valued(problems, dual_coef, weights, problems.fields(weights), num_iters, stage, steps)
+    return _valued(problems, dual_coef, weights, problems.fields(weights), num_iters, stage)
 
 
 def _valued(
@@ -255,13 +246,12 @@ def _valued(
     fields: np.ndarray,
     num_iters: int,
     stage: range | None,
-    steps: int = 0,
 ) -> KernelState:
     """Return the state at given duals, weights and fields (instances, labels)."""
     half = 0.5 * (weights[: problems.num_instances] * fields).sum(0)
     primal = half + problems.weighed(problems.losses(fields))
     dual = problems.margin * dual_coef.sum(1) - half
-    return KernelState(dual_coef, weights, primal, dual, num_iters, stage, fields=fields, steps=steps)
+    return KernelState(dual_coef, weights, primal, dual, num_iters, stage, fields=fields)
 
 
 def _boxes(problems: KernelLabelProblems, state: KernelState, labels: np.ndarray) -> dict[int, Box]:

@@ -22,7 +22,7 @@ import math
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -88,7 +88,7 @@ def decode(
     settled = Settled.nothing(task.precise, task.known)
     # Decisions by dominant weights and roof duality hold in a best labelling, not in further labellings.
     if top_k == 1 and constraints is None:
-        settled = settle_persistent(settle_scores(task.precise, task.known))
+        settled = settle_persistent(settle_scores(cast(Any, task.precise), task.known))
     couplings = settled.energy.pairwise.expand(energy.batch_size, -1, -1).numpy()
     spins = (2 * settled.known - 1).nan_to_num(0.0).numpy()
     found: list[Any] = [None] * energy.batch_size
