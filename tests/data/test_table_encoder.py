@@ -203,6 +203,7 @@ def test_columns_that_name_rows_or_tell_labels_are_named():
             "key": [f"k{row}" for row in rows],
             "userId": rows[::-1] * 7,
             "paid": np.where(rows % 3 == 0, 9.5, 1.5) + rows / 100,
+            "debt": np.where(rows % 3 == 0, -9.5, -1.5) - rows / 100,
             "grade": np.where(rows % 2, "pass", "fail"),
             "x": np.sin(rows),
         }
@@ -214,6 +215,7 @@ def test_columns_that_name_rows_or_tell_labels_are_named():
     assert "'key' looks like names of the rows, with 60 different texts in 60 rows, and is left out" in said
     assert "'userId' looks like names of the rows" in said
     assert "'paid' tells 'premium' of every row" in said
+    assert "'debt' tells 'premium' of every row" in said
     assert "'grade' tells 'passed' of every row" in said
     assert "'x'" not in said
     assert "key" not in encoder.get_feature_names_out()
