@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from lmbm_torch import incoming as limits
 from lmbm_torch import load, save
 from lmbm_torch.data import read_npz, read_svmlight, read_table
-from lmbm_torch import incoming as limits
 from lmbm_torch.data.images import read_idx
 from lmbm_torch.models import BoltzmannMachine, ConditionalRBM, SigmoidBeliefNetwork
 from lmbm_torch.persistence import archives
