@@ -58,7 +58,9 @@ def _faults_of_table(options: Any) -> Iterator[str]:
     chosen: dict[str, list[str]] = {}
     for key in COLUMNS:
         patterns = options.get(key)
-        for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
+        # Other types are refused with the types of all keys.
+        several = [patterns] if isinstance(patterns, str) else patterns
+        for pattern in several if isinstance(several, list) else ():
             try:
                 chosen.setdefault(key, []).extend(matching(f"data.{key}", [str(pattern)], [*found]))
             except ValueError as error:
@@ -107,6 +109,8 @@ def _columns(path: str, options: Any) -> dict[str, list[str | None]] | None:
         warnings.simplefilter("ignore")
         if ending(file) in (".csv", ".tsv"):
             return delimited.texts(file, options.get("delimiter"), options.get("encoding"), MOST_BYTES)
+        if ending(file) not in delimited.ENDINGS:
+            raise ValueError(f"expected a file ending in one of {', '.join(delimited.ENDINGS)}")
         if ending(file) != ".arff":
             return None
         is_small = file.stat().st_size <= MOST_BYTES

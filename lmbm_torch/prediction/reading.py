@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lmbm_torch.data import MultilabelData, read_arff, read_npz, read_svmlight
 from lmbm_torch.data.dataset import without_split
-from lmbm_torch.data.formats.table import ENDINGS, cells, is_table, new_rows, open_table
+from lmbm_torch.data.formats.delimited import ENDINGS
+from lmbm_torch.data.formats.table import cells, is_table, new_rows, open_table
 from lmbm_torch.data.mapped import open_mapped
 from lmbm_torch.incoming import ending as ending_of
 from lmbm_torch.prediction.predictor import Predictor

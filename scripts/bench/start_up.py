@@ -22,7 +22,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from measuring import described, show, table, told, write_csv
 
 COMMAND = "from lmbm_torch.cli.entry import main; main()"
@@ -32,11 +31,13 @@ def written(folder: Path) -> None:
     """Write a table to train on and 100 rows to predict."""
     generator = np.random.default_rng(0)
     for name, rows in (("mine", 300), ("new", 100)):
-        size = generator.normal(size=rows)
-        town = generator.choice(["Oslo", "Rome", "Bern"], rows)
-        columns = {"size": size, "town": town, "age": generator.integers(10, 90, rows)}
-        labels = {"sun": (size > 0).astype(int), "sea": (size > 0.5).astype(int)}
-        pd.DataFrame(columns | labels).to_csv(folder / f"{name}.csv", index=False)
+        towns = generator.choice(["Oslo", "Rome", "Bern"], rows).tolist()
+        sizes, ages = generator.normal(size=rows).tolist(), generator.integers(10, 90, rows).tolist()
+        found = [
+            {"size": size, "town": town, "age": age, "sun": int(size > 0), "sea": int(size > 0.5)}
+            for size, town, age in zip(sizes, towns, ages, strict=True)
+        ]
+        write_csv(folder / f"{name}.csv", found)
 
 
 def measured(arguments: list[str], folder: Path) -> tuple[float, float]:

@@ -44,6 +44,7 @@ def answers(tmp_path_factory):
     (folder / "experiment").mkdir()
     (folder / "experiment" / "mine.yaml").write_text("# @package _global_\nname: mine\nC: 0.25\n")
     (folder / "mine.csv").write_text("size;town;sun\n1,5;Rome;yes\n2,5;Oslo;no\n")
+    (folder / "mine.xlsx").touch()
     (folder / "new.csv").write_text("size;sun\n1,5;perhaps\n")
     train = ROOT / "scripts" / "train.py"
     table = ["lmbm", "train", "data=table"]
@@ -56,6 +57,7 @@ def answers(tmp_path_factory):
         ["lmbm", "train", "nonsense=1"],
         ["lmbm", "train", "data=nonsense"],
         table,
+        [*table, f"data.train={folder}/mine.xlsx", "data.labels=5"],
         [*table, "data.train=no.csv", "data.test=no.tsv", "data.labels=sun", "rules=no.txt"],
         [*table, f"data.train={folder}/mine.csv", "data.labels=[su,town]", "data.ignore=x"],
         [*table, f"data.train={folder}/mine.csv", f"data.test={folder}/new.csv", "data.labels=sun"],
@@ -126,6 +128,10 @@ def test_every_command_is_a_module():
         ("lmbm train nonsense=1", "Key 'nonsense' is not in struct"),
         ("lmbm train data=nonsense", "Could not find 'data/nonsense'"),
         ("lmbm train data=table", "data.labels, data.train: expected a value, got none: add data.labels=…"),
+        (
+            "lmbm train data=table data.train=mine/mine.xlsx data.labels=5",
+            "data.train: FOLDER/mine.xlsx: expected a file ending in one of .csv, .tsv, .arff, .parquet",
+        ),
         (
             "lmbm train data=table data.train=no.csv data.test=no.tsv data.labels=sun rules=no.txt",
             "rules: expected a file, found none at no.txt\n  "

@@ -17,6 +17,8 @@ from typing import Any
 from lmbm_torch.data.tables.names import MISSING, check_names
 from lmbm_torch.incoming import UNREADABLE, encoding_of, ending, lines
 
+ENDINGS = (".csv", ".tsv", ".arff", ".parquet")
+"""Endings of files of tables; compressed text files have ``.gz`` or ``.bz2`` behind."""
 DELIMITERS = (",", ";", "\t", "|")
 ROWS_TO_SNIFF = 50
 DAMAGE = (csv.Error, *UNREADABLE)

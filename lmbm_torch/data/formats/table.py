@@ -13,7 +13,7 @@ import numpy as np
 
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff_text, delimited
-from lmbm_torch.data.formats.delimited import DAMAGE
+from lmbm_torch.data.formats.delimited import DAMAGE, ENDINGS
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, is_missing, naming
 from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding
@@ -24,9 +24,6 @@ from lmbm_torch.data.tables.schema import Schema, label_matrix
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 from lmbm_torch.incoming import ending, title
-
-ENDINGS = (".csv", ".tsv", ".arff", ".parquet")
-"""Endings of files of tables; those of compressed text files have ``.gz`` or ``.bz2`` behind."""
 
 
 def is_table(path: str | PathLike) -> bool:
