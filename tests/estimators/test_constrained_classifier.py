@@ -129,7 +129,7 @@ def test_known_labels_and_several_labellings():
 
 
 def test_chains_of_two_texts_take_rules_and_chains_of_three_do_not():
-    chain = ProbabilisticClassifierChain(LogisticRegression(), random_state=0)
+    chain = ProbabilisticClassifierChain(LogisticRegression(max_iter=1000), random_state=0)
     texts = np.where(Y, "yes", "no")
     chain.fit(X, texts)
     assert not chain.decode(X, constraints="not label_0").labels[:, 0].any()

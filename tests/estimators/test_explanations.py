@@ -313,7 +313,8 @@ def test_each_classifier_of_a_chain_may_see_other_features():
 
 
 def test_chains_that_are_not_taken_apart_are_refused():
-    three = ProbabilisticClassifierChain(LogisticRegression()).fit(X, np.arange(len(Y))[:, None] % 3 + Y)
+    logistic = LogisticRegression(max_iter=1000)
+    three = ProbabilisticClassifierChain(logistic).fit(X, np.arange(len(Y))[:, None] % 3 + Y)
     with pytest.raises(ValueError, match="explain: expected labels of two values each"):
         three.explain(X[:1])
     chain = ProbabilisticClassifierChain(LogisticRegression()).fit(X, Y)

@@ -110,8 +110,8 @@ def candidates(
     """Return one setting of each family in turn, cheap families first.
 
     Args:
-        given: names and estimators of the user, each a family of two settings: the estimator with its
-            probabilities, and a joint head over the estimator.
+        given: names and estimators of the user, each two families: the estimator with its probabilities, and
+            a joint head over the estimator.
 
     Raises:
         ValueError: an unknown family, a name that is taken, or no candidate for these data.
@@ -213,14 +213,16 @@ def _of_user(name: str, estimator: Any, metric: str, num_labels: int, seed: int)
     base: Any = clone(estimator)
     base.set_params(**seeds_for(base, seed))
     yield Candidate(name, "as given", _behind(("passthrough",), LabelScorer(base)), (None,))
-    yield _with_head(name, base, metric, num_labels, "with a joint head", seed)
+    yield _with_head(name, base, metric, num_labels, "as given", seed)
 
 
 def _with_head(family: str, base: Any, metric: str, num_labels: int, settings: str, seed: int) -> Candidate:
     structure = "auto" if num_labels <= MAX_HEAD_LABELS else "cardinality"
     head = JointHead(HEAD_METRICS[metric], structure=structure)
     model = JointClassifier(base, head, cv=HEAD_FOLDS, random_state=seed)
-    return Candidate(family, settings, _behind(("passthrough",), model), (None,))
+    # A family of its own, since a head takes much longer than its base alone.
+    name = f"joint head over {family}"
+    return Candidate(name, settings, _behind(("passthrough",), model), (None,))
 
 
 def _logistic_labels(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -231,9 +233,7 @@ def _logistic_labels(metric: str, num_labels: int, is_sparse: bool, seed: int) -
         model = LogisticRegression(C=C, solver="liblinear" if is_sparse else "lbfgs", max_iter=1000)
         independent = IndependentLabelsClassifier(model)
         yield Candidate(family, f"C={C:g}", _behind(steps, independent), (None,))
-        yield _with_head(
-            family, _behind(steps, model), metric, num_labels, f"C={C:g}, with a joint head", seed
-        )
+        yield _with_head(family, _behind(steps, model), metric, num_labels, f"C={C:g}", seed)
 
 
 def _networks(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:

@@ -173,8 +173,7 @@ class AutoLabelClassifier(StructuredClassifier):
             search = Search(features, labels, folds, self.metric, deadline, note, self.clock)
             trials = search.run(tried)
         left = started + self.time_budget - search.now()
-        affordable = self._affordable(trials, left + OVERTIME * self.time_budget, len(labels))
-        choice = choose(search, affordable)
+        choice = choose(search, self._affordable(trials, left, len(labels)))
         self.best_score_, self.rule_ = choice.score, choice.rule
         self._keep(trials, {id(trial): weight for trial, weight in choice.members})
         members = [
@@ -312,7 +311,9 @@ class AutoLabelClassifier(StructuredClassifier):
         Without time for any training the trial of the shortest training is left.
         """
         times = [trial.expected_seconds(size) for trial in trials]
-        best = next((at for at, time in enumerate(times) if time <= left), int(np.argmin(times)))
+        # Only the best trial may exceed the budget, and not its partners in a mixture.
+        most = left + OVERTIME * self.time_budget
+        best = next((at for at, seconds in enumerate(times) if seconds <= most), int(np.argmin(times)))
         trials, left = trials[best:], left - times[best]
         found = trials[:1]
         for trial in trials[1:FINALISTS] if self.mixture else []:

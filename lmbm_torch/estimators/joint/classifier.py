@@ -60,7 +60,7 @@ class JointClassifier(StructuredClassifier):
         >>> model = JointClassifier(LogisticRegression(), random_state=0).fit(X, Y)
         >>> model.predict(X[:2]), model.head_.structure_
         (array([[1, 0, 0, 0],
-               [0, 0, 0, 0]]), 'cardinality')
+               [0, 1, 0, 0]]), 'network')
     """
 
     holds_others: ClassVar[bool] = True
