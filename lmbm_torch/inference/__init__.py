@@ -26,7 +26,7 @@ The algorithms by the kind of energy:
   ``sampling.log_likelihood`` (estimates from above and below), ``sampling.tempering`` (samples by exchange
   between temperatures), ``messages.modes`` (labels from marginals, under rules, or several labellings),
   ``messages.matching`` (one inference for training and test);
-* chains and trees: ``trees.chain_dp``, ``trees.tree_dp``.
+* chains, segments and trees: ``trees.chain_dp``, ``trees.semi_chain_dp``, ``trees.tree_dp``.
 
 All other modules are internal and may change.
 """
