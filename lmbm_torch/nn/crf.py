@@ -14,8 +14,7 @@ from lmbm_torch.checks import check_counts
 from lmbm_torch.constraints.transitions import allowed_transitions
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference.results import Decoding
-from lmbm_torch.inference.trees import chain_dp, chain_steps
-from lmbm_torch.inference.trees.chain_steps import is_on_host
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 from lmbm_torch.torch_internals import is_mapped
 from lmbm_torch.verdicts import is_traced, one_door, supposing
@@ -237,7 +236,7 @@ class CRF(nn.Module):
             emissions, mask, transitions: see :meth:`energy`.
         """
         tokens = self._tokens(emissions, mask)
-        labels = chain_steps.best_labels(self._energy(tokens, transitions)).tolist()
+        labels = chain_dp.best_labels(self._energy(tokens, transitions)).tolist()
         return [row[:size] for row, size in zip(labels, tokens.kept.sum(1).tolist(), strict=True)]
 
     def top_k(
@@ -313,7 +312,7 @@ class CRF(nn.Module):
         kept = mask.bool()
         if not self.batch_first:
             emissions, kept = emissions.transpose(0, 1), kept.mT
-        if not is_dense and is_on_host(kept) and not is_mapped(kept):
+        if not is_dense and kept.device.type == "cpu" and not is_traced() and not is_mapped(kept):
             is_dense = bool((kept[:, 1:] <= kept[:, :-1]).all())
         return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_dense)
 

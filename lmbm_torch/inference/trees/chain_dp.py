@@ -28,7 +28,7 @@ from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.trees import chain_gradient, chain_steps
-from lmbm_torch.inference.trees.chain_steps import Chains
+from lmbm_torch.inference.trees.chain_steps import Chains, best_labels
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import number, one_door
 
@@ -147,7 +147,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     """
     check_count("top_k", top_k)
     if top_k == 1:
-        labels = chain_steps.best_labels(energy).where(energy.inside, PADDING)
+        labels = best_labels(energy).where(energy.inside, PADDING)
         objective = energy.score(labels)
         return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.lengths))
     best, pointers = chain_steps.best_paths(Chains.of(energy), top_k)

@@ -173,7 +173,7 @@ chain_sums.register_autograd(_backward, setup_context=_keep)
 
 
 class _MappedSums(torch.autograd.Function):
-    """:func:`chain_sums` with marginals within ``torch.func.vmap``, where an operator has no gradient."""
+    """The sums and marginals of chains within ``torch.func.vmap``, where an operator has no gradient."""
 
     @staticmethod
     def forward(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch: any arguments

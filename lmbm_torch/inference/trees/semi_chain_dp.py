@@ -201,9 +201,9 @@ class _Potentials:
 
 
 def _own_scores(fine: _Potentials, *, reverse: bool = False) -> Iterator[tuple[int, Tensor]]:
-    """Yield each position with the scores of the segments that begin there, (batch, lengths, states).
+    """Yield each position with the scores of the segments from the position on, (batch, lengths, states).
 
-    Segments that end beyond a chain's end have −∞.
+    Segments beyond a chain's end have −∞.
     """
     length, most = fine.unary.shape[1], len(fine.durations)
     for t in reversed(range(length)) if reverse else range(length):
