@@ -14,8 +14,9 @@ from scipy import sparse
 
 from lmbm_torch import estimators, inference
 from lmbm_torch.constraints import Constraints, exactly
-from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, FactorEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
 from lmbm_torch.inference.messages import matrix_bp
 from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.sampling import ancestral
@@ -152,6 +153,17 @@ def propagate(dtype: torch.dtype) -> None:
     exact.marginals(BipartiteEnergy(few.hidden[:, :6], few.visible, few.coupling.mT[:6]))
 
 
+def sweep_graphs() -> None:
+    """Run the sweeps over a graph of tables: bounds, labellings, messages and the mean field."""
+    generator = torch.Generator().manual_seed(0)
+    edges = torch.tensor([[0, 1], [1, 2], [2, 0]], device="cpu")
+    unary = torch.randn(1, 3, 3, generator=generator, device="cpu", dtype=torch.float64)
+    energy = FactorEnergy.from_edges(unary, edges, torch.eye(3, dtype=torch.float64, device="cpu"))
+    dual_ascent.branch_and_bound(energy)
+    for routine in (belief_propagation.marginals, belief_propagation.decode, belief_propagation.mean_field):
+        routine(energy)
+
+
 ESTIMATORS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "networks": (estimators.LMSBNClassifier(random_state=0), tuple(FORMS)),
     "networks by gradients": (
@@ -193,6 +205,7 @@ FIRST_CALLS: dict[str, Callable[[], None]] = {
     **{name: partial(fit_classes, estimator) for name, estimator in CLASSES.items()},
     **{name: partial(fit_chains, estimator) for name, estimator in CHAINS.items()},
     "chains by gradients": climb_chains,
+    "graphs of many states": sweep_graphs,
     "chains by L-BFGS": smooth_chains,
     **{f"searches, {dtype}": partial(search, dtype) for dtype in (torch.float64, torch.float32)},
     **{f"belief propagation, {dtype}": partial(propagate, dtype) for dtype in (torch.float32, torch.float64)},
