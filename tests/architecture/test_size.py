@@ -14,7 +14,7 @@ import measure_size
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 446
 MOST_LINES = 73_765
-MOST_CODE = 44_570
+MOST_CODE = 44_580
 # In packages, and in modules besides.
 MOST_NAMES = 196
 MOST_NAMES_OF_MODULES = 99
