@@ -221,7 +221,7 @@ def generalisation_bound(
 
         E L(w) ≤ mean L(w) + 2 Σ_i W_i B_i / √N + (Σ_i γ + W_i B_i) √(log(1/δ) / 2N),   Pr(ŷ ≠ y) ≤ E L(w) / T
 
-    Lemma 4.3 of 2009 and Lemma 7 of 2010 bound the middle term by the sum of the labels' Rademacher
+    Lemma 4.3 and Lemma 7 bound the middle term by the sum of the labels' Rademacher
     complexities, which the hinge does not enlarge. Theorems 4.4 and 8 state the same without constants, at
     the penalty of least bound. The weights of a clique of a Boltzmann machine count in W_i, and features in
     B_i, of all the clique's labels: the factor d of Theorem 4.4. W and T must not depend on the examples. On

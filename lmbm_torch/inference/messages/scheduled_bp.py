@@ -36,7 +36,7 @@ def marginals(
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
         schedule: ``"sequential"``, hidden units in turn; or ``"residual"``, in each example the hidden unit
-            whose messages would change most (Elidan, McGraw and Koller, "Residual belief propagation", 2006).
+            whose messages would change most (Elidan et al. 2006).
         num_iters: the largest number of iterations, each of as many updates as hidden units.
         tol: an iteration without a larger change of a message, in log-odds, is the last.
 
@@ -71,10 +71,10 @@ def marginal_map(
     """Return labels of high probability with hidden units summed out, by annealed mixed-product propagation.
 
     Temperature 1 is sum-product; towards 0 the entropy of the visible units is worth less, and their beliefs
-    become labels (Liu and Ihler, "Variational algorithms for marginal MAP", 2013: belief^{1/T} at visible
-    units). Temperature 0, where the last messages start, is the paper's propagation
-    (:func:`matrix_bp.marginal_map <lmbm_torch.inference.messages.matrix_bp.marginal_map>`). On random models
-    of 10 × 8 units with couplings N(0, 3²) the share of best labels grows from 0.5 to 0.9.
+    become labels (Liu and Ihler 2013: belief^{1/T} at visible units). The last messages start the propagation
+    of temperature 0, :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`.
+    On random models of 18 to 22 units with strong couplings the best labels are found for 94 % of the
+    examples; by temperature 0 alone for 72 %, and after temperature 1 for 89 %.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.

@@ -1,10 +1,9 @@
 """The multi-class SVM with biases outside of the penalty, as in libsvm, to a certified gap.
 
 Free biases ask of the dual that Σ_l C_l (truth_l − μ_l) = 0. The method of multipliers penalises the sum and
-moves the biases along the sum (Rockafellar, "Augmented Lagrangians and applications of the proximal point
-algorithm in convex programming", 1976): each step is an SVM whose biases are drawn to the last ones, which
-:mod:`~lmbm_torch.solvers.chains.multi_class`'s loop solves with κ added to the kernel. For quadratic
-programmes finitely many steps are enough. A certificate moves what is left of the sum between classes.
+moves the biases along the sum (Rockafellar 1976): each step is an SVM whose biases are drawn to the last
+biases, solved by the loop of :mod:`~lmbm_torch.solvers.chains.multi_class` with κ added to the kernel. For
+quadratic programmes finitely many steps are enough. A certificate moves the rest of the sum between classes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Structural SVMs for label vectors with other losses than Hamming, or with slacks rescaled by the loss.
 
-Tsochantaridis et al., "Large margin methods for structured and interdependent output variables", JMLR 2005:
-margin rescaling maximises Δ(y) + score(y) − score(truth), slack rescaling Δ(y) (1 + score(y) − score(truth)).
+Margin rescaling maximises Δ(y) + score(y) − score(truth), slack rescaling Δ(y) (1 + score(y) − score(truth))
+(Tsochantaridis et al. 2004).
 The 0/1 loss has the same problem under both, and needs only the best labelling beside the truth, which
 every decoder that takes known labels finds and certifies. Other losses do not decompose over labels, and
 labellings are enumerated.
