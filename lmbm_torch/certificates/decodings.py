@@ -22,7 +22,7 @@ from lmbm_torch.checks import check_count, check_known, check_positive, check_sh
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.files import Mode, replacing
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.kernels.search.plain import roof_duality
 from lmbm_torch.shapes import Known
 

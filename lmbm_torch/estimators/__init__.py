@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
     from lmbm_torch.estimators.graphs.classifier import GraphClassifier
-    from lmbm_torch.estimators.hierarchies.classifier import HierarchicalClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier
     from lmbm_torch.estimators.joint.head import JointHead
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
     from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
     from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
+    from lmbm_torch.estimators.wrappers.hierarchical import HierarchicalClassifier
     from lmbm_torch.estimators.wrappers.joint_conformal import JointConformalClassifier
     from lmbm_torch.estimators.wrappers.penalty_path import (
         LMBMClassifierCV,

@@ -35,7 +35,7 @@ The algorithms by the kind of energy:
 All other modules are internal and may change.
 """
 
-from lmbm_torch.inference.results import (
+from lmbm_torch.inference.common.results import (
     BipartiteMarginals,
     Decoding,
     Marginals,

@@ -18,8 +18,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.first_order import first_order
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding
 from lmbm_torch.inference.messages import matrix_bp, mean_field
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.losses.missing import any_missing, check_observed
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped

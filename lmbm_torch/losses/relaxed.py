@@ -14,9 +14,9 @@ from torch import Tensor
 
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import sparse_map
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.shapes import Float, Shaped

@@ -15,8 +15,8 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.losses.missing import check_complete
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door

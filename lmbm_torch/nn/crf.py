@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lmbm_torch.checks import check_counts
 from lmbm_torch.constraints.transitions import allowed_transitions
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.shapes import Bool, Float, Int, Shaped
 from lmbm_torch.torch_internals import is_mapped

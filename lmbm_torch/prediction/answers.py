@@ -17,8 +17,8 @@ from lmbm_torch.data.features import Features
 from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.probabilities import (

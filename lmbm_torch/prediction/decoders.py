@@ -9,8 +9,8 @@ from importlib import import_module
 from inspect import get_annotations, isclass, ismethod, isroutine, signature
 from typing import Any
 
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.persistence.stored import Given
 
 Decoder = Callable[[Any], Decoding]

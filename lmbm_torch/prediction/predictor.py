@@ -26,8 +26,8 @@ from lmbm_torch.data.tables.frames import is_frame, open_frame
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.inference import decode, decode_hinge
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import Model
 from lmbm_torch.persistence.stored import Given, Stored
 from lmbm_torch.prediction.decoders import Decoder, with_settings

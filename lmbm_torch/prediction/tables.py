@@ -12,7 +12,7 @@ from torch import Tensor
 from lmbm_torch.data.sequences.conll import ColumnSchema, Tokens
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.files import Mode, replacing_text
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.prediction.answers import Prediction
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.shapes import Bool

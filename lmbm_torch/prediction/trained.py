@@ -16,8 +16,8 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.data.features import Features, numbered
 from lmbm_torch.data.tensors import to_tensor
 from lmbm_torch.inference import decode_hinge
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.models import BoltzmannMachine, Model, SigmoidBeliefNetwork
 from lmbm_torch.persistence.stored import Given, Stored
 from lmbm_torch.prediction.decoders import Decoder, OwnDecoder, decoder_of, description, with_settings

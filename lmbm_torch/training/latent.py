@@ -11,8 +11,8 @@ from torch import Tensor, uint8
 from lmbm_torch.checks import check_count
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import Status
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.inference.results import Status
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine

@@ -18,7 +18,7 @@ from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, MarginEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference import decode_hinge
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.losses import error_bound, least_threshold, local_hinge
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
@@ -47,7 +47,7 @@ class StructuredModule(TrainingModule):
     Args:
         model, loss: see :class:`~lmbm_torch.training.base.TrainingModule`.
         margin: γ of the reported hinge losses, and of the decoder.
-        decoder: energy → :class:`~lmbm_torch.inference.results.Decoding`; exact hinge decoding by default. A
+        decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by default. A
             function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is saved with
             the model.
         label_names: for figures and predictions; label_0, label_1, … by default.

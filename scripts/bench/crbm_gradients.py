@@ -20,8 +20,8 @@ from measuring import described, show, table, write_csv
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages
 from lmbm_torch.kernels.matrix_bp.plain import sum_gain
 from reproduce.crbm_epochs import Images, Steps
 from reproduce.crbm_problems import problem

@@ -42,6 +42,7 @@ from lmbm_torch.data import read_npz
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.estimators import JointClassifier, JointHead
 from lmbm_torch.estimators.joint import rules
+from lmbm_torch.files import replacing
 
 SETS = (
     *("flags", "chd_49", "foodtruck", "scene", "yeast", "water_quality", "genbase", "goemotions"),
@@ -140,7 +141,10 @@ def measured(data: str, model: str, split: int, kept: Path) -> dict[str, Any]:
     path = kept / f"{data}-{model.replace(' ', '_')}-{split}.npz"
     if not path.exists():
         found = published_parts() if data == "goemotions" else out_of_fold(data, model, split)
-        np.savez(path, **dict(zip(("scores", "labels", "tests", "truth", "seconds"), found, strict=True)))
+        with replacing(path) as stream:
+            np.savez(
+                stream, **dict(zip(("scores", "labels", "tests", "truth", "seconds"), found, strict=True))
+            )
     with np.load(path) as file:
         scores, labels, tests, truth = (file[name] for name in ("scores", "labels", "tests", "truth"))
         seconds = float(file["seconds"])

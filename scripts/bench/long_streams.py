@@ -1,4 +1,4 @@
-"""``partial_fit`` on a stream of a million rows: memory, time, and how far from a batch fit of the same rows.
+"""Memory, time and accuracy of ``partial_fit`` on a stream of a million rows, beside a batch fit.
 
     OMP_NUM_THREADS=1 python scripts/bench/long_streams.py [--rows 1000000] [--batch 10000]
 

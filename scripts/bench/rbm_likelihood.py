@@ -34,7 +34,7 @@ from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.scaling import unscaled
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.files import write_figure
-from lmbm_torch.inference.results import LogLikelihoodBounds
+from lmbm_torch.inference.common.results import LogLikelihoodBounds
 from lmbm_torch.inference.sampling import gibbs, log_likelihood
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.centring import CentredGradients

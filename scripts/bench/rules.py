@@ -29,7 +29,7 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, hierarchy
 from lmbm_torch.data import named
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 from reproduce.hierarchies import read
 

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators import LMSBNClassifier, ThresholdTunedClassifier
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 
 NUM_LABELS = (5, 10, 20, 50)
 WORDS, COLUMNS, FOLDS = 30, 2**16, 3

@@ -88,7 +88,7 @@ DECODER = '''
 import torch
 
 from lmbm_torch.energies import Energy
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.common.results import Decoding, Status
 
 
 def decode(energy: Energy, threshold: float = 0.0) -> Decoding:

@@ -20,7 +20,7 @@ import lmbm_torch
 ROOT = Path(lmbm_torch.__file__).parent
 
 # The modules that each package may import, beside its own and those at the top, by prefixes of names.
-RESULTS = {"energies", "inference.results"}
+RESULTS = {"energies", "inference.common.results"}
 BELOW_PREDICTION = {
     "constraints",
     "energies",
@@ -77,7 +77,7 @@ EVERYONE |= {"persistence.stored", "protocol"}
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
 FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.threads"}
-RECORDS = {"inference.results", "inference.common"}
+RECORDS = {"inference.common.results", "inference.common"}
 OF_LABEL_VECTORS = {"estimators.common", "estimators.explain", "estimators.machines", "estimators.networks"}
 ROOMS = {
     "kernels.matrix_bp": FOR_LOOPS | {"kernels.nvrtc"},
@@ -92,7 +92,6 @@ ROOMS = {
     "estimators.common": {"estimators.explain"},
     "estimators.explain": set(),
     "estimators.graphs": {"estimators.common"},
-    "estimators.hierarchies": {"estimators.common", "estimators.explain", "estimators.label_chains"},
     "estimators.joint": {"estimators.common", "estimators.explain", "estimators.label_chains"},
     "estimators.label_chains": {"estimators.common", "estimators.explain"},
     "estimators.machines": {"estimators.common"},
@@ -303,7 +302,7 @@ def test_circles_are_seen(late):
     [
         ("energies.directed", "from lmbm_torch.inference.enumeration import exact"),
         ("models.boltzmann", "from lmbm_torch import solvers"),
-        ("kernels.threads", "import lmbm_torch.inference.results"),
+        ("kernels.threads", "import lmbm_torch.inference.common.results"),
         ("metrics.classes", "from lmbm_torch.inference.enumeration.exact import decode"),
         ("estimators.networks.sigmoid_belief", "from lmbm_torch.training import gradient"),
         ("estimators.networks.sigmoid_belief", "from lmbm_torch.prediction.predictor import Predictor"),

@@ -17,7 +17,7 @@ from rich.console import Console
 from lmbm_torch.cli import configuration, sweeps
 from lmbm_torch.cli.showing import Certificates, print_metrics
 from lmbm_torch.compare import cells
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.prediction import tables
 from lmbm_torch.prediction.answers import Prediction
 

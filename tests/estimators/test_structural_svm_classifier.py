@@ -19,8 +19,8 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.estimators import StructuralSVMClassifier
 from lmbm_torch.estimators.machines import structural_svm
 from lmbm_torch.fitting.dual import Path
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.metrics import functional as metrics
 from lmbm_torch.solvers.structural.frank_wolfe import FrankWolfeState

@@ -17,10 +17,10 @@ from strategies.sequential import random_chains, random_known_values
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.expected import bayes
 from lmbm_torch.inference.expected.measures import F1
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes import table
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.inference.search.most_probable import affordable_labellings

@@ -20,9 +20,9 @@ from strategies.bipartite import (
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference import BipartiteMarginals, Status
+from lmbm_torch.inference.common.results import BipartiteMessages
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.enumeration import one_side as parts
-from lmbm_torch.inference.results import BipartiteMessages
 from lmbm_torch.kernels.search.compiled import one_side
 from lmbm_torch.kernels.search.plain.one_side import suits
 from lmbm_torch.memory import memory_budget

@@ -13,8 +13,8 @@ from strategies.bipartite import (
 )
 
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteSamples
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import BipartiteSamples
 from lmbm_torch.inference.sampling import gibbs
 
 CHAINS = 20_000

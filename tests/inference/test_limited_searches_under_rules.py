@@ -9,8 +9,8 @@ import torch
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.constraints import Constraints
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.search import undirected_branch_and_bound
 from lmbm_torch.inference.under_rules import allowed
 

@@ -11,8 +11,8 @@ from strategies.bipartite import random_bipartite_energy
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Estimate, LogLikelihoodBounds
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import Estimate, LogLikelihoodBounds
 from lmbm_torch.inference.sampling import gibbs, log_likelihood
 
 

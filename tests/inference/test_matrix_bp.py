@@ -16,9 +16,9 @@ from sweeps import thorough
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteMessages
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import conditional_modes, matrix_bp
-from lmbm_torch.inference.results import BipartiteMessages
 
 ROUTINES = (matrix_bp.marginals, matrix_bp.max_marginals, matrix_bp.marginal_map)
 

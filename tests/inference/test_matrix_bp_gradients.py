@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteMessages
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.inference.results import BipartiteMessages
 
 
 def test_the_log_partition_is_stationary_at_a_fixed_point():

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.inference.results import Decoding
 
 VISIBLE, HIDDEN = 30, 20
 # Of a rounded number of float32, relative to itself.

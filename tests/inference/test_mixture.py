@@ -13,7 +13,7 @@ from strategies.directed import COUPLINGS, random_directed_energy, random_known,
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.search import branch_and_bound, mixture
 
 

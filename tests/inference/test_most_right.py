@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lmbm_torch.constraints import Constraints
+from lmbm_torch.inference.common.results import Marginals, Status
 from lmbm_torch.inference.messages import modes
-from lmbm_torch.inference.results import Marginals, Status
 
 LABELS, BATCH = 5, 6
 EVERYTHING = torch.tensor([*product([0, 1], repeat=LABELS)])

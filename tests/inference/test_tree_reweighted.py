@@ -19,9 +19,9 @@ from strategies.pairwise import (
 )
 
 from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference.common.results import PairwiseMessages
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import pairwise_bp, tree_reweighted
-from lmbm_torch.inference.results import PairwiseMessages
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -10,9 +10,9 @@ from strategies.directed import directed_energies
 from torch import Tensor
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference.common.results import Marginals
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
-from lmbm_torch.inference.results import Marginals
 
 WITHOUT_CLIQUES = directed_energies(max_labels=7, max_batch=20, dtypes=(torch.float64, torch.float32)).filter(
     lambda energy: not energy.cliques

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from strategies.directed import random_directed_energy
 
 from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.inference.common.results import LikelyLabellings
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import LikelyLabellings
 from lmbm_torch.inference.search import most_probable
 
 

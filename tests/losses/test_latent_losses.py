@@ -13,9 +13,9 @@ from strategies.pairwise import all_labellings
 from sweeps import slow
 
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteMarginals
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, mean_field
-from lmbm_torch.inference.results import BipartiteMarginals
 from lmbm_torch.losses import (
     bethe_negative_log_likelihood,
     exact_negative_log_likelihood,

@@ -8,7 +8,7 @@ from itertools import product
 from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
-from lmbm_torch.inference.results import BipartiteMessages
+from lmbm_torch.inference.common.results import BipartiteMessages
 
 
 class ScalarBipartiteMessages:

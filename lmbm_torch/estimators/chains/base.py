@@ -28,7 +28,7 @@ from lmbm_torch.estimators.chains.token_features import TokenFeatures, are_token
 from lmbm_torch.estimators.common.base import ACCEPTED, TrainedEstimator
 from lmbm_torch.estimators.common.calls import answer_call
 from lmbm_torch.estimators.common.settings import check_parameters
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.protocol import Capabilities

@@ -17,7 +17,7 @@ from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.explain.contributions import Fields
 from lmbm_torch.estimators.explain.explanations import Decode, Explanation, explanation
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 
 Values = Callable[[np.ndarray], np.ndarray]

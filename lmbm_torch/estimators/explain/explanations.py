@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmbm_torch.data.rows import num_instances
 from lmbm_torch.estimators.explain.contributions import Fields, given_names, largest_first
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 
 
 class Answer(NamedTuple):

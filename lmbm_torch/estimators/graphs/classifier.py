@@ -13,8 +13,8 @@ from lmbm_torch.energies import FactorEnergy
 from lmbm_torch.estimators.common.base import TrainedEstimator
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, check_parameters
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.graphs import dual_ascent
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.routes.quantities import marginals
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe

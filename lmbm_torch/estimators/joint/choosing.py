@@ -18,7 +18,7 @@ import torch
 from lmbm_torch.estimators.joint import rules
 from lmbm_torch.estimators.joint.likelihood import Parameters, fit_counts, fit_network
 from lmbm_torch.inference import decode_expected
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.memory import part_bytes
 

@@ -21,7 +21,7 @@ from lmbm_torch.estimators.common.under_rules import Rules
 from lmbm_torch.estimators.explain.explanations import Explanation
 from lmbm_torch.estimators.joint.bases import LabelScorer
 from lmbm_torch.estimators.joint.head import JointHead
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 
 
 class JointClassifier(StructuredClassifier):

@@ -35,7 +35,7 @@ from lmbm_torch.estimators.joint.choosing import METRICS, STRUCTURES
 from lmbm_torch.estimators.joint.likelihood import Parameters
 from lmbm_torch.estimators.joint.scores import KINDS, log_odds, names_of, score_matrix
 from lmbm_torch.inference import decode_expected
-from lmbm_torch.inference.results import Decoding, Status, joined
+from lmbm_torch.inference.common.results import Decoding, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.protocol import Capabilities
 
@@ -302,7 +302,7 @@ class JointHead(StructuredClassifier):
 
         Returns:
             Labels are indices into ``classes_``, see :meth:`label_values`; a
-            :class:`~lmbm_torch.inference.results.Decoding`.
+            :class:`~lmbm_torch.inference.common.results.Decoding`.
 
         Raises:
             ValueError: rules over other labels, or known labels that contradict the rules.

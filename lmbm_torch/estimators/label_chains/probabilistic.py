@@ -43,7 +43,7 @@ from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_c
 from lmbm_torch.estimators.label_chains.members import Chain, draws_of_mixture
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding, StateMarginals
+from lmbm_torch.inference.common.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
 from lmbm_torch.protocol import Capabilities
 

@@ -30,7 +30,7 @@ from lmbm_torch.estimators.common.settings import (
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.completion import observed_weights
 from lmbm_torch.fitting.dual import MACHINE_SOLVERS, Path, dual_problem, fit_dual
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.losses.bounds import error_bound, undirected_threshold
 from lmbm_torch.losses.hinge import local_hinge

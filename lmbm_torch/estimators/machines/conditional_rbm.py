@@ -34,11 +34,11 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import merged
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, rows_of
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, modes
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.inference.messages.modes import marginal_modes
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, rows_of
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.methods import METHODS

@@ -27,7 +27,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import (
 )
 from lmbm_torch.fitting.dual import Path
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.protocol import Capabilities

@@ -18,7 +18,7 @@ from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import fit_call
 from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
 from lmbm_torch.estimators.common.settings import RULES, Constraints, HasMethods
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 

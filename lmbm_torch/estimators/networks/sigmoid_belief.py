@@ -55,7 +55,7 @@ from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.inference.trees.junction_tree import is_narrow

@@ -44,7 +44,7 @@ from lmbm_torch.estimators.explain.explanations import (
 )
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding, Marginals
+from lmbm_torch.inference.common.results import Decoding, Marginals
 
 # Classifiers with rules of their own.
 OWN = StructuredClassifier | ProbabilisticClassifierChain

@@ -156,14 +156,14 @@ class JointConformalClassifier(ConformalClassifier):
 
     def _listed(self, X: Any, rules: Any) -> Iterator[LabellingSet]:
         energies = self._energies(X)
-        least = torch.full((energies[0].batch_size,), self.threshold_, dtype=torch.float64)
+        least = torch.full((energies[0].batch_size,), self.threshold_, dtype=torch.float64, device="cpu")
         # A labelling above the threshold in the mean is above the threshold for some member.
         members = [
             most_probable.above(energy, least, max_labellings=self.max_labellings) for energy in energies
         ]
         for row in range(len(least)):
             found = torch.cat([each.labels[row][each.probability[row] > 0] for each in members]).unique(dim=0)
-            some = [energy.select(torch.full((len(found),), row)) for energy in energies]
+            some = [energy.select(torch.full((len(found),), row, device="cpu")) for energy in energies]
             log_prob = mixture.log_prob(some, found).double()
             order = log_prob.argsort(descending=True, stable=True)
             left = sum(float(each.mass_left[row]) for each in members) / len(members)

@@ -37,7 +37,7 @@ from lmbm_torch.estimators.machines.structural_svm import StructuralSVMClassifie
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.dual import Path
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.kernels.threads import single_threaded
 from lmbm_torch.protocol import Capabilities
 

@@ -38,7 +38,7 @@ from lmbm_torch.estimators.networks.sigmoid_belief import (
     network_capabilities,
     unfitted_network,
 )
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.shapes import Bool, Float, Int
 

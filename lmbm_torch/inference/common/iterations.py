@@ -16,7 +16,7 @@ from lmbm_torch.checks import (
     check_probabilities,
     check_shape,
 )
-from lmbm_torch.inference.results import Status
+from lmbm_torch.inference.common.results import Status
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import is_supposing, is_traced
 

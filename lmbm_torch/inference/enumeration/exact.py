@@ -32,10 +32,10 @@ from lmbm_torch.energies import (
 )
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 from lmbm_torch.inference.enumeration import label_halves, one_side
 from lmbm_torch.inference.enumeration.one_side import MOST_FREE, OneSide
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door

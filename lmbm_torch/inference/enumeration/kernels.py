@@ -13,7 +13,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding, Marginals, Status
+from lmbm_torch.inference.common.results import Decoding, Marginals, Status
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Int, Known
 from lmbm_torch.verdicts import is_traced

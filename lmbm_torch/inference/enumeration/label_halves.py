@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
+from lmbm_torch.inference.common.results import Marginals, Status
 from lmbm_torch.inference.enumeration import half_products
 from lmbm_torch.inference.enumeration.half_products import labellings
-from lmbm_torch.inference.results import Marginals, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 from lmbm_torch.verdicts import is_traced

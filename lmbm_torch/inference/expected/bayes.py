@@ -20,8 +20,8 @@ from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Decoding, Status, joined, rows_of
 from lmbm_torch.inference.expected.measures import F1, JACCARD, MEASURES, Measure
-from lmbm_torch.inference.results import Decoding, Status, joined, rows_of
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, mixture
 from lmbm_torch.inference.search.mixture import Members

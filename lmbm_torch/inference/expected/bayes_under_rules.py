@@ -15,8 +15,8 @@ from torch import Tensor
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.expected.measures import MEASURES, Measure
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.shapes import Int, Known
 

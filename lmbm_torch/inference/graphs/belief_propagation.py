@@ -16,10 +16,10 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_not_negative
 from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows
-from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door

@@ -19,9 +19,9 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.energies import FactorEnergy
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.graphs.hinges import hinge_energy
 from lmbm_torch.inference.graphs.parts import Reduced, in_rows, labels_in_rows, parts_of, reduced
-from lmbm_torch.inference.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.trees.elimination import Layout, Tables, eliminate, layout_of, traced
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Int, Known

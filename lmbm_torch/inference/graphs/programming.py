@@ -13,10 +13,10 @@ import torch
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies import FactorEnergy
 from lmbm_torch.extras import naming_extras
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
 

@@ -11,7 +11,7 @@ from lmbm_torch.checks import check_count, check_known, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import check_start, clamp
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.shapes import Float, Known, Shaped
 from lmbm_torch.verdicts import one_door
 

@@ -26,8 +26,8 @@ from lmbm_torch.checks import check_count, check_known, check_not_negative
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import clamp
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.messages import conditional_modes
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.shapes import Float, Int, Known
 from lmbm_torch.verdicts import one_door
 

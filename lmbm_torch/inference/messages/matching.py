@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding
 from lmbm_torch.inference.messages import dual_decomposition, matrix_bp, mean_field
 from lmbm_torch.inference.messages.modes import joint_modes, marginal_modes
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding
 from lmbm_torch.kernels.matrix_bp.choosing import Propagation
 from lmbm_torch.persistence.stored import Given, Stored
 

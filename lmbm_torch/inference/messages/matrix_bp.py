@@ -24,7 +24,7 @@ from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.iterations import Settings
-from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
+from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.kernels.matrix_bp.choosing import Propagation
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
 from lmbm_torch.shapes import Float, Known

@@ -19,7 +19,7 @@ from lmbm_torch.checks import (
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import check_agreement, clamp
-from lmbm_torch.inference.results import BipartiteMarginals, Marginals
+from lmbm_torch.inference.common.results import BipartiteMarginals, Marginals
 from lmbm_torch.inference.sampling.gibbs import sweep, uncoupled
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door

@@ -30,11 +30,11 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import FactorEnergy, PairwiseEnergy, to_factors
+from lmbm_torch.inference.common.results import LogPartitionBounds, Status
 from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
 from lmbm_torch.inference.graphs.elimination import log_sum
 from lmbm_torch.inference.graphs.parts import in_rows, parts_of, reduced
 from lmbm_torch.inference.messages import mean_field, tree_reweighted
-from lmbm_torch.inference.results import LogPartitionBounds, Status
 from lmbm_torch.inference.trees.log_tables import Machine
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 from lmbm_torch.memory import limit_bytes

@@ -17,8 +17,8 @@ from torch import Tensor
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status
 from lmbm_torch.inference.routes import quantities
 from lmbm_torch.shapes import Known
 

@@ -24,7 +24,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import clamp, free_part
 from lmbm_torch.inference.common.iterations import Settings
-from lmbm_torch.inference.results import Marginals, PairwiseMessages, Status
+from lmbm_torch.inference.common.results import Marginals, PairwiseMessages, Status
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known
 

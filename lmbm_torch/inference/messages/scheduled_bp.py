@@ -15,8 +15,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_not_negative, check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
+from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages, Decoding
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.inference.results import BipartiteMarginals, BipartiteMessages, Decoding
 from lmbm_torch.shapes import Float
 
 __all__ = ["marginal_map", "marginals"]

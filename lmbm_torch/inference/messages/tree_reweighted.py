@@ -32,8 +32,8 @@ from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.iterations import Settings
+from lmbm_torch.inference.common.results import Marginals, PairwiseMessages
 from lmbm_torch.inference.messages.pairwise_messages import Graph, propagate, sum_tail
-from lmbm_torch.inference.results import Marginals, PairwiseMessages
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
 

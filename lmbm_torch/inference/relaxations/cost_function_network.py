@@ -29,8 +29,8 @@ import torch
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.given import clamp, free_part
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.relaxations.objectives import Score, Solution, Task
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.shapes import Known
 
 __all__ = ["decode"]

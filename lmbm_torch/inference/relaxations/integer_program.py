@@ -27,9 +27,9 @@ from lmbm_torch.checks import check_count, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.common.given import clamp
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.relaxations.local_polytope import LocalPolytope, Programme
 from lmbm_torch.inference.relaxations.objectives import Hinge, Score, Solution, Task
-from lmbm_torch.inference.results import Decoding
 from lmbm_torch.inference.trees.log_tables import Machine
 from lmbm_torch.kernels.threads import interruptible
 from lmbm_torch.shapes import Known

@@ -21,10 +21,10 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import check_rules, clamp
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.relaxations import persistency
 from lmbm_torch.inference.relaxations.local_polytope import LocalPolytope, Programme, hinge_loss
 from lmbm_torch.inference.relaxations.persistency import Settled
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.inference.trees.log_tables import Machine, cliques_of, log_potentials
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int, Known, Shaped

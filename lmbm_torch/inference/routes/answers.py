@@ -17,10 +17,10 @@ from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import PADDING, DirectedEnergy, RestrictedEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Decoding, Marginals, Status, joined, replaced, rows_of
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.graphs import dual_ascent, elimination
 from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
-from lmbm_torch.inference.results import Decoding, Marginals, Status, joined, replaced, rows_of
 from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
 from lmbm_torch.inference.routes.table import BEST, Query, answer
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound

@@ -19,7 +19,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.routes.table import Matched, NodeLimit, Query, answer
 from lmbm_torch.shapes import Float, Int, Known
 

@@ -25,7 +25,7 @@ from lmbm_torch.checks import (
 )
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.given import clamp
-from lmbm_torch.inference.results import Estimate
+from lmbm_torch.inference.common.results import Estimate
 from lmbm_torch.inference.sampling.annealing import Stretch, check_path, stretches
 from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Float, Known, Shaped

@@ -17,7 +17,7 @@ from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy, to_spins
 from lmbm_torch.energies.pairwise import from_others
 from lmbm_torch.inference.common.given import check_start, clamp
-from lmbm_torch.inference.results import BipartiteSamples
+from lmbm_torch.inference.common.results import BipartiteSamples
 from lmbm_torch.shapes import Float, Int, Known, Shaped
 from lmbm_torch.verdicts import one_door, settle
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_device, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Estimate, LogLikelihoodBounds
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.results import Estimate, LogLikelihoodBounds
 from lmbm_torch.inference.sampling import annealed_importance
 from lmbm_torch.shapes import Float, Shaped
 from lmbm_torch.verdicts import one_door

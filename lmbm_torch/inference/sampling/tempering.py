@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_device, check_finite, check_labels, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
-from lmbm_torch.inference.results import BipartiteSamples
+from lmbm_torch.inference.common.results import BipartiteSamples
 from lmbm_torch.inference.sampling.annealing import between, check_path, uncoupled
 from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Bool, Float, Shaped

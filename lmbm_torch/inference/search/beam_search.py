@@ -17,7 +17,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count, check_known, check_positive
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
 from lmbm_torch.energies.bipartite import softplus
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.sampling.ancestral import next_field
 from lmbm_torch.inference.search.sequential import Sequential, sweep
 from lmbm_torch.shapes import Known

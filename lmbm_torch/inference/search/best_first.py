@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_not_negative, count_limit
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
-from lmbm_torch.inference.results import Decoding, Status, joined
+from lmbm_torch.inference.common.results import Decoding, Status, joined
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, largest_by_row, ranks
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Bool, Float, Int, Known

@@ -24,7 +24,7 @@ from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.base import known_spins
-from lmbm_torch.inference.results import Decoding, Status
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import compiled, kernels
 from lmbm_torch.kernels.search.plain.directed import Found, SearchProblem

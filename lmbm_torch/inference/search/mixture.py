@@ -22,7 +22,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import (
+from lmbm_torch.inference.common.results import (
     Decoding,
     LikelyLabellings,
     StateMarginals,

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 from lmbm_torch.checks import check_count, check_not_negative, check_shape
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import LikelyLabellings, StateMarginals, Status, joined
+from lmbm_torch.inference.common.results import LikelyLabellings, StateMarginals, Status, joined
 from lmbm_torch.inference.search.sequential import Prefixes, Sequential, Sweep, ranks, sum_by_row, sweep
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.memory import part_bytes

@@ -23,8 +23,8 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.energies.base import known_spins
 from lmbm_torch.inference.common.limits import LIMITS
+from lmbm_torch.inference.common.results import Decoding, Status, replaced
 from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
-from lmbm_torch.inference.results import Decoding, Status, replaced
 from lmbm_torch.inference.search.branch_and_bound import ROUND_OFF
 from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import kernels

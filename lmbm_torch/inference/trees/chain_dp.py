@@ -26,7 +26,7 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies.chain import PADDING, ChainEnergy
-from lmbm_torch.inference.results import Decoding, StateMarginals, Status
+from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.trees import chain_gradient, chain_steps
 from lmbm_torch.inference.trees.chain_steps import Chains, best_labels
 from lmbm_torch.shapes import Float, Int

@@ -25,7 +25,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding, Marginals, Status
+from lmbm_torch.inference.common.results import Decoding, Marginals, Status
 from lmbm_torch.inference.trees.elimination import Layout, Tables, eliminate, layout_of, traced
 from lmbm_torch.inference.trees.log_tables import (
     EXCLUDED,

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.energies.semi_chain import CONTINUED, SemiChainEnergy
-from lmbm_torch.inference.results import Decoding, StateMarginals, Status
+from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, refuse_unless
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.energies.tree import TreeEnergy
-from lmbm_torch.inference.results import Decoding, StateMarginals, Status
+from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import one_door
 

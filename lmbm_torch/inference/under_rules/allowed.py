@@ -19,12 +19,12 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.constraints.implications import implied_pairs
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.enumeration import kernels as pairwise_enumeration
 from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.relaxations.objectives import FLIPS_PER_LABEL, Hinge
 from lmbm_torch.inference.relaxations.semidefinite import spin_problems
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.kernels.installed import compiled
 from lmbm_torch.shapes import Known
 

@@ -30,7 +30,7 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import Energy, RestrictedEnergy, SequentialEnergy
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import Decoding, Status, replaced
+from lmbm_torch.inference.common.results import Decoding, Status, replaced
 from lmbm_torch.shapes import Known
 
 __all__ = []

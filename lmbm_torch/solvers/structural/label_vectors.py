@@ -11,7 +11,7 @@ import torch
 
 from lmbm_torch.checks import check_finite, check_known, check_labels, check_shape
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.losses import loss_augment
 from lmbm_torch.solvers.networks.problems import Features, label_matrix
@@ -49,7 +49,7 @@ def decode_with(decoder: Decoder, energy: PairwiseEnergy, **known: Any) -> Decod
     """Run the decoder and check the answer.
 
     Raises:
-        TypeError: no :class:`~lmbm_torch.inference.results.Decoding`.
+        TypeError: no :class:`~lmbm_torch.inference.common.results.Decoding`.
         ValueError: labels or a bound of another shape, labels other than 0 and 1, relaxed labels beyond [0,
             1], a bound not finite or below the score of the labels.
     """

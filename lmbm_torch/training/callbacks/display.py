@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.training.structured import StructuredModule
 from lmbm_torch.viz import coupling_heatmap, dependency_heatmap, node_histogram
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_counts
 from lmbm_torch.data.batches import Batch
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.inference.results import Decoding
+from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.metrics.pixels import ChangedPixelError
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.display import EvaluationCallback, log_figure, writers

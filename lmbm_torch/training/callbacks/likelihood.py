@@ -8,7 +8,7 @@ import torch
 
 from lmbm_torch.checks import check_counts
 from lmbm_torch.extras import naming_extras
-from lmbm_torch.inference.results import LogLikelihoodBounds
+from lmbm_torch.inference.common.results import LogLikelihoodBounds
 from lmbm_torch.inference.sampling import log_likelihood
 from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.models import ConditionalRBM, RestrictedBoltzmannMachine

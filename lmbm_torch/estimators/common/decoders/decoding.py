@@ -45,7 +45,7 @@ from lmbm_torch.estimators.explain.contributions import (
     fields_of,
 )
 from lmbm_torch.estimators.explain.explanations import Explanation, without_names
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 

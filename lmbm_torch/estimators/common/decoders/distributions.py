@@ -14,7 +14,7 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import BipartiteEnergy, CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.results import BipartiteMarginals, Decoding, Marginals, Status, joined
+from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.inference.search.most_probable import affordable_labellings
 from lmbm_torch.shapes import Float, Int, Labels

@@ -31,11 +31,11 @@ from lmbm_torch.checks import check_count, check_positive, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.given import check_rules
+from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.relaxations.objectives import Score, Task
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent, settle_scores
 from lmbm_torch.inference.relaxations.semidefinite.spin_parts import Example, Labellings, best_labellings
 from lmbm_torch.inference.relaxations.semidefinite.spin_search import Limits
-from lmbm_torch.inference.results import Decoding, Status
 from lmbm_torch.kernels.threads import share, single_threaded
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host

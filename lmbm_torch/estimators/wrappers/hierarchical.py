@@ -22,8 +22,8 @@ from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.settings import Constraints, HasMethods, StrOptions, check_parameters
 from lmbm_torch.estimators.explain.explanations import Answer, Explanation, explanation
 from lmbm_torch.estimators.explain.hierarchies import HierarchyFields, means_of
-from lmbm_torch.estimators.hierarchies.forest import ROOT, LabelForest
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels, check_classifier
+from lmbm_torch.estimators.wrappers.label_forest import ROOT, LabelForest
 
 
 class HierarchicalClassifier(ClassifierOfLabels):

@@ -57,7 +57,7 @@ class PairwiseMessages:
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.inference.results import PairwiseMessages
+        >>> from lmbm_torch.inference.common.results import PairwiseMessages
         >>> PairwiseMessages(torch.tensor([[1], [0]]), torch.zeros(1, 2, 1)).to_labels.shape
         torch.Size([1, 2, 1])
     """
@@ -132,7 +132,7 @@ class BipartiteMessages:
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.inference.results import BipartiteMessages
+        >>> from lmbm_torch.inference.common.results import BipartiteMessages
         >>> BipartiteMessages(torch.zeros(1, 3, 2), torch.zeros(1, 3, 2)).to_hidden.shape
         torch.Size([1, 3, 2])
     """
@@ -205,7 +205,7 @@ class BipartiteSamples:
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.inference.results import BipartiteSamples
+        >>> from lmbm_torch.inference.common.results import BipartiteSamples
         >>> BipartiteSamples(torch.tensor([[1, 0]]), torch.tensor([[1]])).visible
         tensor([[1, 0]])
     """
@@ -251,7 +251,7 @@ class Estimate(Generic[Value]):
             worth; infinite where ``value`` is exact.
 
     Examples:
-        >>> from lmbm_torch.inference.results import Estimate
+        >>> from lmbm_torch.inference.common.results import Estimate
         >>> print(Estimate(-2.5, 0.1, 80.0))
         -2.50 ± 0.10 (80.0 samples effectively)
     """
@@ -280,7 +280,7 @@ class LogLikelihoodBounds:
         TypeError: ``upper`` or ``lower`` is no :class:`Estimate`.
 
     Examples:
-        >>> from lmbm_torch.inference.results import Estimate, LogLikelihoodBounds
+        >>> from lmbm_torch.inference.common.results import Estimate, LogLikelihoodBounds
         >>> upper, lower = Estimate(-2.0, 0.1, 80.0), Estimate(-2.5, 0.1, 80.0)
         >>> LogLikelihoodBounds(upper, lower, exact=False).gap
         0.5

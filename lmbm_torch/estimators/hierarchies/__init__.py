@@ -1,1 +1,0 @@
-"""Scikit-learn classifiers under a hierarchy of labels."""
