@@ -260,9 +260,9 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
         Thirty passes over 600 digits come within 1 % of the minimal objective of ``fit``. One pass over a
         million rows leaves as many wrong labels as ``fit`` on the same rows
-        (``scripts/bench/long_streams.py``). ``solver``, ``tol`` and ``max_iter`` are not used. The first call sets the
-        order of labels (``"auto"`` means ``"index"``) and the units of features. Every label has all earlier
-        labels as parents. ``mean_loss_`` and ``error_bound_`` refer to the instances of the last call.
+        (``scripts/bench/long_streams.py``). ``solver``, ``tol`` and ``max_iter`` are not used. The first call
+        sets the order of labels (``"auto"`` means ``"index"``) and the units of features. Every label has all
+        earlier labels as parents. ``mean_loss_`` and ``error_bound_`` refer to the last call's instances.
 
         Args:
             X: (instances, features), dense or CSR, with the number of features of the first call.
