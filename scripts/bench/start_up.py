@@ -1,4 +1,4 @@
-"""How long commands on a table take to begin, beside ``python -c 'import torch'`` in the same run.
+"""Start-up times of commands on a table, beside ``python -c 'import torch'`` in the same run.
 
 * ``wrong path``, ``wrong label``: ``lmbm train data=table`` with a file that does not exist, or a label that
   no column has; both are told before torch is imported.
