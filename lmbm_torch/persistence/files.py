@@ -26,7 +26,7 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
 
     Args:
         content: a model of :mod:`lmbm_torch.models`, a fitted estimator of :mod:`lmbm_torch.estimators`, a
-            :class:`~lmbm_torch.data.TableEncoder`, a pipeline of these and of scikit-learn's scalers, or a
+            :class:`~lmbm_torch.data.TableEncoder`, a pipeline with scalers of scikit-learn, or a
             predictor of :mod:`lmbm_torch.prediction`.
         mode: as in ``open``: by default an existing file is never overwritten.
 
