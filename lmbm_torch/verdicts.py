@@ -112,13 +112,14 @@ def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
 
 
 @contextmanager
-def supposing(numbers: Mapping[str, float]) -> Iterator[None]:
+def supposing(numbers: Mapping[str, float] | None) -> Iterator[None]:
     """Skip all reads of tensors in the thread: checks pass, and :func:`number` returns given numbers.
 
     A wait for the GPU is impossible in a CUDA graph. The caller checks the tensors before or after the graph.
 
     Args:
         numbers: by the question's name, such as ``"largest message"``; an unknown question raises KeyError.
+            None for reads and checks as usual, such as of plain tensors within a transform.
     """
     before, _door.supposed = _door.supposed, numbers
     try:

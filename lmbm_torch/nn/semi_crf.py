@@ -76,9 +76,9 @@ class SemiCRF(nn.Module):
         """
         check_shape("emissions", emissions, None, None, self.num_tags)
         dtype = torch.float64 if emissions.dtype == torch.float64 else torch.float32
-        tables = [self.transitions.to(dtype), self.durations.to(dtype)]
+        transition, durations = self.transitions.to(dtype), self.durations.to(dtype)
         more = None if segments is None else segments.to(dtype)
-        return SemiChainEnergy(emissions.to(dtype), *tables, more, lengths)
+        return SemiChainEnergy(emissions.to(dtype), transition, durations, more, lengths)
 
     @one_door
     def forward(

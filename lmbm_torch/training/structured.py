@@ -47,9 +47,9 @@ class StructuredModule(TrainingModule):
     Args:
         model, loss: see :class:`~lmbm_torch.training.base.TrainingModule`.
         margin: γ of the reported hinge losses, and of the decoder.
-        decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by default. A
-            function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is saved with
-            the model.
+        decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
+            default. A function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is
+            saved with the model.
         label_names: for figures and predictions; label_0, label_1, … by default.
         kwargs: ``C`` and ``penalty`` of :class:`~lmbm_torch.training.base.TrainingModule`.
 

@@ -299,7 +299,7 @@ def _column_names(X: Any) -> np.ndarray | None:
     return np.array(names[0], dtype=object)
 
 
-def _stacked(X: Sequence) -> Rows:
+def _stacked(X: Any) -> Rows:
     """Join the arrays of a list; raise ValueError unless all are feature arrays of one width."""
     if isinstance(X, np.ndarray) and X.ndim == 3:
         X = [*X]

@@ -50,12 +50,13 @@ def cross_val_predict_sequences(
             raise ValueError(f"{name}: expected {count}, one for each sequence, got {len(given)}")
     weights = None if sample_weight is None else np.asarray(sample_weight)
     is_count = isinstance(cv, int | np.integer)
-    splitter = GroupKFold(cv) if groups is not None and is_count else check_cv(cv)
+    splitter: Any = GroupKFold(int(cv)) if groups is not None and is_count else check_cv(cv)
     found: list[Any] = [None] * count
     classes = np.unique(np.concatenate([np.asarray(each) for each in y])) if method != "predict" else None
     for train, test in splitter.split(np.zeros(count), groups=groups):
         more = {} if weights is None else {"sample_weight": weights[train]}
-        fitted = clone(estimator).fit([X[each] for each in train], [y[each] for each in train], **more)
+        fitted: Any = clone(estimator)
+        fitted.fit([X[each] for each in train], [y[each] for each in train], **more)
         values = getattr(fitted, method)([X[each] for each in test])
         for each, value in zip(test, values, strict=True):
             if found[each] is not None:

@@ -159,12 +159,9 @@ def _of_marginals(
         unary, transition = (each.detach().requires_grad_() for each in inputs[:2])
         sums = _sums_by_steps(unary, transition, inputs[2])
         pairs = zip(weights, sums, strict=True)
-        value = sum((w * each).sum() for w, each in pairs if w is not None and w.shape[0])
+        values = [(w * each).sum() for w, each in pairs if w is not None and w.shape[0]]
         by_unary, by_transition = torch.autograd.grad(
-            value,  # pyright: ignore[reportArgumentType]  # some weight is given
-            (unary, transition),
-            allow_unused=True,
-            materialize_grads=True,
+            values, (unary, transition), allow_unused=True, materialize_grads=True
         )
     return by_unary, by_transition
 
