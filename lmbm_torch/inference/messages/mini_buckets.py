@@ -29,19 +29,20 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies import FactorEnergy, PairwiseEnergy, to_factors
+from lmbm_torch.energies import CliqueEnergy, FactorEnergy, PairwiseEnergy, to_factors
 from lmbm_torch.inference.common.results import LogPartitionBounds, Status
 from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
 from lmbm_torch.inference.graphs.elimination import log_sum
 from lmbm_torch.inference.graphs.parts import in_rows, parts_of, reduced
 from lmbm_torch.inference.messages import mean_field, tree_reweighted
-from lmbm_torch.inference.trees.log_tables import Machine
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
 
 __all__ = ["bounds"]
+
+Bounded = PairwiseEnergy | CliqueEnergy | FactorEnergy
 
 # Structures whose buckets are cached.
 NUM_STRUCTURES = 32
@@ -158,7 +159,7 @@ MOST_LOGARITHM = 10.0
 
 @one_door
 def bounds(
-    energy: Machine | FactorEnergy, *, known: Known | None = None, width: int = 10, num_iters: int = 30
+    energy: Bounded, *, known: Known | None = None, width: int = 10, num_iters: int = 30
 ) -> LogPartitionBounds:
     """Return lower ≤ log Σ_y exp(score(y)) ≤ upper, over the labellings that agree with ``known``, up to
     rounding.
@@ -188,10 +189,15 @@ def bounds(
     if not isinstance(energy, FactorEnergy):
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
     # Tables of single precision would be rounded once more.
-    parts = parts_of(to_factors(energy.to(torch.float64)), known)
+    machine = energy.to(torch.float64)
     with torch.inference_mode(False):
-        found = [_of_graph(part.energy, width, num_iters) for part in parts]
-    lower, upper, splits = (in_rows(parts, each) for each in zip(*found, strict=True))
+        step = max(limit_bytes(MAX_BYTES) // _Problem.of(_first(machine), width).bytes_each, 1)
+        chunks = [slice(start, start + step) for start in range(0, energy.batch_size, step)]
+        found = [
+            _of_rows(machine.select(rows), None if known is None else known[rows], width, num_iters)
+            for rows in ([slice(None)] if len(chunks) == 1 else chunks)
+        ]
+    lower, upper, splits = (torch.cat(each) for each in zip(*found, strict=True))
     is_split = bool(splits.any())
     if is_split and isinstance(energy, FactorEnergy):
         best = dual_ascent.decode(energy, known=known).labels
@@ -205,6 +211,20 @@ def bounds(
     upper = _rounded_towards(upper, 1, energy.dtype)
     exact, steps = ~splits, torch.where(splits, num_iters, 1)
     return LogPartitionBounds(lower, upper, Status(exact, exact.clone(), steps, upper - lower))
+
+
+def _first(energy: Bounded) -> FactorEnergy:
+    """Return the first example as a graph of tables."""
+    return to_factors(energy.select(slice(0, 1))).examples()[0]
+
+
+def _of_rows(energy: Bounded, known: Tensor | None, width: int, num_iters: int) -> list[Tensor]:
+    """Return the lower and upper bounds of some examples, and whether buckets were split."""
+    graphs = to_factors(energy)
+    # Packed graphs of some examples may have fewer labels than the batch.
+    parts = parts_of(graphs, None if known is None else known[:, : graphs.num_labels])
+    found = [_of_graph(part.energy, width, num_iters) for part in parts]
+    return [in_rows(parts, each) for each in zip(*found, strict=True)]
 
 
 def _of_graph(energy: FactorEnergy, width: int, num_iters: int) -> tuple[Tensor, Tensor, Tensor]:
