@@ -67,7 +67,7 @@ def opened(
             head = [*islice(text, ROWS_TO_SNIFF)]
         told = _SEPARATOR.fullmatch(head[0]) if head else None
         usual = "\t" if ending(file) == ".tsv" else ","
-        delimiter = told[1] if told else _sniffed(head, expected, usual)
+        delimiter = str(told[1]) if told else _sniffed(head, expected, usual)
     with lines(file, encoding) as text:
         given = iter(text)
         first = [*islice(given, 1)]
