@@ -121,9 +121,11 @@ def test_unknown_texts_are_taken_as_the_command_line_says(served, tmp_path, monk
     monkeypatch.setattr(Predictor, "load", classmethod(lambda cls, path, trust: saved))
     (tmp_path / "new.csv").write_text(CONTENT.replace("Rome", "Lima"))
     parser = options.file_parser("predict", None)
-    for told, has_faults in (([], True), (["--unknown", "refuse"], True), (["--unknown", "zeros"], False)):
-        model = options.opened_model(parser.parse_args(["run", "new.csv", *told]))
-        with pytest.raises(ValueError, match="Lima") if has_faults else nullcontext():
+    warned, refused = (pytest.warns(UserWarning, match="Lima"), pytest.raises(ValueError, match="Lima"))
+    for told, expected in (([], warned), (["refuse"], refused), (["zeros"], nullcontext())):
+        words = ["--unknown", *told] if told else []
+        model = options.opened_model(parser.parse_args(["run", "new.csv", *words]))
+        with expected:
             found = reading.read_unlabelled(tmp_path / "new.csv", model)
             assert found.features[:, 1:3].sum(1).tolist() == [0, 1, 0, 1, 0, 1]
     saved = Predictor(object())

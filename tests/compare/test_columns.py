@@ -37,8 +37,8 @@ def data(request):
             "size": size,
             "town": np.array(["Oslo", "Rome", "Bern"])[town],
             "note": np.array(NOTES)[note],
-            "sun": (size > 0).astype(int),
-            "sea": (town > 0).astype(int),
+            "sun": (size + generator.normal(size=40) > 0).astype(int),
+            "sea": (town > 0) ^ (generator.random(40) < 0.2),
         }
     )
     found = read_table(frame, ["sun", "sea"], **KINDS[request.param])
