@@ -33,7 +33,7 @@ from lmbm_torch.energies import CliqueEnergy, FactorEnergy, PairwiseEnergy, to_f
 from lmbm_torch.inference.common.results import LogPartitionBounds, Status
 from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
 from lmbm_torch.inference.graphs.elimination import log_sum
-from lmbm_torch.inference.graphs.parts import in_rows, parts_of, reduced
+from lmbm_torch.inference.graphs.parts import in_rows, parts_of
 from lmbm_torch.inference.messages import mean_field, tree_reweighted
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 from lmbm_torch.memory import limit_bytes
@@ -269,7 +269,8 @@ class _Problem(NamedTuple):
     @classmethod
     def of(cls, energy: FactorEnergy, width: int) -> _Problem:
         """Return the problem, or refuse tables that do not fit into memory."""
-        graph = reduced(energy).energy.without_constants()
+        # Impossible states stay: an example alone must have the buckets of a batch.
+        graph = energy.without_constants()
         structure = graph.structure
         sizes, scopes = structure.num_states, structure.every_scope
         most = max(2 ** (width + 1), *(math.prod(sizes[each] for each in scope) for scope in scopes))
