@@ -107,7 +107,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
-    """Return what the configuration of a run describes at a key; None if there is no configuration."""
+    """Return the object of a run's configuration at a key; None for a run without configuration."""
     if not (folder / CONFIG).is_file():
         return None
     return SavedConfiguration.read(folder, trust).make(*keys)

@@ -24,7 +24,7 @@ class Given:
 
     Args:
         encoder: a module of the training's architecture for a model saved with an encoder, or a function for
-            such a module; the function is called for such models alone.
+            the module; models without an encoder do not call the function.
         decoder: a function for the decoder of a model whose file holds an import path alone.
         device: the device of estimators.
     """
@@ -119,7 +119,7 @@ def kind_named(name: str) -> Kind:
 
 
 def _importing(name: str) -> Iterator[None]:
-    """Import modules that may define a class, step by step, lighter modules first."""
+    """Import the modules with the classes of files, step by step, lighter modules first."""
     yield
     if name in _PREDICTORS:
         import_module(LIBRARY + _PREDICTORS[name])
