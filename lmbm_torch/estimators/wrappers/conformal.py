@@ -16,7 +16,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
-from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.checks import check_labels, check_shape, level_of_caller
 from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call

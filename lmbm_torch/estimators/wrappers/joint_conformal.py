@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -14,10 +14,10 @@ from lmbm_torch.data.rows import num_instances, some_instances
 from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.estimators.common.base import Rows
 from lmbm_torch.estimators.common.calls import answer_call
-from lmbm_torch.estimators.common.settings import Constraints, Number
+from lmbm_torch.estimators.common.settings import RULES, Constraints, Number
 from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
-from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier, LabelSets
+from lmbm_torch.estimators.wrappers.conformal import LabelSets, SplitConformalClassifier, conformal_threshold
 from lmbm_torch.inference.search import mixture, most_probable
 
 # Rows that are listed at a time: their labellings are held in memory together.
@@ -43,7 +43,7 @@ class LabellingSet(NamedTuple):
         return len(self.labellings) == self.most
 
 
-class JointConformalClassifier(ConformalClassifier):
+class JointConformalClassifier(SplitConformalClassifier):
     """A conformal predictor of whole labellings: the true labelling is in the set with a chosen probability.
 
     Split conformal prediction as in :class:`ConformalClassifier`, with the joint probability of the whole
@@ -79,7 +79,9 @@ class JointConformalClassifier(ConformalClassifier):
     """
 
     _accepted: ClassVar[Constraints] = {
-        **ConformalClassifier._accepted,
+        **SplitConformalClassifier._accepted,
+        "coverage": [Number(Real, 0, 1, closed="neither")],
+        "constraints": RULES,
         "max_labellings": [Number(Integral, 1, None, closed="left")],
     }
 
@@ -93,13 +95,11 @@ class JointConformalClassifier(ConformalClassifier):
         constraints=None,
         max_labellings=1000,
     ):
-        super().__init__(
-            estimator,
-            coverage=coverage,
-            calibration_size=calibration_size,
-            random_state=random_state,
-            constraints=constraints,
-        )
+        self.estimator = estimator
+        self.coverage = coverage
+        self.calibration_size = calibration_size
+        self.random_state = random_state
+        self.constraints = constraints
         self.max_labellings = max_labellings
 
     @answer_call
@@ -138,6 +138,12 @@ class JointConformalClassifier(ConformalClassifier):
         certain = [each.labellings.all(0) & each.is_complete for each in found]
         possible = [each.labellings.any(0) | (not each.is_complete) for each in found]
         return LabelSets(np.stack(certain), np.stack(possible))
+
+    def _check_names(self) -> None:
+        rules_over(self.label_names_, self.constraints)
+
+    def _threshold(self, X: Any, labels: np.ndarray) -> float:
+        return conformal_threshold(self._conformity(X, labels), self.coverage)
 
     def _conformity(self, X: Any, labels: np.ndarray) -> np.ndarray:
         """Return the log-probability of each instance's labels, (instances,)."""

@@ -65,7 +65,7 @@ class RiskControlledClassifier(SplitConformalClassifier):
     @answer_call
     def predict(self, X: Rows) -> np.ndarray:
         """Return the labels with a probability of at least ``threshold_``, (instances, labels)."""
-        return self._values((self.predict_proba(X) >= self.threshold_).astype(int))
+        return self.label_values((self.predict_proba(X) >= self.threshold_).astype(int))
 
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
         misses = self.risk == "false_negatives"
