@@ -40,7 +40,7 @@ def positions(
     if lengths is None:
         if not is_padded:
             raise ValueError(
-                "lengths: required when the positions of all sequences stand one after another, got None"
+                "lengths: expected those of all sequences, whose positions stand one after another, got None"
             )
         return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
     lengths = as_lengths(lengths, features)

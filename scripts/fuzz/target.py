@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +36,17 @@ def refused(target: Target, folder: Path, content: bytes) -> bool:
         AssertionError: it refuses without naming the file.
         Exception: whatever else comes up than a ValueError, or a FileNotFoundError of a file that this one
             speaks of: what fuzzing looks for.
+
+    Only the warning of text in another encoding than UTF-8, which names the file, is no failure.
     """
     file = folder / target.place
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
+    guessed = rf"{re.escape(file.name)}: expected text in UTF-8, got other bytes in line \d+, read as cp1252: "
     try:
-        target.read(folder)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", guessed, UserWarning)
+            target.read(folder)
     except (ValueError, FileNotFoundError) as error:
         # The error may name the file beside this one, which lacks something that this one refers to.
         if file.name.partition(".")[0] not in str(error):

@@ -43,7 +43,8 @@ def test_names_and_values_are_whole_at_every_width(width, capsys):
 def sweep(tmp_path, monkeypatch, capsys):
     """What a sweep over a small table ends with, its folder, and what it prints."""
     monkeypatch.chdir(tmp_path)
-    rows = [f"{row % 7},{row % 3},{int(row % 7 > 3)}" for row in range(30)]
+    # The label follows both columns, so that none alone tells the label of every row.
+    rows = [f"{row % 7},{row % 3},{int(row % 7 + row % 3 > 4)}" for row in range(30)]
     (tmp_path / "small.csv").write_text("\n".join(["a,b,tag", *rows]))
 
     def run(*overrides: str):

@@ -71,7 +71,8 @@ def package(tmp_path):
     copy = tmp_path / "lmbm_torch"
     source = Path(lmbm_torch.__file__).parent
     shutil.copytree(source / "kernels", copy / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(source / "files.py", copy)
+    for needed in ("extras.py", "files.py"):
+        shutil.copy(source / needed, copy)
     (copy / "__init__.py").write_text("")
     (copy / "kernels" / "dual" / "compiled" / "inner.py").write_text(INNER)
     (copy / "kernels" / "dual" / "compiled" / "outer.py").write_text(OUTER)
