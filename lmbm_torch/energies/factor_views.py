@@ -12,6 +12,7 @@ from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
 from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 
 __all__ = ["to_clique", "to_factors", "to_tree"]
@@ -46,6 +47,8 @@ def to_factors(energy: Any) -> FactorEnergy:
         return _from_pairwise(energy)
     if isinstance(energy, CliqueEnergy):
         return _from_clique(energy)
+    if isinstance(energy, RestrictedEnergy):
+        raise TypeError("energy: expected one without rules, which tables do not hold, got RestrictedEnergy")
     raise TypeError(
         f"energy: expected a pairwise, clique, chain, tree or factor energy, got {type(energy).__name__}"
     )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from strategies.bipartite import all_states, score_table
 from strategies.factor import every_labelling
+from strategies.semi_chain import coded, segmentations
 from torch import Tensor
 
 from lmbm_torch.energies import (
@@ -22,6 +23,7 @@ from lmbm_torch.energies import (
     ChainEnergy,
     DirectedEnergy,
     FactorEnergy,
+    SemiChainEnergy,
     TreeEnergy,
 )
 
@@ -131,6 +133,20 @@ class BipartiteEnumeration(Enumeration):
         return self.joint.flatten(1).amax(1)
 
 
+@dataclass(frozen=True)
+class SegmentEnumeration(Enumeration):
+    """Every segmentation, coded as its energy says."""
+
+    @property
+    def states(self) -> Tensor:
+        """P(the segment at t has state s), (batch, length, states); 0 for padding."""
+        place = torch.arange(self.labels.shape[-1])
+        first = place.where(self.labels >= 0, 0).cummax(-1).values
+        state = self.labels.gather(-1, first).where(self.energy.inside, PADDING)
+        has = (state[..., None] == torch.arange(self.energy.num_states)).to(self.scores)
+        return torch.einsum("sb,sbti->bti", self.probabilities, has)
+
+
 def binary(energy: Any, known: Tensor | None = None) -> Enumeration:
     """Of an energy over {0, 1} labels."""
     labels = all_states(energy.num_labels)[:, None]
@@ -169,6 +185,16 @@ def chain(energy: ChainEnergy, known: None = None) -> Enumeration:
     scores = energy.score(labels)
     once = ((labels == 0) | energy.inside).all(-1)
     return Enumeration(energy, labels.where(energy.inside, PADDING), scores.masked_fill(~once, -torch.inf))
+
+
+def semi_chain(energy: SemiChainEnergy, known: None = None) -> SegmentEnumeration:
+    """Of a semi-Markov chain; what stands beyond its end is counted once, and is ``PADDING``."""
+    size = energy.num_labels, energy.max_segment, energy.num_states
+    labels = torch.tensor([coded(each, energy.num_labels) for each in segmentations(*size)])[:, None]
+    scores = energy.score(labels)
+    once = ((labels == 0) | energy.inside).all(-1)
+    labels = labels.where(energy.inside, PADDING)
+    return SegmentEnumeration(energy, labels, scores.masked_fill(~once, -torch.inf))
 
 
 def tree(energy: TreeEnergy, known: None = None) -> Enumeration:

@@ -20,6 +20,7 @@ from strategies.pairwise import (
     random_pairwise_energy,
     renamed,
 )
+from strategies.semi_chain import random_semi_chain_energy, with_segment_states_renamed
 from strategies.sequential import (
     random_chains,
     random_known_values,
@@ -33,7 +34,6 @@ from torch import Tensor
 from contracts import enumerations
 from contracts.enumerations import Enumeration
 from contracts.results import Field, along, tensors_of
-from lmbm_torch.energies import PADDING
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Changed:
         if self.flip is not None and is_value and described.axes[-1] == "labels":
             tensor = torch.where(self.flip, 1 - tensor, tensor)
         if self.states is not None and described.content == "label":
-            tensor = torch.where(tensor == PADDING, PADDING, self.states[tensor])
+            # What is no state is padding, or within a segment.
+            tensor = torch.where(tensor < 0, tensor, self.states[tensor])
         return tensor
 
 
@@ -183,7 +184,9 @@ def renames_states(rename: Callable[[Any, Tensor], Any]) -> Callable[[int, Any, 
 
     def change(seed: int, energy: Any, known: None) -> Changed:
         order = shuffled(energy.num_states, seed)
-        return Changed(rename(energy, order), None, {"states": order}, states=order.argsort())
+        return Changed(
+            rename(energy, order), None, {"states": order, "values": order}, states=order.argsort()
+        )
 
     return change
 
@@ -352,6 +355,31 @@ TREE = Kind(
     learnt=frozenset({"unary", "transition"}),
     symmetries={"rename": renames_states(with_node_states_renamed)},
 )
+PLAIN_SEGMENTS = random_semi_chain_energy(0, 4, max_segment=1, batch_size=3)
+SEMI_CHAIN = Kind(
+    "semi-chain",
+    classes=frozenset({"SemiChainEnergy"}),
+    make=lambda dtype: [
+        random_semi_chain_energy(seed, **form).to(dtype)
+        for seed, form in enumerate(
+            (
+                {"length": 4, "num_states": 3},
+                {"batch_size": 3, "has_segments": False, "scale": 3.0},
+                {"length": 4, "num_states": 3, "forbidden": 0.3, "batch_size": 3},
+                {"length": 1, "num_states": 4, "max_segment": 1, "batch_size": 2},
+            )
+        )
+    ],
+    # No entry stands beyond a chain's end, where none is read.
+    plain=replace(
+        with_tensors(PLAIN_SEGMENTS, lambda _, tensor: tensor.nan_to_num()), lengths=torch.full((3,), 4)
+    ),
+    large=random_semi_chain_energy(0, 8),
+    sizes=lambda e: {"batch": e.batch_size, "labels": e.num_labels, "values": e.num_states},
+    enumerate=enumerations.semi_chain,
+    learnt=frozenset({"unary", "transition", "durations"}),
+    symmetries={"rename": renames_states(with_segment_states_renamed)},
+)
 SEQUENTIAL = Kind(
     "sequential",
     classes=frozenset({"SequentialEnergy"}),
@@ -418,4 +446,4 @@ FACTOR = Kind(
     draw_known=random_known_states,
     rounded=frozenset({"status.num_iters"}),
 )
-KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE, FACTOR, SEQUENTIAL, CHAINS)
+KINDS = (DIRECTED, NETWORKS, PAIRWISE, CLIQUE, BIPARTITE, CHAIN, TREE, SEMI_CHAIN, FACTOR, SEQUENTIAL, CHAINS)

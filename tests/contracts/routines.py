@@ -32,6 +32,7 @@ from contracts.kinds import (
     FACTOR,
     NETWORKS,
     PAIRWISE,
+    SEMI_CHAIN,
     SEQUENTIAL,
     TREE,
 )
@@ -449,7 +450,7 @@ ROWS = (
         decodes=JOINT_SCORE,
         residual_is_gap=False,
     ),
-    # Chains and trees.
+    # Chains, trees and segments.
     Row(CHAIN, "trees.chain_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(CHAIN, "trees.chain_dp.marginals", **CHAIN_MARGINALS),
     Row(
@@ -471,6 +472,16 @@ ROWS = (
     Row(TREE, "trees.tree_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(TREE, "trees.tree_dp.marginals", **TREE_MARGINALS),
     Row(TREE, "trees.tree_dp.decode", takes=(), decodes=SCORE, proven=True),
+    Row(SEMI_CHAIN, "trees.semi_chain_dp.log_partition", takes=(), **LOG_PARTITION),
+    Row(
+        SEMI_CHAIN,
+        "trees.semi_chain_dp.marginals",
+        returns="StateMarginals",
+        takes=(),
+        claims=("states == states", "log_partition == log_partition"),
+        proven=True,
+    ),
+    Row(SEMI_CHAIN, "trees.semi_chain_dp.decode", takes=(), decodes=SCORE, proven=True),
     # Graphs of tables.
     Row(FACTOR, "graphs.elimination.log_partition", **LOG_PARTITION),
     Row(FACTOR, "graphs.elimination.marginals", **FACTOR_MARGINALS),
@@ -570,6 +581,7 @@ EXEMPT = {
     "search.mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
     "enumeration.spin_moments.moments": "sums over the examples: test_spin_moments enumerates them",
     "messages.matrix_bp.moments": "what two others return at once: test_matrix_bp_gradients",
+    "search.most_probable.above": "a threshold of each example too: test_most_probable enumerates",
     "search.mixture.log_prob": "scores labels that it is given, as energies do",
 }
 

@@ -17,7 +17,7 @@ pytest.importorskip("sphinx", reason="the extra 'docs' is not installed: no Sphi
 sys.path.append(str(Path(__file__).parents[2] / "docs" / "extensions"))
 papers = import_module("papers")
 # Numbers that look like years and are none, and formats named by their year.
-NO_PAPERS = ("Files of 2014", "form of 2014", "CoNLL-2000")
+NO_PAPERS = ("Files of 2014", "form of 2014", "CoNLL-2000", "since 1970")
 YEAR = re.compile(r"\b(?:19[5-9]\d|20[0-2]\d)\b")
 
 

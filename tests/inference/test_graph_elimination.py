@@ -9,6 +9,7 @@ from strategies.factor import every_labelling, packed_energy, random_factor_ener
 import lmbm_torch
 from lmbm_torch.energies import PADDING, FactorEnergy
 from lmbm_torch.inference.graphs import elimination
+from lmbm_torch.inference.graphs.parts import reduced
 
 SHAPES = ((2, 3, 2, 4), (3, 1, 2, 2, 3), (2,) * 7, (5,), (3, 4))
 
@@ -134,3 +135,22 @@ def test_memory_bounds_the_examples_together_and_refuses_what_is_too_wide():
         elimination.log_partition(energy, max_bytes=100)
     with lmbm_torch.memory_budget(100), pytest.raises(ValueError, match="expected tables of at most"):
         elimination.decode(energy)
+
+
+def test_states_that_no_table_allows_are_removed_until_none_is_left():
+    same = torch.zeros(2, 2).masked_fill(~torch.eye(2, dtype=torch.bool), -torch.inf)
+    last = (3,), torch.tensor([0.0, -torch.inf])
+    # What the last label excludes is passed on to the tables before.
+    line = FactorEnergy.of((2,) * 4, [last, *(((label, label + 1), same) for label in range(3))])
+    assert [states.tolist() for states in reduced(line).states] == [[0]] * 4
+    for seed in range(20):
+        energy = random_factor_energy(seed, batch=1, num_states=(3, 4, 3, 4, 3), num_factors=6, forbidden=0.4)
+        found = reduced(energy)
+        structure = found.energy.structure
+        for number, scope in enumerate(structure.every_scope):
+            first, last = structure.first[number : number + 2]
+            table = found.energy.table[0, first:last].view([structure.num_states[each] for each in scope])
+            for axis in range(len(scope)):
+                assert (table.movedim(axis, 0).reshape(table.shape[axis], -1) > -torch.inf).any(1).all()
+        before, after = (each.score(every_labelling(each)).logsumexp(0) for each in (energy, found.energy))
+        torch.testing.assert_close(after, before)

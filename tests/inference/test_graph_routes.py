@@ -72,5 +72,5 @@ def test_elimination_answers_where_the_ascent_has_no_proof():
 
 def test_rules_are_refused():
     rules = Constraints.of(["a -> b"], ["a", "b", "c", "d"])
-    with pytest.raises(TypeError, match=r"energy: expected one of labels in \{0, 1\}, got FactorEnergy"):
+    with pytest.raises(TypeError, match=r"energy: expected a kind with labels in \{0, 1\}, got FactorEnergy"):
         inference.decode(random_factor_energy(0), constraints=rules)

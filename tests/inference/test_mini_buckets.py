@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from strategies.directed import random_known
@@ -159,3 +161,24 @@ def test_graphs_of_many_states_lie_between(forbidden):
         known[:, 0] = 0
         given = mini_buckets.bounds(energy, width=1, num_iters=3, known=known)
         assert_between(given, elimination.log_partition(energy, known=known))
+
+
+@pytest.mark.parametrize("width", [2, 8])
+def test_excluded_states_are_not_summed(width):
+    generator = torch.Generator().manual_seed(0)
+    energy = random_factor_energy(3, batch=3, num_states=(3, 2, 3, 2, 4), num_factors=6, scale=0.3)
+    table = energy.table.clone()
+    unary = table[:, : energy.structure.num_unary]
+    unary[torch.rand(unary.shape, generator=generator) < 0.3] = -torch.inf
+    for first in energy.structure.first[:5].tolist():
+        table[:, first] = 0.0
+    energy = replace(energy, table=table)
+    known = torch.full((3, 5), torch.nan, dtype=torch.float64)
+    known[1, 2] = 0
+    found = mini_buckets.bounds(energy, width=width, num_iters=3, known=known)
+    expected = elimination.log_partition(energy, known=known)
+    assert_between(found, expected)
+    assert found.status.exact.all() == (width == 8)
+    if width == 8:
+        torch.testing.assert_close(found.lower, expected)
+        torch.testing.assert_close(found.upper, expected)

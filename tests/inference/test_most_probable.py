@@ -78,6 +78,31 @@ def test_the_mass_certificate_holds(seed, states, sharpness, impossible, mass_le
             assert (away <= found.mass_left[row] + 1e-9).all()
 
 
+@pytest.mark.parametrize("is_network", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_all_labellings_above_a_threshold_are_found(seed, is_network):
+    energy = random_directed_energy(seed, 6) if is_network else random_sequential_energy(seed, (2, 3, 2, 2))
+    _, truth = agreeing([energy], None)
+    # Between two labellings; the last threshold is above all.
+    ranked = truth.log().sort(0, descending=True).values
+    counts = torch.tensor([1, 7, 0])
+    assert energy.batch_size == len(counts)
+    rows = torch.arange(len(counts))
+    least = torch.where(counts > 0, (ranked[counts - 1, rows] + ranked[counts, rows]) / 2, 0.0)
+    found = most_probable.above(energy, least)
+    assert found.status.converged.all()
+    for row, count in enumerate(counts.tolist()):
+        number = max(count, 1)
+        assert (found.probability[row] > 0).sum() == number
+        scores = mixture.log_prob([energy], found.labels[row, :number, None])[:, row]
+        torch.testing.assert_close(found.probability[row, :number], scores.exp())
+        if count:
+            torch.testing.assert_close(scores, ranked[:count, row])
+    torch.testing.assert_close(found.mass_left, 1 - found.probability.sum(1))
+    cut = most_probable.above(energy, least, max_labellings=3)
+    assert cut.status.converged.tolist()[1:] == [False, True]
+
+
 def test_a_network_is_enumerated_like_any_other():
     energy = random_directed_energy(0, 6, num_cliques=3, per_example=True)
     found = most_probable.labellings(energy, mass_left=0.05)

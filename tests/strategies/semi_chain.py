@@ -68,3 +68,15 @@ def plain_score(energy: SemiChainEnergy, row: int, segments: list[tuple[int, int
         if number:
             total = total + energy.transition[segments[number - 1][2], state]
     return total
+
+
+def with_segment_states_renamed(energy: SemiChainEnergy, order: torch.Tensor) -> SemiChainEnergy:
+    """The same chains with state ``order[i]`` renamed to i."""
+    segments = None if energy.segments is None else energy.segments[..., order]
+    return SemiChainEnergy(
+        energy.unary[..., order],
+        energy.transition[order][:, order],
+        energy.durations[..., order],
+        segments,
+        energy.lengths,
+    )

@@ -394,7 +394,7 @@ class _Labellings:
         if isinstance(energy, ChainEnergy | SemiChainEnergy | TreeEnergy):
             raise TypeError(
                 "energy: expected a kind with labels in {0, 1}, got "
-                f"{type(energy).__name__}; chain_dp and tree_dp take labels of several states"
+                f"{type(energy).__name__}; chain_dp, semi_chain_dp and tree_dp take labels of several states"
             )
         energy.check_values()
         fewest = most = energy.num_labels

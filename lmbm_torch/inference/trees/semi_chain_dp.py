@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmbm_torch.energies.chain import PADDING
+from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.semi_chain import CONTINUED, SemiChainEnergy
 from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.shapes import Float, Int
@@ -34,6 +35,7 @@ def log_partition(energy: SemiChainEnergy) -> Float[Tensor, " batch"]:
     Raises:
         ValueError: NaN or +∞ in the energy; a chain all of whose segmentations are forbidden.
     """
+    energy = first_order(energy, "semi_chain_dp.log_partition")
     energy.check_values()
     tensors = energy.unary, energy.transition, energy.durations, energy.segments
     return _LogPartition.apply(*tensors, energy)

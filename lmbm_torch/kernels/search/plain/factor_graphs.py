@@ -77,8 +77,8 @@ def ascend(graph, unary, entries, order, rank, sweeps, tolerance, bounds):
 
     In the order of the variables, a variable collects the max-marginals of its tables and gives equal shares
     to the tables with a later variable, so that the bound Σ max unary + Σ max table falls (Kolmogorov,
-    Convergent tree-reweighted message passing for energy minimization, 2006; A new look at reweighted message
-    passing, 2015). The next sweep runs backwards.
+    Convergent tree-reweighted message passing for energy minimization, 2006; Kolmogorov, A new look at
+    reweighted message passing, 2015). The next sweep runs backwards.
 
     Args:
         unary, entries: log-potentials, changed in place; sums of a labelling stay.
