@@ -107,9 +107,12 @@ def test_missing_labels_weights_and_ensembles():
     ensemble = LMSBNEnsembleClassifier(base, **several).fit(X, labels, weight)
     theirs = LMSBNEnsembleClassifier(linear, **several).fit(roots, labels, weight)
     np.testing.assert_allclose(ensemble.predict_proba(X), theirs.predict_proba(roots), atol=2e-3)
-    nothing = LMSBNClassifier(kernel="rbf").fit(X, np.full(Y.shape, np.nan))
-    assert not nothing.dual_coef_.any()
-    assert nothing.predict(X).shape == Y.shape
+    labels[:, 0] = np.nan
+    with pytest.warns(UserWarning, match="got none of label_0: counted as absent"):
+        absent = LMSBNClassifier(kernel="rbf").fit(X, labels)
+    assert not absent.predict(X)[:, 0].any()
+    with pytest.raises(ValueError, match="y: expected known labels, got none"):
+        LMSBNClassifier(kernel="rbf").fit(X, np.full(Y.shape, np.nan))
 
 
 def test_cross_validation_slices_precomputed_kernels_on_both_sides():

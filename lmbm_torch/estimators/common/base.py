@@ -321,9 +321,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         """Return indices into ``classes_``, such as labels of :meth:`decode`, as the values of ``fit``.
 
         Args:
-            labels: (…, labels) in {0, 1}, NaN for missing labels.
+            labels: (…, labels) in {0, 1}, NaN for missing labels; returned unchanged if ``fit`` had classes.
         """
-        return targets.label_values(np.asarray(labels), self.classes_)
+        return targets.label_values(np.asarray(labels), self._label_classes)
 
     def _codes(self, name: str, labels: Any) -> np.ndarray:
         """Return labels (instances, labels) in the values of ``fit`` as {0, 1, NaN}."""

@@ -222,10 +222,14 @@ def label_codes(name: str, labels: Any, classes: Any, *, allow_missing: bool) ->
 
 
 def label_values(codes: np.ndarray, classes: Any) -> np.ndarray:
-    """Return labels (…, labels) in {0, 1, NaN} in the values of ``classes`` (labels, 2); NaN stays."""
-    classes = np.asarray(classes)
-    if _are_bits(classes):
+    """Return labels (…, labels) in {0, 1, NaN} in the values of ``classes`` (labels, 2); NaN stays.
+
+    Args:
+        classes: see :func:`label_codes`.
+    """
+    if classes is None or _are_bits(np.asarray(classes)):
         return codes
+    classes = np.asarray(classes)
     values = np.where(codes == 1, classes[:, 1], classes[:, 0])
     missing = is_missing(np.asarray(codes))
     if not missing.any():
@@ -289,7 +293,7 @@ def dense(labels) -> np.ndarray:
 
 def declared_values(labels: Any) -> list[list[Any] | None] | None:
     """Return the declared categories of each column of a data frame, by order or ascending; None if none."""
-    if not hasattr(labels, "columns"):
+    if isinstance(labels, LabelFrame) or not hasattr(labels, "columns"):
         return None
     columns = (
         labels.iloc[:, place] if hasattr(labels, "iloc") else labels[:, place]

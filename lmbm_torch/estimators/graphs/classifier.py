@@ -84,6 +84,8 @@ class GraphClassifier(TrainedEstimator):
         [array([1, 1, 1]), array([0, 0, 0])]
     """
 
+    # Arrays of texts are classes of nodes, not sets of names.
+    encodes_frames: ClassVar[bool] = False
     _accepted: ClassVar[Constraints] = {
         **SHARED,
         "objective": [StrOptions(OBJECTIVES)],

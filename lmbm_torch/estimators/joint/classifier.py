@@ -168,6 +168,7 @@ class JointClassifier(StructuredClassifier):
         """Return the most probable labellings, with certificates; see :meth:`JointHead.decode`."""
         return self._fitted_head().decode(self.base_scores(X), known, top_k, constraints)
 
+    @answer_call
     def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
         """Return an explanation of one instance by the base's scores, see :meth:`JointHead.explain`."""
         return self._fitted_head().explain(self.base_scores(X), num_features=num_features)

@@ -130,6 +130,7 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         return self._probabilities(with_rows(X))
 
     @available_if(_explains)
+    @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
         """Return ``explain`` of the estimator."""
         check_is_fitted(self)
