@@ -42,7 +42,9 @@ def refused(target: Target, folder: Path, content: bytes) -> bool:
     file = folder / target.place
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
-    guessed = rf"{re.escape(file.name)}: expected text in UTF-8, got other bytes in line \d+, read as cp1252: "
+    guessed = (
+        rf"{re.escape(file.name)}: expected text in UTF-8, got other bytes in line \d+, read as cp1252: "
+    )
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", guessed, UserWarning)

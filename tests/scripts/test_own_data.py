@@ -312,7 +312,10 @@ def test_estimators_of_classes_are_refused(scripts, run, tmp_path, estimator, ca
         (["run", "--output", "out.doc"], "expected a file ending in .html or .md"),
         (["run", "--output", "out.html", "--card"], "--card: expected --output to end in .md"),
         (["run", "new.csv", "--output", "out.html"], "labels: expected all known"),
-        (["run", "none.csv", "--output", "out.html"], "file: expected a file or a folder, found none at none.csv"),
+        (
+            ["run", "none.csv", "--output", "out.html"],
+            "file: expected a file or a folder, found none at none.csv",
+        ),
     ],
 )
 def test_reports_without_what_they_need_are_refused(scripts, run, monkeypatch, capsys, arguments, message):
