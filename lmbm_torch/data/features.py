@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -44,7 +44,7 @@ def check_dense(name: str, num_rows: int, num_columns: int, remedy: str) -> None
 def with_narrow_indices(features: Features) -> Features:
     """Return CSR features with indices of 32 bits, as scikit-learn's trees and SVMs need, where possible."""
     most = np.iinfo(np.int32).max
-    if not isinstance(features, csr_array) or max(features.nnz, features.shape[1]) > most:
+    if not isinstance(features, csr_array) or max(features.nnz, cast(Any, features).shape[1]) > most:
         return features
     places = features.indices.astype(np.int32, copy=False), features.indptr.astype(np.int32, copy=False)
     if places[0] is features.indices and places[1] is features.indptr:

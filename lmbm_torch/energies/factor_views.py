@@ -164,7 +164,7 @@ def _from_pairwise(energy: PairwiseEnergy) -> FactorEnergy:
 
 def _from_clique(energy: CliqueEnergy) -> FactorEnergy:
     weight = energy.weight if energy.weight.ndim == 2 else energy.weight[None]
-    factors = [((0,), energy.constant[:, None].expand(-1, 2))]
+    factors: list[tuple[tuple[int, ...], Tensor]] = [((0,), energy.constant[:, None].expand(-1, 2))]
     for clique, own in zip(energy.cliques, weight.unbind(1), strict=True):
         sign = np.ones(1)
         for _ in clique:

@@ -371,7 +371,8 @@ def _told(scores: np.ndarray, on: np.ndarray, off: np.ndarray, num_kinds: int | 
     if num_kinds is not None:
         ones = np.ones(len(scores))
         rows = csc_array((ones, (scores, np.arange(len(scores)))), shape=(num_kinds, len(scores)))
-        return ~(((rows @ on.astype(float)) > 0) & ((rows @ off.astype(float)) > 0)).any(0)
+        both = ((rows @ on.astype(float)) > 0) & ((rows @ off.astype(float)) > 0)
+        return np.asarray(~both.any(0))
     known, column = ~np.isnan(scores)[:, None], scores[:, None]
     lowest = [np.where(known & mask, column, np.inf).min(0) for mask in (on, off)]
     highest = [np.where(known & mask, column, -np.inf).max(0) for mask in (on, off)]

@@ -290,7 +290,7 @@ class AutoLabelClassifier(StructuredClassifier):
         self, X: Any, labels: np.ndarray, groups: ArrayLike | None, seed: int
     ) -> tuple[Features, np.ndarray, Folds]:
         """Return the instances with a known label, their labels, and folds; integers if none is missing."""
-        known = ~np.isnan(labels).all(1)
+        known: Any = ~np.isnan(labels).all(1)
         if known.all():
             folds = folds_of(self.cv, X, labels, groups, seed)
         elif self.cv is None or isinstance(self.cv, Integral):

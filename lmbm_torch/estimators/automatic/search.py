@@ -475,14 +475,15 @@ def folds_of(
     """
     together, count = None if groups is None else np.asarray(groups), 5 if cv is None else cv
     if isinstance(count, Integral):
-        if not 2 <= count <= len(labels):
+        folds = int(count)
+        if not 2 <= folds <= len(labels):
             raise ValueError(
-                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {count}"
+                f"cv: expected 2 folds to the {len(labels)} instances with known labels, got {folds}"
             )
         if together is None:
-            return stratified_folds(labels, int(count), seed)
-        count = IterativeStratifiedKFold(int(count), random_state=seed % 2**31)
-    random, splitter = np.random.default_rng(seed), cast(Any, check_cv(count))
+            return stratified_folds(labels, folds, seed)
+        count = IterativeStratifiedKFold(folds, random_state=seed % 2**31)
+    random, splitter = np.random.default_rng(seed), cast(Any, check_cv(cast(Any, count)))
     return [
         (random.permutation(train), random.permutation(held))
         for train, held in splitter.split(X, labels, together)

@@ -363,7 +363,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     def _with_known_values(self, labels: np.ndarray) -> np.ndarray:
         """Return labels (instances, labels) with 0 in columns of NaN alone, and warn of such labels."""
-        unknown = np.isnan(labels).all(0)
+        unknown: Any = np.isnan(labels).all(0)
         if not unknown.any():
             return labels
         if unknown.all():

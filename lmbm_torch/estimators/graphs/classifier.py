@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from sklearn.utils.metaestimators import available_if
@@ -219,7 +219,7 @@ class GraphClassifier(TrainedEstimator):
         nodes = self.n_features_in_
         pairs = np.zeros((rows.num_outputs - rows.num_states, self.edge_coef_.shape[2]))
         pairs[rows.pair] = self.edge_coef_.reshape(len(rows.pair), -1)
-        scores = np.zeros((rows.features.shape[0], rows.num_outputs))
+        scores = np.zeros((cast(Any, rows.features).shape[0], rows.num_outputs))
         scores[:, : rows.num_states] = rows.features[:, :nodes] @ self.coef_.T + self.intercept_
         scores[:, rows.num_states :] = rows.features[:, nodes:] @ pairs[:, :-1].T + pairs[:, -1]
         return rows.energies(scores).to(self._device)
@@ -245,7 +245,9 @@ class GraphClassifier(TrainedEstimator):
         for number, graph in enumerate(X):
             if not isinstance(graph, tuple | list) or len(graph) != len(wanted):
                 raise ValueError(f"X[{number}]: expected ({', '.join(wanted)}), got {_described(graph)}")
-            nodes = check_array(graph[0], dtype=np.float64, input_name=f"X[{number}]: node features")
+            nodes = check_array(
+                graph[0], dtype=cast(Any, np.float64), input_name=f"X[{number}]: node features"
+            )
             edges = np.asarray(graph[1])
             is_whole = np.issubdtype(edges.dtype, np.integer) or not edges.size
             if not is_whole or edges.ndim != 2 or edges.shape[1] != 2:

@@ -70,7 +70,7 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
 
     def scores(self, X: Any) -> np.ndarray:
         """Return probabilities, or else logits, (instances, labels)."""
-        model, num_labels = self.fitted_, len(self.classes_)
+        model, num_labels = cast(Any, self.fitted_), len(self.classes_)
         if self.kind == "probabilities":
             classes = getattr(model, "classes_", None)
             return positive_probabilities(model.predict_proba(X), classes, num_labels)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from scipy import sparse
@@ -75,7 +75,7 @@ class LabelColumns:
         if len(kinds) > 1 and not kinds <= set("biuf"):
             columns = [column.astype(object) for column in columns]
         values = np.stack(columns, -1)
-        return np.where(missing, None, values.astype(object)) if missing.any() else values
+        return np.where(missing, cast(Any, None), values.astype(object)) if missing.any() else values
 
     def encode(self, name: str, values: Any, instances: int) -> np.ndarray:
         """Return codes of values (instances, labels), ``MISSING`` for NaN and None.
@@ -121,7 +121,7 @@ def _classes(
         except TypeError as mixed:
             raise ValueError(f"y: expected classes of one type, got several of {name}") from mixed
     are_texts = np.array([isinstance(column[0], str) for column in columns])
-    for places in (np.flatnonzero(are_texts), np.flatnonzero(~are_texts)):
+    for places in (np.flatnonzero(are_texts).tolist(), np.flatnonzero(~are_texts).tolist()):
         found = own_values([columns[at].tolist() for at in places], [declared[at] for at in places])
         for at, own in zip(places, found, strict=True):
             is_bit = all(isinstance(value, int | float) and value in (0, 1) for value in own)

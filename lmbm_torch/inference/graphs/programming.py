@@ -7,6 +7,8 @@ the relaxation bounds the score, and is exact on forests.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -91,7 +93,7 @@ def _programme(
     """Return labels, an upper bound, the nodes, and whether the solver ended by itself."""
     graph, unary, entries = example.graph, example.unary, example.entries
     values = np.concatenate([unary, entries])
-    allowed = values > -np.inf
+    allowed: Any = values > -np.inf
     size, at = len(unary), len(unary)
     rows, columns, weights = [], [], []
     variable = np.repeat(np.arange(len(graph.states)), graph.states)
@@ -100,9 +102,9 @@ def _programme(
     weights.append(np.ones(size))
     first_row = len(graph.states)
     for place in range(len(graph.variable)):
-        table, name = graph.table[place], graph.variable[place]
-        numbers = np.arange(graph.first[table + 1] - graph.first[table])
-        states = graph.states[name]
+        table, name = int(graph.table[place]), int(graph.variable[place])
+        numbers = np.arange(int(graph.first[table + 1] - graph.first[table]))
+        states = int(graph.states[name])
         rows += [first_row + numbers // graph.inner[place] % states, first_row + np.arange(states)]
         columns += [at + graph.first[table] + numbers, graph.at[name] + np.arange(states)]
         weights += [np.ones(len(numbers)), -np.ones(states)]
@@ -111,7 +113,7 @@ def _programme(
         (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))),
         shape=(first_row, len(values)),
     )
-    right = np.zeros(first_row)
+    right: Any = np.zeros(first_row)
     right[: len(graph.states)] = 1.0
     # Entries follow from the states: the states alone need to be whole.
     whole = np.where(np.arange(len(values)) < size, 1, 0) if is_whole else None

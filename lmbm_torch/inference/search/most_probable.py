@@ -53,6 +53,7 @@ def likely_labellings(
     kernel = _kernel(energy)
     if kernel is None:
         return None
+    assert isinstance(energy, DirectedEnergy)
     limits = kernel.Limits(float(mass_left), max_labellings, step, slack)
     found = kernel.labellings(kernel.Network(*_arrays(energy)), model.known.numpy(), limits)
     return _unpacked(energy, kernel, found)
@@ -65,11 +66,8 @@ def _kernel(energy: DirectedEnergy | SequentialEnergy) -> Any:
     return compiled("search.likely", "the search for likely labellings")
 
 
-def _unpacked(
-    energy: DirectedEnergy | SequentialEnergy, kernel: Any, found: Sequence[Any]
-) -> LikelyLabellings:
+def _unpacked(energy: DirectedEnergy, kernel: Any, found: Sequence[Any]) -> LikelyLabellings:
     """Return the labellings that the kernel found, with labels by their own index."""
-    assert isinstance(energy, DirectedEnergy)
     shape = (len(found), max(len(each.log_prob) for each in found))
     labels = np.zeros((*shape, energy.num_labels), np.int64)
     log_prob = np.full(shape, -np.inf)
@@ -201,6 +199,7 @@ def above(
 def _above(energy: DirectedEnergy | SequentialEnergy, least: Tensor, max_labellings: int) -> LikelyLabellings:
     model, kernel = Sequential.of(energy, None), _kernel(energy)
     if kernel is not None:
+        assert isinstance(energy, DirectedEnergy)
         network = kernel.Network(*_arrays(energy))
         return _unpacked(
             energy, kernel, kernel.above(network, model.known.numpy(), least.numpy(), max_labellings)

@@ -235,7 +235,8 @@ def most_likely(
     Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact sums. All
     others have the Bethe approximation by belief propagation, and nothing is certified.
     """
-    features = sparse.hstack([rows.features, np.ones((rows.features.shape[0], 1))], format="csr")
+    given: Any = rows.features
+    features: Any = sparse.hstack([given, np.ones((given.shape[0], 1))], format="csr")
     weight = np.ones(len(labels)) if sample_weight is None else sample_weight
     size, columns = rows.num_outputs, features.shape[1]
     truths = np.concatenate([rows.outputs(each, graph) for graph, each in enumerate(labels)])
