@@ -93,7 +93,7 @@ def measured(X: Any, Y: np.ndarray, split: int, max_labellings: int) -> dict[str
         wrong = counted & (model.fit(X[train], Y[train]).predict(X[test]) != Y[test])
         risks[risk] = float((wrong.sum(1) / np.maximum(counted.sum(1), 1)).mean())
     return risks | {
-        "covered": float((joint._conformity(X[test], Y[test]) >= joint.threshold_).mean()),
+        "covered": float((joint.estimator_.log_prob(X[test], Y[test]) >= joint.threshold_).mean()),
         "box_covered": float(((certain <= Y[test]) & (Y[test] <= possible)).all(1).mean()),
         "size": float(np.median(size)),
         "box": float(np.median(between)),

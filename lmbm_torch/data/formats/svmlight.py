@@ -85,5 +85,5 @@ class _Lines:
         return (line.encode() for line in self._found)
 
     def read(self) -> bytes:
-        """Read nothing; only lines are read."""
-        raise NotImplementedError
+        """Return the remaining lines."""
+        return b"".join(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
     return np.isnan(values)
 
 
-class NamedColumn(Stored):
+class NamedColumn(Stored, ABC):
     """A column with a kind, from which features are made; base class of the columns of all kinds.
 
     Attributes:
@@ -156,10 +157,11 @@ class NamedColumn(Stored):
     fill: Any = None
 
     @property
+    @abstractmethod
     def feature_names(self) -> tuple[str, ...]:
         """Return the names of the features."""
-        raise NotImplementedError
 
+    @abstractmethod
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
         """Return the features of a column of values, ``(rows, features)``, float64, dense or CSC.
 
@@ -169,7 +171,6 @@ class NamedColumn(Stored):
         Raises:
             ValueError: missing values without ``fill``, or infinite numbers.
         """
-        raise NotImplementedError
 
     def check_missing(self, absent: Bool[np.ndarray, " rows"]) -> None:
         """Raise ValueError if values are missing and there is no ``fill``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterable
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, Self
@@ -61,6 +62,7 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     estimator: Any
     calibration_size: float
     random_state: Any
+    constraints: Any = None
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -87,7 +89,7 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         labels = self._encode(y)
         if self.binarizer_ is not None:
             raise ValueError("y: expected a label matrix, got classes")
-        self._check_names()
+        rules_over(self.label_names_, self.constraints)
         check_shape("y", labels, num_instances(X), None)
         check_labels("y", labels)
         X = with_rows(X)
@@ -110,12 +112,9 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             name = type(self.estimator).__name__
             raise ValueError(f"estimator: expected a classifier with predict_proba, got {name}")
 
-    def _check_names(self) -> None:
-        """Raise ValueError if a parameter names unknown labels."""
-
+    @abstractmethod
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
-        """Return the threshold by the held-out instances."""
-        raise NotImplementedError
+        """Return the threshold by the held-out instances, with labels (instances, labels) in {0, 1}."""
 
     @answer_call
     def predict(self, X: Rows) -> np.ndarray:
@@ -223,16 +222,11 @@ class ConformalClassifier(SplitConformalClassifier):
             for sure, may in zip(certain, possible, strict=True)
         ]
 
-    def _check_names(self) -> None:
-        rules_over(self.label_names_, self.constraints)
-
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
-        return conformal_threshold(self._conformity(X, labels), self.coverage)
-
-    def _conformity(self, X: Any, labels: np.ndarray) -> np.ndarray:
-        """Return the probability of the least probable label of each instance, (instances,)."""
         present = self._probabilities(X)
-        return np.where(labels == 1, present, 1 - present).min(1)
+        # Of the least probable label of each instance.
+        conformity = np.where(labels == 1, present, 1 - present).min(1)
+        return conformal_threshold(conformity, self.coverage)
 
 
 def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:

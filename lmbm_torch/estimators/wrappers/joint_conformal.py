@@ -139,16 +139,9 @@ class JointConformalClassifier(SplitConformalClassifier):
         possible = [each.labellings.any(0) | (not each.is_complete) for each in found]
         return LabelSets(np.stack(certain), np.stack(possible))
 
-    def _check_names(self) -> None:
-        rules_over(self.label_names_, self.constraints)
-
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
-        return conformal_threshold(self._conformity(X, labels), self.coverage)
-
-    def _conformity(self, X: Any, labels: np.ndarray) -> np.ndarray:
-        """Return the log-probability of each instance's labels, (instances,)."""
-        energies = self._energies(X)
-        return mixture.log_prob(energies, torch.from_numpy(labels.astype(np.int64))).double().numpy()
+        log_prob = mixture.log_prob(self._energies(X), torch.from_numpy(labels.astype(np.int64)))
+        return conformal_threshold(log_prob.double().numpy(), self.coverage)
 
     def _energies(self, X: Any) -> list[Any]:
         estimator = self.estimator_
