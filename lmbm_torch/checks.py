@@ -23,6 +23,25 @@ _TRANSFORMS = "torch.func.grad and vmap, got one within; use torch.autograd.grad
 __all__ = []
 
 
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Return whether entries are missing, see :func:`is_absent`, an array of bool."""
+    if values.dtype.kind in "fmM":
+        return np.isnan(values)
+    if values.dtype.kind != "O":
+        return np.zeros(values.shape, np.bool_)
+    missing = [is_absent(value) for value in values.ravel().tolist()]
+    return np.array(missing, np.bool_).reshape(values.shape)
+
+
+def is_absent(value: Any) -> bool:
+    """Return whether a value is None, NaN or a missing value of pandas; lists and arrays are not."""
+    if value is None or hasattr(value, "__len__"):
+        return value is None
+    # The comparison of pandas' NA is NA, which is neither true nor false.
+    differs = value != value
+    return not isinstance(differs, bool | np.bool_) or bool(differs)
+
+
 def check_shape(name: str, array: Any, *expected: int | None) -> None:
     """Raise ValueError unless ``array.shape`` equals ``expected``; None matches any size but zero."""
     came = tuple(array.shape)

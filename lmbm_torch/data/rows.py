@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from lmbm_torch.checks import is_missing
+
 
 def num_instances(X: Any) -> int:
     """Return the number of instances.
@@ -62,22 +64,6 @@ def checked_weights(sample_weight: Any, count: int) -> np.ndarray:
         # scikit-learn's estimator checks expect this sentence.
         raise ValueError("Sample weights must contain at least one non-zero number.")
     return weights
-
-
-def is_missing(values: np.ndarray) -> np.ndarray:
-    """Return whether entries are NaN, None or pandas' NA, an array of bool."""
-    if values.dtype.kind == "f":
-        return np.isnan(values)
-    if values.dtype.kind != "O":
-        return np.zeros(values.shape, np.bool_)
-    missing = [value is None or _differs_from_itself(value) for value in values.ravel().tolist()]
-    return np.array(missing, np.bool_).reshape(values.shape)
-
-
-def _differs_from_itself(value: Any) -> bool:
-    # The comparison of pandas' NA is NA, which is neither true nor false.
-    differs = value != value
-    return not isinstance(differs, bool | np.bool_) or bool(differs)
 
 
 def two_valued(y: np.ndarray, declared: Sequence[Any] | None = None) -> tuple[np.ndarray, np.ndarray]:

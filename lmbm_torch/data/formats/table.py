@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lmbm_torch.checks import is_missing
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.formats import arff_text, delimited
 from lmbm_torch.data.formats.delimited import DAMAGE, ENDINGS
 from lmbm_torch.data.splits import Splitter, held_out, stratified_split
-from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, is_missing, naming
+from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, naming
 from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding
 from lmbm_torch.data.tables.frames import is_frame, open_frame
 from lmbm_torch.data.tables.labels import fit_labels

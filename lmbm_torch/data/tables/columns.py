@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csc_array
 
+from lmbm_torch.checks import is_missing
 from lmbm_torch.data.features import Features
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
@@ -134,13 +135,6 @@ def as_texts(values: np.ndarray) -> list[str | None]:
     if values.dtype.kind == "M":
         return [None if text == "NaT" else text for text in values.astype(str).tolist()]
     return [None if np.isnan(value) else f"{value:.15g}" for value in values.tolist()]
-
-
-def is_missing(values: np.ndarray) -> Bool[np.ndarray, " rows"]:
-    """Return a mask of the missing values of a column."""
-    if values.dtype == object:
-        return np.array([value is None for value in values.tolist()])
-    return np.isnan(values)
 
 
 class NamedColumn(Stored, ABC):

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csc_array, hstack
 
-from lmbm_torch.checks import level_of_caller
+from lmbm_torch.checks import is_missing, level_of_caller
 from lmbm_torch.data.features import Features, check_dense
 from lmbm_torch.data.tables.columns import (
     SHOWN,
@@ -25,7 +25,6 @@ from lmbm_torch.data.tables.columns import (
     Table,
     as_dates,
     as_texts,
-    is_missing,
     split_numbers,
     written_numbers,
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from lmbm_torch.checks import is_absent
 from lmbm_torch.data.tables.columns import Table
 from lmbm_torch.data.tables.names import MISSING, check_names
 
@@ -59,14 +60,6 @@ def open_frame(frame: Any) -> Table:
     if not len(columns[names[0]]):
         raise ValueError("frame: expected at least one row, got none")
     return Table(type(frame).__name__, columns, categories=frozenset(categories))
-
-
-def is_absent(value: Any) -> bool:
-    """Return whether a value of a frame is missing; a list or an array is not."""
-    # pandas' own missing values refuse comparison, and pandas may not be imported here.
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return not hasattr(value, "__len__") and bool(value != value)
 
 
 def _from_array(values: np.ndarray) -> np.ndarray:

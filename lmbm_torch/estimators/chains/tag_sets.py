@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 
+from lmbm_torch.checks import is_absent
 from lmbm_torch.constraints.transitions import allowed_transitions
 from lmbm_torch.solvers.chains.problems import AllowedSteps, allowed_labels
 
@@ -66,7 +67,7 @@ class Tags(NamedTuple):
 
 def are_partial(labels: np.ndarray) -> bool:
     """Return whether some tags are sets, None or NaN."""
-    return any(isinstance(each, set | frozenset) or is_missing(each) for each in labels.tolist())
+    return any(isinstance(each, set | frozenset) or is_absent(each) for each in labels.tolist())
 
 
 def known_classes(known: Sequence[Any], lengths: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -104,11 +105,6 @@ def label_rows(labels: Sequence[Any], lengths: list[int], name: str = "y") -> np
         # Joined with objects, numbers stay numbers and texts stay texts.
         rows = [each.astype(object) for each in rows]
     return np.concatenate(rows)
-
-
-def is_missing(tag: Any) -> bool:
-    """Return whether a tag is None or NaN."""
-    return tag is None or (isinstance(tag, float) and tag != tag)
 
 
 def steps_of(classes: np.ndarray, constraints: Any) -> AllowedSteps | None:
@@ -159,7 +155,7 @@ def _array(labels: Any) -> np.ndarray:
     """Return the labels of a sequence as an array; of objects, if some are sets or missing."""
     if isinstance(labels, np.ndarray) or not isinstance(labels, list | tuple):
         return np.asarray(labels)
-    if any(is_missing(each) or isinstance(each, set | frozenset) for each in labels):
+    if any(is_absent(each) or isinstance(each, set | frozenset) for each in labels):
         found = np.empty(len(labels), dtype=object)
         found[:] = labels
         return found
@@ -172,7 +168,7 @@ def _tags(given: Any, name: str) -> frozenset[Any] | None:
         if not given:
             raise ValueError(f"{name}: expected a tag in each set of tags, got an empty set")
         return frozenset(given)
-    return None if is_missing(given) else frozenset([given])
+    return None if is_absent(given) else frozenset([given])
 
 
 def _mask(given: Iterable[frozenset[Any] | None], classes: np.ndarray, name: str) -> np.ndarray:

@@ -12,11 +12,10 @@ from scipy import sparse
 from sklearn.utils.class_weight import compute_sample_weight
 from torch import Tensor
 
-from lmbm_torch.checks import check_labels, check_shape
+from lmbm_torch.checks import check_labels, check_shape, is_absent, is_missing
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.rows import is_missing
 from lmbm_torch.data.tables import schema
-from lmbm_torch.data.tables.frames import is_absent, is_frame, open_frame
+from lmbm_torch.data.tables.frames import is_frame, open_frame
 from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical

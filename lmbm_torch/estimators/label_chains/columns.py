@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 from scipy import sparse
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_shape, is_missing
 from lmbm_torch.data.features import numbered
-from lmbm_torch.data.rows import is_missing, own_values
+from lmbm_torch.data.rows import own_values
 from lmbm_torch.estimators.common.targets import declared_values
 
 MISSING = -1
