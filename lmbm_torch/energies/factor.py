@@ -28,7 +28,7 @@ class FactorScopes:
 
     Args:
         num_states: of each variable, at least 1.
-        scopes: the variables of each further table, at most one variable twice in none; ``()`` for a
+        scopes: the variables of each further table, each variable at most once; ``()`` for a
             constant.
         start: the first variable of each graph, and the number of variables, where the examples of a batch
             have graphs of their own; empty for one graph that all examples share.

@@ -314,7 +314,11 @@ class CRF(nn.Module):
             emissions, kept = emissions.transpose(0, 1), kept.mT
         if not is_dense and kept.device.type == "cpu" and not is_traced() and not is_mapped(kept):
             is_dense = bool((kept[:, 1:] <= kept[:, :-1]).all())
-        return _Tokens(emissions, kept, kept.argsort(dim=1, descending=True, stable=True), is_dense)
+        if is_dense:
+            order = torch.arange(kept.shape[1], device=kept.device).expand(kept.shape)
+        else:
+            order = kept.argsort(dim=1, descending=True, stable=True)
+        return _Tokens(emissions, kept, order, is_dense)
 
     def _energy(self, tokens: _Tokens, transitions: Tensor | None) -> ChainEnergy:
         """Return the energy of tokens, see :meth:`energy`."""

@@ -20,6 +20,7 @@ from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows
+from lmbm_torch.kernels.search.plain.factor_graphs import Graph
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
@@ -126,13 +127,11 @@ def mean_field(
         ValueError: see :func:`marginals`.
     """
     check_count("num_iters", num_iters)
-    found: list[tuple[Part, list[_Answer]]] = []
-    for part, examples in examples_of(energy, known):
 
-        def improve(example: Example) -> _Answer:
-            return _product(example, None if labels is None else labels[example.row], num_iters, tol)
+    def improve(example: Example) -> _Answer:
+        return _product(example, None if labels is None else labels[example.row], num_iters, tol)
 
-        found.append((part, _shared(examples, lambda example, improve=improve: improve(example))))
+    found = [(part, _shared(examples, improve)) for part, examples in examples_of(energy, known)]
     parts = [part for part, _ in found]
     each = [_padded(energy, part, [one.states for one in rows]) for part, rows in found]
     numbers = in_rows(parts, [_numbers(rows) for _, rows in found])
@@ -301,7 +300,7 @@ def _largest(first: np.ndarray, entries: np.ndarray) -> np.ndarray:
     return np.where(largest > -np.inf, largest, 0.0)
 
 
-def _is_forest(graph: Any) -> bool:
+def _is_forest(graph: Graph) -> bool:
     """Return whether variables and tables form a graph without cycles."""
     home = [*range(len(graph.states) + len(graph.first) - 1)]
 

@@ -19,6 +19,7 @@ from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, graph_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
+from lmbm_torch.kernels.search.plain.factor_graphs import Graph
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
@@ -196,10 +197,9 @@ def searched(example: Example, num_iters: int, tol: float, node_limit: int) -> F
     return Found(best, score + example.constant, open_bound + example.constant, made, nodes, converged)
 
 
-def _branched(graph: object, unary: np.ndarray, entries: np.ndarray, bound: float) -> list[_Node] | None:
+def _branched(graph: Graph, unary: np.ndarray, entries: np.ndarray, bound: float) -> list[_Node] | None:
     """Return two nodes, the more promising last: a label's best state, and all others; None at a leaf."""
-    states: np.ndarray = graph.states  # pyright: ignore[reportAttributeAccessIssue]
-    at: np.ndarray = graph.at  # pyright: ignore[reportAttributeAccessIssue]
+    states, at = graph.states, graph.at
     padded = np.full((len(states), int(states.max())), -np.inf)
     inside = np.arange(padded.shape[1]) < states[:, None]
     padded[inside] = unary
@@ -210,7 +210,7 @@ def _branched(graph: object, unary: np.ndarray, entries: np.ndarray, bound: floa
     open_labels = np.isfinite(gap)
     if not open_labels.any():
         return None
-    degree = np.diff(graph.start)  # pyright: ignore[reportAttributeAccessIssue]
+    degree = np.diff(graph.start)
     # A label in many tables whose best state leads by little changes the bound most.
     label = int(np.argmax(np.where(open_labels, (degree + 1) / (gap + 1e-3), -1)))
     own = slice(int(at[label]), int(at[label + 1]))
