@@ -203,7 +203,7 @@ class _Work:
         return None
 
     def ready(self) -> list[Cell]:
-        """Return all cells that can begin on other computers now; stored results are taken at once."""
+        """Return all cells for other computers to begin now; stored results are taken at once."""
         waiting, begun = [*self.waiting], []
         self.waiting = [cell for cell in waiting if not cell.resumable]
         while cell := self.next():

@@ -1,4 +1,4 @@
-"""Tags of sequences that are known in part: one tag, one of some tags, or any tag at each position."""
+"""Partly known tags of sequences: a tag, a set of tags, or any tag at each position."""
 
 from __future__ import annotations
 

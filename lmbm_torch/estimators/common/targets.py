@@ -133,7 +133,7 @@ def known_by_name(known: Mapping[str, Any], names: Sequence[str], count: int) ->
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
-    """Return labels as float64.
+    """Convert labels to float64.
 
     Raises:
         TypeError: labels that are not numbers.

@@ -26,7 +26,7 @@ Rules = str | Rule | Constraints | Iterable[str | Rule]
 
 
 def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints:
-    """Return all given rules, over labels with these names.
+    """Join given rules, over labels with the given names.
 
     Raises:
         ValueError: rules over other labels, or contradictions.

@@ -286,7 +286,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return rules_over(names, *own, self.constraints, _hierarchy(self.hierarchy, names), more)
 
     def _ruled(self) -> Any:
-        """Return the fitted estimator with all rules; None if its predictions are those of ``decode``."""
+        """Return the fitted estimator with all rules; None if ``decode`` gives the predictions."""
         predicts_by_decode = self.estimator_.capabilities.predicts_by_decode
         return None if predicts_by_decode else self.estimator_.with_rules(self._rules())
 

@@ -428,7 +428,7 @@ class _Labellings:
         return torch.arange(start, stop, device=self.shift.device)[:, None]
 
     def labels(self, numbers: Int[Tensor, "chunk _columns"]) -> Int[Tensor, "chunk _rows labels"]:
-        """Return the labellings of these numbers; if possible one row for the whole batch."""
+        """Return the labellings of numbers, with a single row for the whole batch if possible."""
         return clamp((numbers[..., None] >> self.shift) & 1, self.known)
 
     def values(self, start: int, objective: Callable[[Tensor], Tensor]) -> Float[Tensor, "chunk batch"]:
