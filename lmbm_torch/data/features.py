@@ -53,7 +53,7 @@ def with_narrow_indices(features: Features) -> Features:
 
 
 def check_below(name: str, numbers: np.ndarray, count: int) -> None:
-    """Raise ValueError unless all numbers, at least one, are from 0 to count − 1."""
+    """Raise ValueError unless there are numbers, all from 0 to count − 1."""
     if not 0 <= numbers.min() <= numbers.max() < count:
         raise ValueError(f"{name}: expected 0 to {count - 1}, got {numbers.min()} to {numbers.max()}")
 

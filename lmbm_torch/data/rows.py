@@ -26,7 +26,7 @@ def num_instances(X: Any) -> int:
 
 
 def some_instances(X: Any, rows: Any) -> Any:
-    """Return some instances of X, of the kind that X is.
+    """Return some instances of X, in the form of X.
 
     Args:
         rows: an array of their numbers, or a mask (instances,).

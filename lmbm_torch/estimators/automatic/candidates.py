@@ -124,12 +124,9 @@ def candidates(
         if name in FAMILIES or names.count(name) > 1:
             raise ValueError(f"candidates: expected names of their own, got {name!r} twice")
     named = [every for name, every in FAMILIES.items() if families is None or name in families]
-    first, *others = named or [_none]
-    chosen = [
-        first(metric, num_labels, is_sparse, seed),
-        *(_of_user(name, estimator, metric, num_labels, seed) for name, estimator in given),
-        *(every(metric, num_labels, is_sparse, seed) for every in others),
-    ]
+    chosen = [every(metric, num_labels, is_sparse, seed) for every in named]
+    # Behind the cheapest family.
+    chosen[1:1] = [_of_user(name, estimator, metric, num_labels, seed) for name, estimator in given]
     found = [each for each in chain.from_iterable(zip_longest(*chosen)) if each is not None]
     if not found:
         kind = "sparse" if is_sparse else "dense"
@@ -202,10 +199,6 @@ def _in_all_units(
 def _of_network(metric: str) -> tuple[str, ...]:
     """Return the decoders of belief networks to try; for other measures there are rules."""
     return ("hinge", "exact_match") if metric == "exact_match" else ("hinge",)
-
-
-def _none(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    return iter(())
 
 
 def _of_user(name: str, estimator: Any, metric: str, num_labels: int, seed: int) -> Iterator[Candidate]:
