@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy import sparse
 
 from lmbm_torch.checks import check_count, check_positive, check_shape
 from lmbm_torch.kernels.installed import kernels
@@ -89,8 +90,8 @@ def _certified(
     # ½‖w‖² is what the dual value lacks.
     primal = gain - certificate.dual + problem.upper @ hinge
     parts = {**vars(certificate), "primal": float(primal)}
-    edges = np.zeros((0, problem.num_states, problem.num_states))
-    return FreeBiasState(**parts, num_iters=num_iters, nodes=nodes, edges=edges, bias=bias)
+    pairs = sparse.csr_array((0, problem.num_states**2))
+    return FreeBiasState(**parts, num_iters=num_iters, nodes=nodes, pairs=pairs, bias=bias)
 
 
 def _balanced(problem: ChainKernelProblem, nodes: np.ndarray, fields: np.ndarray) -> np.ndarray:

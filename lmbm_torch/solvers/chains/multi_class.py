@@ -63,7 +63,7 @@ def update(
     backend = kernels("dual.multi_class", "the multi-class SVM")
     made = backend.ascend(problem, nodes, np.ascontiguousarray(state.scores.T), tol, num_iters, drawn)
     # The last block may exceed the allowed passes a little.
-    return smo.certified(problem, nodes, state.edges, state.num_iters + min(max(made, 1), num_iters))
+    return smo.certified(problem, nodes, state.pairs, state.num_iters + min(max(made, 1), num_iters))
 
 
 def limits(state: SolverState, tol: float, left: int, watched: bool) -> dict[str, Any]:

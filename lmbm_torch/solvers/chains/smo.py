@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import sparse
 
 from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.kernels.installed import kernels
@@ -27,17 +28,26 @@ class FactoredState(ChainState):
 
     Args:
         nodes: (positions, states), P(y_t).
-        edges: (steps, states, states), P(y_t, y_{t+1}), chain after chain.
+        pairs: (steps, states · states), P(y_t, y_{t+1}) in rows, chain after chain; few are above zero, since
+            a step adds two labellings at most.
     """
 
     nodes: np.ndarray
-    edges: np.ndarray
+    pairs: sparse.csr_array
+
+    @property
+    def edges(self) -> np.ndarray:
+        """Return the edge marginals, (steps, states, states), as a new array."""
+        return self.pairs.toarray().reshape(-1, *self.transition.shape)
 
 
 def init(problem: ChainKernelProblem) -> FactoredState:
     """Return the state at zero weights: all mass lies with the truth."""
-    steps, truth = problem.step_starts, problem.truth
-    return certified(problem, truth, truth[steps][:, :, None] * truth[steps + 1][:, None], 0)
+    steps, states = problem.step_starts, problem.num_states
+    truth = problem.labels[steps] * states + problem.labels[steps + 1]
+    rows = np.arange(len(steps) + 1)
+    pairs = sparse.csr_array((np.ones(len(steps)), truth, rows), (len(steps), states**2))
+    return certified(problem, problem.truth, pairs, 0)
 
 
 def update(
@@ -51,19 +61,20 @@ def update(
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
     backend = kernels("dual.chains", "SMO of chains")
-    nodes, edges = state.nodes.copy(), state.edges.copy()
+    nodes, edges = state.nodes.copy(), state.edges
     scores, transition = problem.forbidding(state.scores, state.transition.copy())
     scores = np.ascontiguousarray(scores.T)
     for made in range(state.num_iters, state.num_iters + num_iters):
         order = np.random.default_rng((seed, made)).permutation(len(problem.upper))
         backend.smo_sweep(problem, nodes, edges, scores, transition, order, STEPS_PER_VISIT)
-    return certified(problem, nodes, edges, state.num_iters + num_iters)
+    pairs = sparse.csr_array(edges.reshape(-1, problem.num_states**2))
+    return certified(problem, nodes, pairs, state.num_iters + num_iters)
 
 
 def certified(
-    problem: ChainKernelProblem, nodes: np.ndarray, edges: np.ndarray, num_iters: int
+    problem: ChainKernelProblem, nodes: np.ndarray, pairs: sparse.csr_array, num_iters: int
 ) -> FactoredState:
     """Return the state at given marginals, with both values computed anew."""
     upper = problem.upper[problem.chain[problem.step_starts]]
-    certificate = problem.certify(nodes, np.tensordot(upper, edges, 1))
-    return FactoredState(**vars(certificate), num_iters=num_iters, nodes=nodes, edges=edges)
+    sums = (upper @ pairs).reshape(problem.num_states, -1)
+    return FactoredState(**vars(problem.certify(nodes, sums)), num_iters=num_iters, nodes=nodes, pairs=pairs)
