@@ -21,13 +21,18 @@ TABLES = {
     "lmsbn_2010": (lmsbn_2010, {}, {}),
 }
 
+# Of tables with the same parts, one each is computed in the ordinary suite.
+SLOW = ("linear_networks", "lmbm_2009", "lmsbn_2010")
+
 
 def one_setting(model, grid, **options):
     return GridSearchCV(model, {name: list(values)[:1] for name, values in grid.items()}, **options)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in TABLES]
+)
 def test_all_rows_are_computed_and_drawn(tmp_path, monkeypatch, name):
     module, settings, constants = TABLES[name]
     for constant, value in constants.items():
