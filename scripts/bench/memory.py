@@ -3,11 +3,12 @@
     OMP_NUM_THREADS=1 python scripts/bench/memory.py [NAME ...] [--steps fit predict] [--seconds 300]
 
 Classifiers of classes get 100 classes, classifiers of sequences 1,000 sequences of 10 positions with 100
-states, and the joint head 100 probabilities in place of features. A row says the peak of a step beside what
-its process held before, the imports and the table, as the kernel counts it. Memory depends on the shapes
-rather than on the number of iterations: solvers get few, and what predicts for all instances has been fitted
-to 100 of them (``predict`` and, where there is one, ``predict_proba``, in one process). After ``--seconds``
-a process is ended, and the peak so far is what the row says. No estimator should take more than 2,048 MiB.
+states, of graphs 1,000 paths of 10 nodes with 100 states, and the joint head 100 probabilities in place of
+features. A row says the peak of a step beside what its process held before, the imports and the table, as
+the kernel counts it. Memory depends on the shapes rather than on the number of iterations: solvers get few,
+and what predicts for all instances has been fitted to 100 of them (``predict`` and, where there is one,
+``predict_proba``, in one process). After ``--seconds`` a process is ended, and the peak so far is what the
+row says. No estimator should take more than 2,048 MiB.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ INSTANCES, FEATURES, LABELS, LENGTH = 10_000, 1_000, 100, 10
 FEW = 100
 STEPS = ("fit", "predict")
 CLASSES = ("KernelLogisticRegression", "MultiClassSVM")
+FUNCTIONS = ("cross_val_predict_sequences",)
 CHAINS = ("ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier")
 # Estimators with settings that take other routes than the defaults.
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -45,7 +47,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def names() -> list[str]:
     """The rows of the table: public estimators, and estimators with settings."""
-    return [*estimators.__all__, *SETTINGS]
+    return [name for name in estimators.__all__ if name not in FUNCTIONS] + [*SETTINGS]
 
 
 def unfitted(name: str, max_iter: int, seconds: float) -> Any:
@@ -54,6 +56,8 @@ def unfitted(name: str, max_iter: int, seconds: float) -> Any:
     few = LogisticRegression(max_iter=20)
     within: dict[str, Any] = {
         "ConformalClassifier": estimators.LMSBNClassifier(max_iter=max_iter),
+        "JointConformalClassifier": estimators.LMSBNClassifier(max_iter=max_iter),
+        "RiskControlledClassifier": estimators.LMSBNClassifier(max_iter=max_iter),
         "ConstrainedClassifier": estimators.LMBMClassifier(max_iter=max_iter),
         "LMBMClassifierCV": estimators.LMBMClassifier(max_iter=max_iter),
         "LMSBNClassifierCV": estimators.LMSBNClassifier(max_iter=max_iter),
@@ -83,6 +87,10 @@ def drawn(name: str) -> tuple[Any, Any]:
         return 1 / (1 + np.exp(1 - scores)), Y
     if kind in CLASSES:
         return X, scores.argmax(1)
+    if kind == "GraphClassifier":
+        path = np.stack([np.arange(LENGTH - 1), np.arange(1, LENGTH)], 1)
+        parts = range(LENGTH, INSTANCES, LENGTH)
+        return [(each, path) for each in np.split(X, parts)], np.split(scores.argmax(1), parts)
     if kind in CHAINS:
         parts = range(LENGTH, INSTANCES, LENGTH)
         return np.split(X, parts), np.split(scores.argmax(1), parts)

@@ -133,10 +133,10 @@ def update(
     if state.num_iters - estimated >= max(LEAST_SINCE, SHARE_SINCE * state.num_iters):
         curvature, estimated = problem.curvature_at(state.flat), state.num_iters
     corrections = state.corrections
-    found = _line_search(problem, state, _direction(state.gradient, curvature, corrections))
+    found = _line_search(problem, state, quasi_newton_direction(state.gradient, curvature, corrections))
     if found is None and corrections:
         corrections = ()
-        found = _line_search(problem, state, _direction(state.gradient, curvature, corrections))
+        found = _line_search(problem, state, quasi_newton_direction(state.gradient, curvature, corrections))
     if found is None:
         return state
     flat, value, gradient = found
@@ -158,8 +158,15 @@ def update(
     )
 
 
-def _direction(gradient: np.ndarray, curvature: Curvature, corrections: Corrections) -> np.ndarray:
-    """Return −H gradient, with H up to a factor the inverse Hessian of estimate and corrections."""
+def quasi_newton_direction(
+    gradient: np.ndarray, curvature: Curvature, corrections: Corrections
+) -> np.ndarray:
+    """Return −H gradient, with H up to a factor the inverse Hessian of estimate and corrections.
+
+    Args:
+        corrections: steps and changes of the gradient, the oldest first; each step has a positive product
+            with its change.
+    """
     if not corrections:
         return curvature.solve(-gradient)
     direction, shares = -gradient, []
