@@ -61,7 +61,7 @@ def tables(jobs: Sequence[dict[str, str]], found: Sequence[dict[str, float]], wi
     numbered = [["job", *map(str, range(len(jobs)))]]
     told = [[key, *(job.get(key, "") for job in jobs)] for key in varied]
     values = [[name, *(f"{each[name]:.4g}" if name in each else "–" for each in found)] for name in measured]
-    # The group above the name within the group.
+    # Break headings after the slash: the group stands above the name.
     columns = [[each[0].replace("/", "/\n"), *each[1:]] for each in values]
     fixed = numbered + [[each[0].replace(".", ".\n"), *each[1:]] for each in told]
     while True:

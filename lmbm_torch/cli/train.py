@@ -34,8 +34,8 @@ def _run(config: DictConfig) -> None:
     others = [each for each in hydra_config.overrides.task if not each.startswith(("resume=", "trust="))]
     if config.resume is not None and others:
         raise ValueError(
-            "resume: expected no other override but trust, since the run's own config.yaml is used, "
-            f"got {others}"
+            "resume: expected no other arguments but trust=, since the settings are those of the run's "
+            f"config.yaml, got {others}"
         )
     if config.resume is None:
         if config.trust:

@@ -140,7 +140,9 @@ def _located(key: str, path: Any) -> Callable[..., Any]:
     try:
         target = get_object(path)
     except (ImportError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{key}.{TARGET}: expected a function or class to import, got {path!r}") from error
+        raise ValueError(
+            f"{key}.{TARGET}: expected a function or class to import, got {path!r}: {error}"
+        ) from error
     if not callable(target):
         raise ValueError(f"{key}.{TARGET}: expected a function or class, got {path!r}")
     return target

@@ -238,7 +238,7 @@ def columns(reference: str) -> dict[str, str]:
 
 
 def intervals(rows: Sequence[Result], key: str) -> dict[str, tuple[float, float, float]]:
-    """Return method → mean of a measure and both ends of the interval."""
+    """Return for each method the mean of a measure and both ends of the confidence interval."""
     return {str(row["method"]): (row[key], row[f"{key}_low"], row[f"{key}_high"]) for row in rows}
 
 

@@ -61,7 +61,8 @@ def check_below(name: str, numbers: np.ndarray, count: int) -> None:
 def check_features(name: str, features: Features) -> None:
     """Raise ValueError unless ``features`` are finite floats, dense or CSR in canonical format."""
     if issparse(features) and not isinstance(features, csr_array):
-        raise ValueError(f"{name}: expected a dense array or a csr_array, got {type(features).__name__}")
+        kind = type(features).__name__
+        raise ValueError(f"{name}: expected a dense array or scipy.sparse.csr_array, got {kind}")
     check_shape(name, features, None, None)
     if features.dtype not in (np.float32, np.float64):
         raise ValueError(f"{name}: expected float32 or float64, got {features.dtype}")

@@ -129,7 +129,7 @@ def first_images(
 def restoration(images: BinaryImages, corruption: Corruption) -> MultilabelData:
     """Return the problem of finding clean pixels, as labels, from corrupted pixels, as features.
 
-    The images of the three parts only, in float32, in the order training, validation, testing.
+    Only the images of the three parts are used, first training, then validation, then testing, in float32.
 
     Args:
         images: clean images.

@@ -134,7 +134,9 @@ def undirected_threshold(
 
 
 def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, ""]:
-    """Return T of a batch: :func:`directed_threshold`, or the least :func:`undirected_threshold`.
+    """Return T, the least loss of a wrongly decoded row of a batch.
+
+    T is :func:`directed_threshold`, or the least :func:`undirected_threshold`.
 
     Args:
         energy: a belief network or a Boltzmann machine.

@@ -15,7 +15,7 @@ from lmbm_torch.verdicts import one_door
 def local_hinge(
     energy: MarginEnergy, labels: Shaped[Tensor, "batch labels"], margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """Return Σ_i [margin − m_i]_+, with m_i the local margin of label i.
+    """Return Σ_i [margin − m_i]_+ of each example, with m_i the local margin of label i.
 
     large_margin_boltzmann_machines_2009, problem 3.3, where m_i depends on all other labels;
     lmbm_and_lmsbn_2010, Equations 5 and 6, where m_i depends only on earlier labels.

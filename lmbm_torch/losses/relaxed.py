@@ -60,7 +60,9 @@ def relaxed_structured_hinge(
     augmented = loss_augment(energy, labels, slope)
     relaxed = inference(augmented).relaxed
     if relaxed is None:
-        raise ValueError("inference: expected a routine that returns relaxed labels, got a decoding without")
+        raise ValueError(
+            "inference: expected a routine that gives relaxed labels, such as lp_relaxation.decode"
+        )
     return relaxed_score(augmented, relaxed) - augmented.score(labels)
 
 

@@ -166,8 +166,8 @@ class SavedConfiguration:
         if isinstance(name, str) and (name in self.trust or name in OTHERS or _is_part(name)):
             return
         raise ValueError(
-            f"{key}: expected a part of {LIBRARY}, or a class of torch or lightning that it knows, got "
-            f"{name!r}, of which nothing was run{_way_out(name)}"
+            f"{key}: expected a part of {LIBRARY}, or a listed class of torch or lightning, got {name!r}, of "
+            f"which nothing was run{_way_out(name)}"
         )
 
 
@@ -215,9 +215,8 @@ def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
         for value in node:
             _check_interpolations(value, allowed)
     elif isinstance(node, str) and "${" in (node if allowed is None else allowed.sub("", node)):
-        raise ValueError(
-            f"expected no interpolation but a reference to another key, such as ${{C}}, got {node!r}"
-        )
+        kind = "no interpolation" if allowed is None else "a value, or a reference to a key such as ${C}"
+        raise ValueError(f"expected {kind}, got {node!r}")
 
 
 def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -71,7 +71,7 @@ def decoder_of(described: dict[str, Any]) -> Decoder:
         return OwnDecoder(path)
     routine = _routine(path)
     if routine is None:
-        raise ValueError(f"decoder: expected one of {ROOM}, got {path}")
+        raise ValueError(f"decoder: expected the path of a decoder in {ROOM}, got {path}")
     signature(routine).bind(None, **settings)
     return partial(routine, **settings)
 

@@ -194,7 +194,7 @@ def findings(
     decoder: answers.Decoder | None = None,
     trained_on: Float[np.ndarray, "instances labels"] | None = None,
 ) -> Findings:
-    """Return the findings on rows of a data set, on the CPU for a model on any device.
+    """Decode rows jointly and label by label, and compare both answers with the truth, on the CPU.
 
     Args:
         saved: the predictor.

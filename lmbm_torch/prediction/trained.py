@@ -79,7 +79,9 @@ class TrainedModel(Stored):
         """
         model, names = parts["model"], parts["label_names_"]
         if not isinstance(model, Model):
-            raise ValueError(f"model: expected one that energies are made by, got {type(model).__name__}")
+            raise ValueError(
+                f"model: expected a subclass of lmbm_torch.models.Model, got {type(model).__name__}"
+            )
         for name, value in model.state_dict().items():
             check_finite(name, value)
         check_positive("margin", parts["margin"])
@@ -87,7 +89,8 @@ class TrainedModel(Stored):
             raise ValueError(f"label_names: expected {model.num_labels} names, got {len(names)}")
         for name, kind in (("calibration", Calibration), ("inference", MatchedInference)):
             if not isinstance(parts[name], kind | None):
-                raise ValueError(f"{name}: expected a {kind.__name__}, got {type(parts[name]).__name__}")
+                found = type(parts[name]).__name__
+                raise ValueError(f"{name}: expected a {kind.__name__} or None, got {found}")
         found = decoder_of(decoder)
         if isinstance(found, OwnDecoder) and given.decoder is not None:
             found = given.decoder() or found

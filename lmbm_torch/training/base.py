@@ -23,7 +23,7 @@ Penalty = Callable[[Any], Tensor]
 
 
 class TrainingModule(LightningModule, ABC):
-    """A model trained on penalty + C Σ_l loss_l, which subclasses minimise.
+    """The training of a model by minimisation of penalty(weights) + C · Σ losses of all instances.
 
     Validation and test decode every instance by :attr:`decoder` and log the metrics. After a fit
     :attr:`fit_report` holds the numbers of :meth:`report`, also sent to the loggers.

@@ -118,7 +118,7 @@ class StructuredModule(TrainingModule):
         checkpoint["has_stopped"] = self.trainer.should_stop
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Load whether training had ended by the training's stopping rule, which Lightning forgets."""
+        """Restore whether training had met its stopping rule, which Lightning does not save."""
         self._had_stopped = checkpoint["has_stopped"]
 
     def on_train_start(self) -> None:

@@ -51,7 +51,7 @@ def test_fields_cannot_be_set():
         ({"features": np.full((4, 3), np.nan)}, "features: expected finite values, got 12 NaN"),
         ({"features": csr_array(np.full((4, 3), np.inf))}, "features: expected finite values"),
         ({"features": np.ones((4, 3), dtype=int)}, "features: expected float32 or float64"),
-        ({"features": coo_array(np.ones((4, 3)))}, "features: expected a dense array or a csr_array"),
+        ({"features": coo_array(np.ones((4, 3)))}, "features: expected a dense array or scipy"),
         (
             {"features": csr_array((np.ones(2), [1, 0], [0, 2, 2, 2, 2]), shape=(4, 3))},
             "features: expected sorted column indices",

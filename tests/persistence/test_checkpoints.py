@@ -214,16 +214,19 @@ def decoded_by(checkpoint, routine, **settings):
         (lambda c: of_record(c, lambda parts: parts.pop("margin")), "margin"),
         (lambda c: with_part(c, "margin", 0.0), "margin"),
         (lambda c: with_part(c, "label_names_", {":tuple": ["one"]}), "label_names"),
-        (lambda c: with_part(c, "calibration", [1.0]), "calibration: expected a Calibration, got list"),
+        (lambda c: with_part(c, "calibration", [1.0]), "calibration: expected a Calibration or None, got list"),
         (
             lambda c: decoded_by(c, "os.system"),
-            "expected one of lmbm_torch.inference, got os.system",
+            "expected the path of a decoder in lmbm_torch.inference, got os.system",
         ),
         (
             lambda c: decoded_by(c, "lmbm_torch.inference.enumeration.exact.log_partition"),
-            "decoder: expected one of",
+            "decoder: expected the path of a decoder in",
         ),
-        (lambda c: decoded_by(c, "lmbm_torch." + "inference.none.decode"), "decoder: expected one of"),
+        (
+            lambda c: decoded_by(c, "lmbm_torch." + "inference.none.decode"),
+            "decoder: expected the path of a decoder in",
+        ),
         (lambda c: decoded_by(c, "lmbm_torch.inference.enumeration.exact.decode", strange=1), "strange"),
         (lambda c: built_of(c, ordering=[0, 0, 1, 2]), "ordering"),
         (lambda c: built_of(c, num_features=3), "feature_weight"),

@@ -21,7 +21,7 @@ from lmbm_torch.files import reading
 from lmbm_torch.incoming import UNREADABLE, title
 from lmbm_torch.shapes import Float
 
-# Kinds of attributes that are no features, in words.
+# Types of attributes that cannot be features, as messages call them.
 _UNREAD = {arff_text.TEXT: "strings", arff_text.DATE: "dates", arff_text.RELATIONAL: "relations"}
 
 

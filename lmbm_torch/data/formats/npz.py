@@ -109,7 +109,8 @@ def _matrix(archive: NpzFile, name: str) -> Features:
     if name[0] == "x" and np.ndim(matrix) in (3, 4) and len(matrix):
         matrix = matrix.reshape(len(matrix), -1)
     if np.ndim(matrix) != 2 or not np.can_cast(matrix.dtype, np.float64, casting="same_kind"):
-        raise ValueError(f"{name}: expected a matrix of numbers, got shape {np.shape(matrix)}")
+        shape = np.shape(matrix)
+        raise ValueError(f"{name}: expected a matrix of numbers, got shape {shape} and type {matrix.dtype}")
     return matrix.astype(np.float32 if np.can_cast(matrix.dtype, np.float32) else np.float64)
 
 

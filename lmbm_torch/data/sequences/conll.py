@@ -86,7 +86,7 @@ def read_columns(path: str | PathLike) -> Tokens:
             rows.append(row)
             numbers.append(number)
         if not rows:
-            raise ValueError("expected a token in some line, got none")
+            raise ValueError("expected lines with tokens, got blank lines, comments and -DOCSTART- alone")
     # Several blank lines end one sequence.
     return Tokens(rows, np.unique([*start, len(rows)]).astype(np.int64), numbers, separator)
 

@@ -142,8 +142,8 @@ class Table:
     """The data of all fits, see :class:`Search`.
 
     Args:
-        first: a candidate for the warm-up.
-        process: id of the search's process.
+        first: the candidate that is fitted once before the budget starts.
+        process: id of the search's own process, by which workers are known as such.
     """
 
     X: Features

@@ -224,7 +224,7 @@ class ConformalClassifier(SplitConformalClassifier):
 
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
         present = self._probabilities(X)
-        # Of the least probable label of each instance.
+        # The smallest probability that the model gives to the true value of any label of an instance.
         conformity = np.where(labels == 1, present, 1 - present).min(1)
         return conformal_threshold(conformity, self.coverage)
 

@@ -353,8 +353,8 @@ class LikelyLabellings:
     Args:
         labels: {0, 1} or class indices, the most probable first; zeros beyond an example's last labelling.
         probability: of each labelling, given the known labels; 0 beyond an example's last labelling.
-        mass_left: of all other labellings together; with known labels an upper bound, as ``probability`` then
-            is a bound, too.
+        mass_left: of all other labellings together; with known labels an upper bound, and ``probability`` a
+            lower bound.
         log_known: an upper bound of log P(known); 0 without known labels.
         status: ``exact`` where nothing is left, ``converged`` where at most the requested mass is left.
 

@@ -168,7 +168,7 @@ class Programme(NamedTuple):
     scale: float
 
     def in_full(self, bound: float) -> float:
-        """Return a bound of cost·x in units of the weights, with the offset."""
+        """Return a bound of cost·x in the original scale of the weights, with the offset."""
         return self.scale * (self.offset + bound)
 
     def least_within_bounds(self, cost: np.ndarray) -> float:

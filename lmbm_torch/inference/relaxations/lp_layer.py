@@ -34,8 +34,8 @@ with naming_extras():
 
 __all__ = ["relaxed_labels"]
 
-# The solver sees squares as cones, where x is known to the root of its tolerance alone: at 1e-8, its default,
-# labels were off by 1e-5, at this by 1e-6, and gradients by less.
+# The solver turns squares into cones, so x is accurate to the square root of the tolerance: at the default,
+# 1e-8, labels were off by 1e-5, at 1e-10 by 1e-6, and gradients by less.
 ACCURACY = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
 
 

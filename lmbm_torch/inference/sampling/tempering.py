@@ -23,7 +23,7 @@ States = Float[Tensor, "replicas rows visible"]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Models with the same examples, stacked: rows are the chains of all examples, one after another.
+    """Models of the same examples, stacked along the first axis; a row is one chain of one example.
 
     Args:
         visible, hidden: log-potentials.

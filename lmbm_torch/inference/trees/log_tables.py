@@ -109,11 +109,11 @@ def log_tables(energy: Machine | DirectedEnergy, scopes: Cliques) -> Potentials:
 def margin_tables(
     energy: Machine | DirectedEnergy, scopes: Cliques, value: Callable[[Tensor], Tensor]
 ) -> Potentials:
-    """Return the sum of a function of each label's margin m_i, in the form of :func:`log_tables`.
+    """Return Σ_i value(m_i) for the margins m_i of the labels as tables, one for each family of labels.
 
     Args:
         scopes: from :func:`families`.
-        value: a function of margins, elementwise.
+        value: called elementwise on tensors of margins.
     """
     unary = torch.zeros(energy.batch_size, energy.num_labels, 2, dtype=energy.dtype, device=energy.device)
     return unary, [value(_margins(energy, family)) for family in scopes], unary[:, 0, 0]

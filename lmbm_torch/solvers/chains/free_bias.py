@@ -69,7 +69,7 @@ def update(
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     nodes, penalised = state.nodes.copy(), replace(problem, gram=problem.gram + pull)
     backend = kernels("dual.multi_class", "the multi-class SVM")
-    # The loop adds changes to the scores alone, and so keeps the biases in them.
+    # The loop adds changes to the scores, so the biases stay part of the scores.
     scores = np.ascontiguousarray((state.scores + state.bias).T)
     made = backend.ascend(penalised, nodes, scores, tol / 2, num_iters, drawn)
     bias = state.bias + pull * problem.coef(nodes).sum(0)

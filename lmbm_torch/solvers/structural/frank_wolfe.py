@@ -31,7 +31,7 @@ from lmbm_torch.solvers.structural.problems import (
 # Passes after which a plane without a dual is dropped; the oracle finds a plane again if needed. Longer
 # memory saved no passes, and sweeps read all planes.
 MAX_IDLE_PASSES = 2
-# Share of the true gap: a pass ends once the gap among known planes is below.
+# A pass ends once the gap among the known planes is below this share of the true gap.
 KNOWN_GAP_SHARE = 0.3
 MAX_SWEEPS = 200
 

@@ -92,7 +92,7 @@ class TaskLossOracle:
         return replace(planes, loss=losses, value=value)
 
     def losses(self, examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return Δ of each labelling (labellings, labels) for each example, (examples, labellings)."""
+        """Return the loss Δ of each of the ``labels`` (labellings, labels), (examples, labellings)."""
         truth = self.labels[examples].astype(np.float64)
         both, sizes = truth @ labels.T, truth.sum(1)[:, None] + labels.sum(1)
         costs = np.ones(truth.shape) if self.vectors.costs is None else self.vectors.costs[examples]

@@ -59,8 +59,8 @@ def test_what_is_written_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "expected a token in some line, got none"),
-        ("\n-DOCSTART- x\n\n", "expected a token in some line, got none"),
+        ("", "expected lines with tokens, got blank lines, comments and -DOCSTART- alone"),
+        ("\n-DOCSTART- x\n\n", "expected lines with tokens, got blank lines, comments and -DOCSTART- alone"),
         ("a x\n\nb x y\n", r"line 3: expected 2 values as in line 1, got 3: 'b x y'"),
         ("\na\tx\nb x\n", r"line 3: expected 2 values as in line 2, got 1"),
     ],

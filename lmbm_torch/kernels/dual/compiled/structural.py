@@ -29,8 +29,8 @@ ENOUGH = 0.1
 # times the mean gap.
 SWEEPS_PER_ROUND = 10
 NEGLIGIBLE = 0.1
-# Most planes of an example with stored inner products; for more planes the products are recomputed in every
-# visit.
+# Largest number of planes of an example whose inner products are stored; the products of more planes are
+# recomputed in every visit.
 MOST_KEPT = 64
 
 

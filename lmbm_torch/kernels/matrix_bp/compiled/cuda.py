@@ -38,8 +38,8 @@ _PADDING = 16
 _MOST_REGISTERS = 128
 _MOST_WARPS = 16
 
-# Entries of a tile, where a row is not longer. A warp holds so many bytes of a tile in odds, half of another,
-# and so many of a row: with more, what a thread keeps for its columns would be spilled.
+# Entries of a tile, where a row is not longer; bytes of a tile (twice as many of a tile that is not in odds)
+# and bytes of a row for each warp: with fewer warps, values of a thread would leave the registers.
 _TILE = 2048
 _WARP_BYTES = 2048
 _WARP_ROW_BYTES = 1024
