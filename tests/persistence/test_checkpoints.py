@@ -214,7 +214,7 @@ def decoded_by(checkpoint, routine, **settings):
         (lambda c: of_record(c, lambda parts: parts.pop("margin")), "margin"),
         (lambda c: with_part(c, "margin", 0.0), "margin"),
         (lambda c: with_part(c, "label_names_", {":tuple": ["one"]}), "label_names"),
-        (lambda c: with_part(c, "calibration", [1.0]), "calibration: expected a Calibration or None, got list"),
+        (lambda c: with_part(c, "calibration", [1.0]), "calibration: expected a Calibration or None"),
         (
             lambda c: decoded_by(c, "os.system"),
             "expected the path of a decoder in lmbm_torch.inference, got os.system",

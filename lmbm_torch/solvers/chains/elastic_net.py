@@ -66,7 +66,8 @@ class ElasticNetState(FlatState):
 def solve(problem: LikelihoodProblem, penalty: float, *, tol: float, max_iter: int) -> ElasticNetState:
     """Minimise the problem's objective plus ``penalty`` ‖w‖₁ by orthant-wise L-BFGS.
 
-    Source: Andrew and Gao, 2007. A step keeps to the orthant in which the least subgradient points downhill: there the absolute values are linear.
+    Source: Andrew and Gao, 2007. A step keeps to the orthant in which the least subgradient points downhill:
+    there the absolute values are linear.
 
     Args:
         problem: ½‖w‖² and the losses.
