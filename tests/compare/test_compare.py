@@ -72,16 +72,18 @@ def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
 
 
 @pytest.mark.slow
-def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
-    cells = list(trials.cells(tiny_data(), FEW, SETTINGS))
+def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder, monkeypatch, tmp_path):
     tests = {}
-    for cell in cells:
-        split = cell.run.args[1].args[0]
-        tests.setdefault(cell.method.rpartition(" ")[2], set()).add(tuple(split.test))
-    assert [len(each) for each in tests.values()] == [1, 1]
-    assert tests["0"] != tests["1"]
+    monkeypatch.setattr(
+        trials, "measured", lambda _, data: tests.setdefault(len(tests), tuple(data.test)) and {}
+    )
+    trials.tried(tiny_data(), FEW, SETTINGS, tmp_path, QUIET)
+    # Single models come first, all methods of a split after each other.
+    first, second = tests[0], tests[2]
+    assert first != second
+    assert [tests[place] for place in range(6)] == [first, first, second, second, first, second]
     base, ensemble = (
-        json.loads((rows_and_folder[1] / "cells" / f"tiny_{name}_split_1.json").read_text(encoding="utf-8"))
+        json.loads((rows_and_folder[1] / "trials" / f"tiny_{name}_split_1.json").read_text(encoding="utf-8"))
         for name in ("lmsbn", "10_lmsbns")
     )
     assert ensemble["_parameters"] == base["_parameters"]
@@ -90,12 +92,12 @@ def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
 
 def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
     first = compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
-    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "trials").iterdir()}
     assert compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET) == first
     more = trials.Settings(splits=3, test_fraction=0.3, budget=2, folds=2, seed=0)
     compare(tiny_data(), FEW[:2], "LMSBN", more, tmp_path, QUIET)
     assert {file: file.stat().st_mtime_ns for file in files} == files
-    assert len(list((tmp_path / "cells").iterdir())) == 6
+    assert len(list((tmp_path / "trials").iterdir())) == 6
     other = trials.Settings(splits=2, test_fraction=0.3, budget=5, folds=2, seed=0)
     with pytest.raises(ValueError, match=r"without trials .* are of budget=2 instead of 5; output=FOLDER"):
         compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path, QUIET)
@@ -104,6 +106,14 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "SEARCHED_C", (1.0,))
     with pytest.raises(ValueError, match="whose trials are of another training recipe; output=FOLDER"):
         compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+
+
+def test_every_trial_is_counted_in_a_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "try_tuned", lambda *_: {})
+    console = Console(width=60, record=True, file=io.StringIO())
+    trials.tried(tiny_data(), FEW[1:2], SETTINGS, tmp_path, console)
+    said = [line.strip() for line in console.export_text().splitlines() if ": " in line]
+    assert said == ["1 of 2 trials: LMSBN, split 0", "2 of 2 trials: LMSBN, split 1"]
 
 
 def test_a_failed_comparison_does_not_block_the_next_one(tmp_path, monkeypatch):
