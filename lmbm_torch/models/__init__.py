@@ -6,7 +6,6 @@ files and prediction know the model.
 
 from lmbm_torch.models.base import Model, StoredModule
 from lmbm_torch.models.boltzmann import BoltzmannMachine
-from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
 from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
 from lmbm_torch.models.encoders import ConvolutionalEncoder
@@ -24,8 +23,6 @@ __all__ = [
     "FactorGraph",
     "Gaussian",
     "HiddenMarkov",
-    "LinearChain",
-    "MaximumEntropyMarkov",
     "Model",
     "Multinomial",
     "RestrictedBoltzmannMachine",
