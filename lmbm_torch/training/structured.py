@@ -16,11 +16,13 @@ from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
-from lmbm_torch.energies import DirectedEnergy, MarginEnergy
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.common.results import Decoding
-from lmbm_torch.losses import error_bound, least_threshold, local_hinge
+from lmbm_torch.losses import error_bound, local_hinge
+from lmbm_torch.losses.bounds import least_threshold
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
 from lmbm_torch.persistence.checkpoints import RECORD, record

@@ -31,7 +31,8 @@ from measuring import described, show, table, told, write_csv
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
-from lmbm_torch.energies import PADDING, ChainEnergy
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.losses import chain_structured_hinge
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo

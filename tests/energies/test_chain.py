@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from strategies.chain import chain_energies, labellings, random_chain_energy
 from strategies.pairwise import all_labellings, random_pairwise_energy
 
-from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies import ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp, chain_steps
 from lmbm_torch.losses import chain_negative_log_likelihood
 from lmbm_torch.models import Gaussian, HiddenMarkov

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributions
 
-from lmbm_torch.energies import PADDING
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 
