@@ -31,8 +31,8 @@ from rich.table import Table
 import reproduce
 from lmbm_torch.cli.configuration import CONFIGURATION
 from lmbm_torch.compare import trials
-from lmbm_torch.compare.cells import Cell, Result, compute
-from lmbm_torch.compare.tables import recipe_used
+from lmbm_torch.compare.tables import Result, recipe_used
+from reproduce.cells import Cell, compute
 
 SHARE = {"exact_match": 0.004, "hamming_loss": 0.002}
 """Tolerances of shares of some thousand test instances: a handful of them may change."""
@@ -86,7 +86,7 @@ class Compared(Sample):
             config = compose("compare", [f"data={self.data}", *(said or self.protocol)])
         settings = trials.Settings(**{each.name: config[each.name] for each in fields(trials.Settings)})
         data = instantiate(config.data.data)
-        found = compute(trials.cells(data, [self.method], settings), folder, console)
+        found = trials.tried(data, [self.method], settings, folder, console)
         return trials.summary(found, self.method, settings)
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from lmbm_torch.checks import check_finite, check_shape
-from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.losses import exact_negative_log_likelihood
 from lmbm_torch.losses.missing import completed

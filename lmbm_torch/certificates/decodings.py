@@ -20,7 +20,8 @@ from lmbm_torch.certificates.losses import CliqueScoreLosses, HingeLosses, LogLo
 from lmbm_torch.certificates.trees import Choose, Claim, TooManyNodes, Tree, by_bounds, in_order, prove
 from lmbm_torch.checks import check_count, check_known, check_positive, check_shape
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.files import Mode, replacing
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.kernels.search.plain import roof_duality

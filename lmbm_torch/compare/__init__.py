@@ -4,5 +4,5 @@ This package is internal and may change.
 
 * ``methods``, ``baselines``: the methods and the searched settings;
 * ``trials``, ``significance``: each method on each split, and the summary; ``comparing``, the table;
-* ``cells``, ``tables``: cells that are computed once, and the files of a table.
+* ``tables``: the files of a table.
 """

@@ -8,15 +8,10 @@ import numpy as np
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
-from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
-from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import NearestNeighbors
-from sklearn.svm import SVC
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 
-from lmbm_torch.estimators.common.baselines import linear_svm
 from lmbm_torch.extras import naming_extras
 
 
@@ -177,38 +172,3 @@ class BoostedRules(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X):
         """Return probabilities of the labels (instances, labels)."""
         return np.asarray(self.rules_.predict_proba(X))
-
-
-def independent_svms() -> MultiOutputClassifier:
-    """Return one linear SVM per label."""
-    return MultiOutputClassifier(AnyClasses(linear_svm()))
-
-
-def independent_logistic_regressions() -> MultiOutputClassifier:
-    """Return one logistic regression per label."""
-    return MultiOutputClassifier(AnyClasses(LogisticRegression(max_iter=10_000)))
-
-
-def svm_chain() -> ClassifierChain:
-    """Return a greedy classifier chain of linear SVMs in the order of the columns."""
-    return ClassifierChain(AnyClasses(linear_svm()))
-
-
-def kernel_svms() -> MultiOutputClassifier:
-    """Return one SVM per label, with an RBF kernel."""
-    return MultiOutputClassifier(AnyClasses(SVC()))
-
-
-def logistic_chain() -> ClassifierChain:
-    """Return a greedy classifier chain of logistic regressions in the order of the columns."""
-    return ClassifierChain(AnyClasses(LogisticRegression(max_iter=10_000)))
-
-
-def forest_chain() -> ClassifierChain:
-    """Return a greedy classifier chain of random forests of 50 trees each."""
-    return ClassifierChain(AnyClasses(RandomForestClassifier(50, random_state=0)))
-
-
-def boosting_chain() -> ClassifierChain:
-    """Return a greedy classifier chain of gradient boosting, for dense features."""
-    return ClassifierChain(AnyClasses(HistGradientBoostingClassifier(random_state=0)))

@@ -11,8 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from lmbm_torch.compare import trials
-from lmbm_torch.compare.cells import CELLS, Result, compute, print_tables, write_tables
-from lmbm_torch.compare.tables import recipe_used, write_text
+from lmbm_torch.compare.tables import Result, print_tables, recipe_used, write_tables, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz.comparisons import interval_plot
@@ -36,8 +35,8 @@ def compare(
 
     Raises:
         Exception: the error of a trial; a call with other settings then starts anew.
-        ValueError: arguments that :func:`lmbm_torch.compare.trials.cells` refuses; an unknown reference; a
-            folder with trials of other settings.
+        ValueError: see :func:`lmbm_torch.compare.trials.check_methods`; an unknown reference; a folder with
+            trials of other settings.
     """
     if reference not in methods:
         raise ValueError(f"reference: expected one of the methods {methods}, got {reference!r}")
@@ -46,10 +45,10 @@ def compare(
     if missing := data.num_instances - complete.num_instances:
         protocol += f" {missing} of {data.num_instances} instances are left out: they lack labels."
     data = complete
-    cells = list(trials.cells(data, methods, settings))
+    trials.check_methods(data, methods)
     _keep_settings(folder / "settings.json", data, settings)
     try:
-        found = compute(cells, folder, console)
+        found = trials.tried(data, methods, settings, folder, console)
     except Exception as error:
         write_text(folder / FAILED, f"{type(error).__name__}: {error}\n")
         raise
@@ -75,7 +74,7 @@ def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) 
         before = json.loads(file.read_text(encoding="utf-8"))
         if before != made and (file.parent / FAILED).exists():
             # A failed comparison does not stand in the way of the next one.
-            shutil.rmtree(file.parent / CELLS, ignore_errors=True)
+            shutil.rmtree(file.parent / trials.TRIALS, ignore_errors=True)
         elif before != made:
             changed = [key for key in made if before.get(key) != made[key]]
             others = {"data": "of other data", "recipe": "of another training recipe"}

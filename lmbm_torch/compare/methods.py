@@ -11,22 +11,14 @@ from typing import Any
 from scipy.sparse import issparse
 from scipy.stats import loguniform
 from sklearn.base import BaseEstimator
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import ExtraTreesClassifier, HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
+from sklearn.svm import SVC
 
-from lmbm_torch.compare.baselines import (
-    BoostedRules,
-    ChainEnsemble,
-    MLkNN,
-    boosting_chain,
-    forest_chain,
-    independent_logistic_regressions,
-    independent_svms,
-    kernel_svms,
-    logistic_chain,
-    svm_chain,
-)
+from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
     LMBMClassifier,
@@ -34,7 +26,7 @@ from lmbm_torch.estimators import (
     LMSBNEnsembleClassifier,
     StructuralSVMClassifier,
 )
-from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
+from lmbm_torch.estimators.common.baselines import LabelPowersetSVM, linear_svm
 from lmbm_torch.fitting import recipe
 
 PENALTIES = loguniform(0.03, 10)
@@ -81,34 +73,44 @@ class Ensemble:
     gather: Callable[[BaseEstimator], BaseEstimator]
 
 
+def _alone(estimator: BaseEstimator) -> MultiOutputClassifier:
+    """Return one classifier per label."""
+    return MultiOutputClassifier(AnyClasses(estimator))
+
+
+def _chain(estimator: BaseEstimator) -> ClassifierChain:
+    """Return a greedy classifier chain in the order of the columns."""
+    return ClassifierChain(AnyClasses(estimator))
+
+
 def _chains(base: str) -> Ensemble:
     """Return a vote of chains in random orders."""
     return Ensemble(base, lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0))
 
 
 METHODS: dict[str, Tuned | Ensemble] = {
-    "independent SVMs": Tuned(independent_svms(), {"estimator__estimator__C": PENALTIES}),
+    "independent SVMs": Tuned(_alone(linear_svm()), {"estimator__estimator__C": PENALTIES}),
     "independent SVMs, RBF kernel": Tuned(
-        kernel_svms(),
+        _alone(SVC()),
         {"estimator__estimator__C": KERNEL_PENALTIES, "estimator__estimator__gamma": WIDTHS},
     ),
     "independent logistic regressions": Tuned(
-        independent_logistic_regressions(), {"estimator__estimator__C": PENALTIES}
+        _alone(LogisticRegression(max_iter=10_000)), {"estimator__estimator__C": PENALTIES}
     ),
-    "classifier chain": Tuned(svm_chain(), {"estimator__estimator__C": PENALTIES}),
+    "classifier chain": Tuned(_chain(linear_svm()), {"estimator__estimator__C": PENALTIES}),
     f"{MEMBERS} classifier chains": _chains("classifier chain"),
     "chain of logistic regressions": Tuned(
-        logistic_chain(), {"estimator__estimator__C": loguniform(0.1, 30)}
+        _chain(LogisticRegression(max_iter=10_000)), {"estimator__estimator__C": loguniform(0.1, 30)}
     ),
     f"{MEMBERS} chains of logistic regressions": _chains("chain of logistic regressions"),
     "chain of random forests": Tuned(
-        forest_chain(),
+        _chain(RandomForestClassifier(50, random_state=0)),
         {f"estimator__estimator__{key}": values for key, values in GROWTH.items()},
         is_scaled=False,
     ),
     f"{MEMBERS} chains of random forests": _chains("chain of random forests"),
     "chain of boosting": Tuned(
-        boosting_chain(),
+        _chain(HistGradientBoostingClassifier(random_state=0)),
         {
             "estimator__estimator__learning_rate": [0.03, 0.1, 0.3],
             "estimator__estimator__max_iter": [30, 100],

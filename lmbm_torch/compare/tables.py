@@ -11,8 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from lmbm_torch.files import replacing_text
 
+Result = dict[str, Any]
+"""A row's values, by name. ``paper_<name>`` is shown next to ``<name>``; ``_<name>``, such as an array for a
+figure, is left out of the CSV file."""
 FINISHED = "finished.json"
 KEPT = (".csv", ".md", ".png")
 
@@ -67,3 +74,70 @@ def _versions(folder: Path) -> dict[str, tuple[int, int]]:
     """Return the time of writing of each file that may be kept."""
     states = {file.name: file.stat() for file in folder.iterdir() if file.suffix in KEPT}
     return {name: (state.st_mtime_ns, state.st_ino) for name, state in states.items()}
+
+
+def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path, note: str = "") -> str:
+    """Write ``table.csv``, all values, and ``table.md``, ``columns`` (key to heading); return the latter.
+
+    A column without a result on a data set is left out for the set; ``note`` stands above the tables.
+    """
+    write_csv(folder / "table.csv", results)
+    lines = [note, ""] if note else []
+    for data in dict.fromkeys(result["data"] for result in results):
+        rows = [result for result in results if result["data"] == data]
+        used = [key for key in columns if any(row.get(key) is not None for row in rows)]
+        headings = " | ".join(columns[key] for key in used)
+        lines += [f"### {data}", "", f"| method | {headings} |", "|---|" + "---|" * len(used)]
+        for row in rows:
+            shown = " | ".join(_beside_paper(row, key) for key in used)
+            lines.append(f"| {row['method']} | {shown} |")
+        lines.append("")
+    text = "\n".join(lines)
+    write_text(folder / "table.md", text)
+    return text
+
+
+def print_tables(results: Sequence[Result], columns: Mapping[str, str], console: Console) -> None:
+    """Print ``table.md`` of :func:`write_tables`; columns without room stand below."""
+    for data in dict.fromkeys(result["data"] for result in results):
+        rows = [result for result in results if result["data"] == data]
+        methods = [str(row["method"]) for row in rows]
+        cells = {
+            key: [_beside_paper(row, key) for row in rows]
+            for key in columns
+            if any(row.get(key) is not None for row in rows)
+        }
+        widths = {key: max(map(len, [*columns[key].split(), *own])) for key, own in cells.items()}
+        for some in _groups_that_fit(widths, console.width - max(map(len, methods)) - len("│  │")):
+            table = Table(title=data, title_justify="left")
+            table.add_column("method", no_wrap=True)
+            for key in some:
+                table.add_column(columns[key], justify="right", overflow="fold")
+            for place, method in enumerate(methods):
+                table.add_row(Text(method), *(cells[key][place] for key in some))
+            console.print(table)
+
+
+def _groups_that_fit(widths: Mapping[str, int], room: int) -> list[list[str]]:
+    """Return columns in groups of at most ``room`` characters; a wider column forms a group."""
+    groups: list[list[str]] = []
+    left = 0
+    for key, width in widths.items():
+        needed = width + len("  │")
+        if not groups or needed > left:
+            groups.append([])
+            left = room
+        groups[-1].append(key)
+        left -= needed
+    return groups
+
+
+def _beside_paper(result: Result, key: str) -> str:
+    ours, paper = result.get(key), result.get(f"paper_{key}")
+    return _shown(ours) if paper is None else f"{_shown(ours)} ({_shown(paper)})"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sklearn.base import clone
 from sklearn.model_selection import KFold, RandomizedSearchCV
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.checks import check_count, check_labels
-from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.compare.methods import (
     METHODS,
     Ensemble,
@@ -28,8 +31,10 @@ from lmbm_torch.compare.methods import (
     unscaled,
 )
 from lmbm_torch.compare.significance import corrected_t_test, holm, interval
+from lmbm_torch.compare.tables import Result, write_text
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.splits import stratified_split
+from lmbm_torch.estimators.common.spreading import spread
 from lmbm_torch.extras import EXTRAS
 from lmbm_torch.metrics import multilabel_metrics
 
@@ -41,6 +46,8 @@ MEASURES = {
 }
 SECONDS = {"fit_seconds": "training (CPU s)", "decode_seconds": "decoding 1,000 (CPU s)"}
 SIGNIFICANT = 0.05
+TRIALS = "trials"
+"""The folder of results within the folder of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +103,43 @@ def completely_labelled(data: MultilabelData) -> MultilabelData:
     return replace(data, features=features, labels=labels, train=rows, test=none, validation=none)
 
 
-def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> Iterator[Cell]:
-    """Yield a cell for each split and method; the cell of an ensemble comes after the cell of the base.
+def tried(
+    data: MultilabelData, methods: Sequence[str], settings: Settings, folder: Path, console: Console
+) -> list[Result]:
+    """Return the result of each method on each split; results stored in ``folder`` are read, not computed.
+
+    Workers of joblib's active backend compute the trials; trials of ensembles come after those of the bases.
+
+    Args:
+        methods: accepted by :func:`check_methods`.
+
+    Raises:
+        Exception: the error of the first failed trial; the earlier trials are stored.
+    """
+    every = [(name, split) for split in range(settings.splits) for name in methods]
+    files = {trial: folder / TRIALS / f"{_slug(data.name, *trial)}.json" for trial in every}
+    found: dict[tuple[str, int], Result] = {
+        trial: json.loads(file.read_text(encoding="utf-8")) for trial, file in files.items() if file.exists()
+    }
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        shown = bar.add_task(_counted(found, every))
+        for kind in (Tuned, Ensemble):
+            todo = [trial for trial in every if trial not in found and isinstance(METHODS[trial[0]], kind)]
+            bases = [found.get((getattr(METHODS[name], "base", ""), split)) for name, split in todo]
+            results = spread(_tried, (data, settings), zip(todo, bases, strict=True))
+            for trial, result in zip(todo, results, strict=True):
+                found[trial] = {"name": trial[0], "data": data.name, **result}
+                write_text(files[trial], json.dumps(found[trial], indent=1))
+                bar.update(shown, description=_counted(found, every))
+                if not console.is_terminal:
+                    line = f"{_counted(found, every)}: {trial[0]}, split {trial[1]}"
+                    console.print(line, soft_wrap=True, highlight=False, markup=False)
+    return [found[trial] for trial in every]
+
+
+def check_methods(data: MultilabelData, methods: Sequence[str]) -> None:
+    """Raise ValueError unless all methods can be compared.
 
     Raises:
         ValueError: an unknown method, a method whose library is missing or that cannot use the features, an
@@ -117,16 +159,25 @@ def cells(data: MultilabelData, methods: Sequence[str], settings: Settings) -> I
             raise ValueError(f"methods: expected methods for sparse features, got {name!r}")
         if isinstance(method, Ensemble) and method.base not in methods[:place]:
             raise ValueError(f"methods: expected {method.base!r} in front of {name!r}")
-    for number in range(settings.splits):
-        seed = settings.seed + number
-        split = data.with_split(*stratified_split(data.labels, settings.test_fraction, seed))
-        for name in methods:
-            method = METHODS[name]
-            if isinstance(method, Ensemble):
-                run, after = partial(try_ensemble, split, method), _trial(method.base, number)
-            else:
-                run, after = partial(try_tuned, split, method, settings, seed), None
-            yield Cell(data.name, _trial(name, number), partial(_named, name, run), after)
+
+
+def _tried(given: tuple[MultilabelData, Settings], trial: tuple[tuple[str, int], Result | None]) -> Result:
+    """Return the result of a method on a split, of an ensemble by the result of the base."""
+    (data, settings), ((name, number), base) = given, trial
+    method, seed = METHODS[name], settings.seed + number
+    split = data.with_split(*stratified_split(data.labels, settings.test_fraction, seed))
+    if isinstance(method, Ensemble):
+        assert base is not None
+        return try_ensemble(split, method, base)
+    return try_tuned(split, method, settings, seed)
+
+
+def _counted(found: Collection[Any], every: Collection[Any]) -> str:
+    return f"{len(found)} of {len(every)} trials"
+
+
+def _slug(data: str, method: str, split: int) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", f"{data} {method} split {split}".lower()).strip("_")
 
 
 def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int) -> Result:
@@ -260,14 +311,6 @@ def _summary_of(key: str, values: np.ndarray, p_value: float | None, test_per_tr
         f"p_{key}": p_value,
         f"_{key}": f"{mean:.3f} ± {deviation:.3f}{star}",
     }
-
-
-def _trial(method: str, split: int) -> str:
-    return f"{method}, split {split}"
-
-
-def _named(name: str, run: Any, *earlier: Result) -> Result:
-    return {"name": name, **run(*earlier)}
 
 
 def part(data: MultilabelData, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

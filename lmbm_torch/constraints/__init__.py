@@ -14,7 +14,6 @@ from lmbm_torch.constraints.rules import (
     exactly,
     hierarchy,
     implies,
-    parents_by_path,
 )
 from lmbm_torch.constraints.text import parse, read
 from lmbm_torch.constraints.transitions import AllowedTransitions, allowed_transitions
@@ -29,7 +28,6 @@ __all__ = [
     "exactly",
     "hierarchy",
     "implies",
-    "parents_by_path",
     "parse",
     "read",
 ]

@@ -11,7 +11,7 @@ from typing import Any
 
 from lmbm_torch.persistence.stored import Given, Stored
 
-__all__ = ["Rule", "at_least", "at_most", "exactly", "hierarchy", "implies", "parents_by_path"]
+__all__ = ["Rule", "at_least", "at_most", "exactly", "hierarchy", "implies"]
 
 Label = str | int
 NOT = "not "
@@ -132,7 +132,7 @@ def parents_by_path(names: Iterable[str], separator: str = "/") -> dict[str, str
     Labels without a path above are roots, and left out.
 
     Examples:
-        >>> from lmbm_torch.constraints import parents_by_path
+        >>> from lmbm_torch.constraints.rules import parents_by_path
         >>> parents_by_path(["01", "01/02", "03"])
         {'01/02': '01'}
     """

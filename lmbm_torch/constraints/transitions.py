@@ -9,7 +9,7 @@ import torch
 
 from lmbm_torch.shapes import Bool
 
-__all__ = ["SCHEMES", "AllowedTransitions", "allowed_transitions"]
+__all__ = ["AllowedTransitions", "allowed_transitions"]
 
 SCHEMES = ("BIO", "IOB1", "BIOES")
 # Prefixes that open a chunk, and prefixes after which a chunk may end, in BIOES.

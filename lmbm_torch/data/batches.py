@@ -1,20 +1,17 @@
-"""Batches of instances and of sequences, with the places where dual variables or chain states are kept."""
+"""Batches of instances, with the places where dual variables or chain states are kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from scipy.sparse import issparse
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.shapes import Float, Int
 
 
@@ -98,7 +95,7 @@ def shuffled(
 
     Lightning sets the epoch; in your own loop call ``loader.sampler.set_epoch(epoch)``. With several
     processes, each process gets every n-th row of the order. Shares are padded to equal lengths by rows from
-    the beginning of the order, which come last.
+    the beginning of the order, at the end.
 
     Args:
         loading: see :func:`in_order`.
@@ -108,58 +105,5 @@ def shuffled(
 
 
 def _as_fetched(batch: Any) -> Any:
-    """Return a batch as ``__getitems__`` made it: there is nothing to collate."""
+    """Return a batch as made by ``__getitems__``, with nothing to collate."""
     return batch
-
-
-class SequenceBatch(NamedTuple):
-    """A batch of sequences of a part of a data set.
-
-    Args:
-        features: the positions of all sequences, one sequence after another, dense or in CSR layout.
-        lengths: number of positions of each sequence.
-        labels: class indices, ``PADDING`` (−1) beyond the end of a sequence.
-        index: numbers of the sequences in the part, the same in every epoch and order.
-    """
-
-    features: Float[Tensor, "positions features"]
-    lengths: Int[Tensor, " batch"]
-    labels: Int[Tensor, "batch length"]
-    index: Int[Tensor, " batch"]
-
-
-class SequenceDataset(Dataset[SequenceBatch]):
-    """Folds of a set of sequences; a whole batch is fetched at once.
-
-    For :func:`shuffled` and :func:`in_order`.
-
-    Args:
-        data: the sequences.
-        folds: the folds to serve.
-
-    Raises:
-        ValueError: folds without a sequence.
-    """
-
-    def __init__(self, data: SequenceData, folds: Sequence[int]) -> None:
-        self.data = data
-        self.chosen = np.flatnonzero(np.isin(data.fold, folds))
-        if not len(self.chosen):
-            raise ValueError(f"folds: expected some of the {data.num_folds}, got {list(folds)}")
-
-    def __len__(self) -> int:
-        return len(self.chosen)
-
-    def __getitem__(self, number: int) -> SequenceBatch:
-        return self.__getitems__([number])
-
-    def __getitems__(self, numbers: Sequence[int]) -> SequenceBatch:
-        start, chosen = self.data.start, self.chosen[list(numbers)]
-        lengths = torch.from_numpy(np.diff(start)[chosen])
-        places = np.concatenate([np.arange(*start[each : each + 2]) for each in chosen])
-        inside = torch.arange(int(lengths.max()), device="cpu") < lengths[:, None]
-        labels = torch.full(inside.shape, PADDING, device="cpu")
-        labels[inside] = torch.from_numpy(self.data.labels[places])
-        return SequenceBatch(
-            to_tensor(self.data.features[places]), lengths, labels, torch.tensor(numbers, device="cpu")
-        )

@@ -6,13 +6,14 @@ The whole library keeps one sign, one coding and one counting:
 * Labels are **{0, 1}** wherever a user sees labels, shape ``(batch, labels)``; leading axes before the batch
   (``(*samples, batch, labels)``) are samples of the same batch. Labels of chains and trees are class indices.
 * Boltzmann machines and sigmoid belief networks score **spins** s = 2y − 1, because the papers' features are
-  parities. :func:`to_spins` is the only conversion. Restricted Boltzmann machines score {0, 1} units.
+  parities. :func:`~lmbm_torch.energies.base.to_spins` is the only conversion. Restricted Boltzmann machines
+  score {0, 1} units.
 * Labels, parents and cliques are counted by the label's own index, never by the place in an ordering.
 """
 
-from lmbm_torch.energies.base import BaseEnergy, Energy, MarginEnergy, check_energy, cliques_up_to, to_spins
+from lmbm_torch.energies.base import BaseEnergy, Energy
 from lmbm_torch.energies.bipartite import BipartiteEnergy
-from lmbm_torch.energies.chain import PADDING, ChainEnergy
+from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
@@ -20,14 +21,12 @@ from lmbm_torch.energies.factor_views import to_clique, to_factors, to_tree
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
-from lmbm_torch.energies.semi_chain import CONTINUED, SemiChainEnergy
+from lmbm_torch.energies.semi_chain import SemiChainEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tied_cliques import TiedCliques
 from lmbm_torch.energies.tree import TreeEnergy
 
 __all__ = [
-    "CONTINUED",
-    "PADDING",
     "BaseEnergy",
     "BipartiteEnergy",
     "ChainEnergy",
@@ -37,18 +36,14 @@ __all__ = [
     "Energy",
     "FactorEnergy",
     "FactorScopes",
-    "MarginEnergy",
     "PairwiseEnergy",
     "RestrictedEnergy",
     "SemiChainEnergy",
     "SequentialEnergy",
     "TiedCliques",
     "TreeEnergy",
-    "check_energy",
-    "cliques_up_to",
     "from_markov_logic",
     "to_clique",
     "to_factors",
-    "to_spins",
     "to_tree",
 ]

@@ -67,7 +67,8 @@ class MarginEnergy(Energy, Protocol):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.energies import ChainEnergy, MarginEnergy
+        >>> from lmbm_torch.energies import ChainEnergy
+        >>> from lmbm_torch.energies.base import MarginEnergy
         >>> isinstance(ChainEnergy(torch.zeros(1, 3, 2), torch.zeros(2, 2)), MarginEnergy)
         False
     """
@@ -290,7 +291,7 @@ def check_energy(energy: Any) -> None:
     """Raise TypeError naming the missing attributes if an object does not follow :class:`Energy`.
 
     Examples:
-        >>> from lmbm_torch.energies import check_energy
+        >>> from lmbm_torch.energies.base import check_energy
         >>> check_energy("no energy")
         Traceback (most recent call last):
         TypeError: energy: expected the attributes of lmbm_torch.energies.Energy, got str without ...
@@ -335,7 +336,7 @@ def to_spins(labels, dtype=None):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.energies import to_spins
+        >>> from lmbm_torch.energies.base import to_spins
         >>> to_spins(torch.tensor([[0, 1, 1]]))
         tensor([[-1.,  1.,  1.]])
     """
@@ -364,7 +365,7 @@ def cliques_up_to(num_labels: int, degree: int) -> tuple[tuple[int, ...], ...]:
     """List every set of 3 to ``degree`` labels, smaller sets first; an empty list for degrees 1 and 2.
 
     Examples:
-        >>> from lmbm_torch.energies import cliques_up_to
+        >>> from lmbm_torch.energies.base import cliques_up_to
         >>> len(cliques_up_to(num_labels=4, degree=3))
         4
     """

@@ -109,24 +109,3 @@ class PairwiseEnergy(BaseEnergy):
         """Return the energy with a score larger by Σ_i unary_i y_i; see :meth:`BaseEnergy.add_unary`."""
         self._check_unary(unary, self.unary)
         return replace(self, unary=self.unary + unary / 2, constant=self.constant + unary.sum(-1) / 2)
-
-    @classmethod
-    def from_units(cls, unary: Tensor, pairwise: Tensor, constant: Tensor | None = None) -> PairwiseEnergy:
-        """Return the energy with a score in {0, 1} labels y instead of spins.
-
-            score(y) = Σ_i unary_i y_i + Σ_{i<j} pairwise_ij y_i y_j + constant
-
-        Args:
-            unary: (batch, labels), the logit of each label if all other labels are 0.
-            pairwise: symmetric with a zero diagonal, (labels, labels) or (batch, labels, labels).
-            constant: (batch,), the score of the labelling of zeros; 0 if not given.
-
-        Raises:
-            ValueError: a tensor of the wrong shape, dtype or device.
-        """
-        moved = unary.sum(-1) / 2 + pairwise.sum((-2, -1)) / 8
-        return cls(
-            unary=unary / 2 + pairwise.sum(-1) / 4,
-            pairwise=pairwise / 4,
-            constant=moved if constant is None else constant + moved,
-        )

@@ -62,7 +62,7 @@ def directed_threshold(margin: float = 1.0) -> float:
         ValueError: a margin that is not a finite number above 0.
 
     Examples:
-        >>> from lmbm_torch.losses import directed_threshold
+        >>> from lmbm_torch.losses.bounds import directed_threshold
         >>> directed_threshold(margin=0.5)
         0.5
     """
@@ -123,7 +123,7 @@ def undirected_threshold(
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.losses import undirected_threshold
+        >>> from lmbm_torch.losses.bounds import undirected_threshold
         >>> undirected_threshold(PairwiseEnergy(torch.ones(1, 2), torch.tensor([[0.0, 0.25], [0.25, 0.0]])))
         tensor([0.7500])
     """
@@ -149,7 +149,7 @@ def least_threshold(energy: MarginEnergy, margin: float = 1.0) -> Float[Tensor, 
     Examples:
         >>> import torch
         >>> from lmbm_torch import DirectedEnergy
-        >>> from lmbm_torch.losses import least_threshold
+        >>> from lmbm_torch.losses.bounds import least_threshold
         >>> least_threshold(DirectedEnergy(torch.zeros(1, 2), torch.zeros(2, 2), torch.arange(2)))
         tensor(1.)
     """
@@ -196,7 +196,7 @@ class GeneralisationBound(NamedTuple):
         deviation: the term of the confidence, (Σ_i γ + W_i B_i) √(log(1/δ) / 2N).
 
     Examples:
-        >>> from lmbm_torch.losses import GeneralisationBound
+        >>> from lmbm_torch.losses.bounds import GeneralisationBound
         >>> GeneralisationBound(error=0.5, loss=0.5, complexity=0.2, deviation=0.1).complexity
         0.2
     """

@@ -85,7 +85,7 @@ def persistent_contrastive_divergence(
     Examples:
         >>> import torch
         >>> from lmbm_torch import BipartiteEnergy
-        >>> from lmbm_torch.losses import persistent_contrastive_divergence
+        >>> from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
         >>> energy = BipartiteEnergy(torch.full((1, 2), 9.0), torch.zeros(1, 1), torch.zeros(2, 1))
         >>> labels = torch.ones(1, 2)
         >>> loss, chains = persistent_contrastive_divergence(energy, labels, labels[None])

@@ -104,7 +104,7 @@ def relaxed_hamming(
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.losses import relaxed_hamming
+        >>> from lmbm_torch.losses.relaxed import relaxed_hamming
         >>> energy = PairwiseEnergy(torch.zeros(1, 2), torch.zeros(2, 2))
         >>> relaxed_hamming(energy, torch.ones(1, 2), inference=lambda energy: torch.sigmoid(energy.unary))
         tensor([1.])

@@ -44,7 +44,7 @@ def loss_augment(
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy, decode
-        >>> from lmbm_torch.losses import loss_augment
+        >>> from lmbm_torch.losses.structured import loss_augment
         >>> energy = PairwiseEnergy(torch.tensor([[2.0, 0.25]]), torch.zeros(2, 2))
         >>> decode(loss_augment(energy, torch.ones(1, 2))).labels
         tensor([[1, 0]])

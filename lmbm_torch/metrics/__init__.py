@@ -10,7 +10,7 @@ from lmbm_torch.extras import naming_extras
 
 with naming_extras():
     from lmbm_torch.metrics.chunks import chunk_confusion, chunk_report
-    from lmbm_torch.metrics.classes import MissingTargets, multilabel_metrics
+    from lmbm_torch.metrics.classes import multilabel_metrics
     from lmbm_torch.metrics.functional import (
         exact_match,
         f_of_averages,
@@ -26,7 +26,6 @@ with naming_extras():
     from lmbm_torch.metrics.sequences import chunk_f1, sequence_accuracy
 
 __all__ = [
-    "MissingTargets",
     "changed_pixel_error",
     "chunk_confusion",
     "chunk_f1",

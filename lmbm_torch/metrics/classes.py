@@ -39,7 +39,7 @@ class MissingTargets(Sums):
 
     Examples:
         >>> import torch
-        >>> from lmbm_torch.metrics import MissingTargets
+        >>> from lmbm_torch.metrics.classes import MissingTargets
         >>> MissingTargets(num_labels=2)(torch.tensor([[1, 0]]), torch.tensor([[1, torch.nan]]))
         tensor(1)
     """

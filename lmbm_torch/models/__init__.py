@@ -4,11 +4,10 @@ A model of your own is a subclass of :class:`Model`, in any module. Once the mod
 files and prediction know the model.
 """
 
-from lmbm_torch.models.base import Model, StoredModule
+from lmbm_torch.models.base import Model
 from lmbm_torch.models.boltzmann import BoltzmannMachine
-from lmbm_torch.models.chain import LinearChain, MaximumEntropyMarkov
 from lmbm_torch.models.conditional_rbm import ConditionalRBM, RestrictedBoltzmannMachine
-from lmbm_torch.models.emissions import Bernoulli, Emission, Gaussian, Multinomial
+from lmbm_torch.models.emissions import Bernoulli, Gaussian, Multinomial
 from lmbm_torch.models.encoders import ConvolutionalEncoder
 from lmbm_torch.models.factor_graph import FactorGraph
 from lmbm_torch.models.hidden_markov import HiddenMarkov
@@ -20,16 +19,12 @@ __all__ = [
     "BoltzmannMachine",
     "ConditionalRBM",
     "ConvolutionalEncoder",
-    "Emission",
     "FactorGraph",
     "Gaussian",
     "HiddenMarkov",
-    "LinearChain",
-    "MaximumEntropyMarkov",
     "Model",
     "Multinomial",
     "RestrictedBoltzmannMachine",
     "SigmoidBeliefNetwork",
-    "StoredModule",
     "export_onnx",
 ]

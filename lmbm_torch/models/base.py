@@ -19,9 +19,9 @@ class StoredModule(Stored, nn.Module, ABC):
     """A module that :func:`lmbm_torch.save` can write: a class, the arguments and the weights.
 
     Examples:
-        >>> from lmbm_torch.models import LinearChain
-        >>> LinearChain(num_features=4, num_states=3).arguments()
-        {'num_features': 4, 'num_states': 3, 'conditional_transitions': False}
+        >>> from lmbm_torch.models import Gaussian
+        >>> Gaussian(num_states=3, num_features=4).arguments()
+        {'num_states': 3, 'num_features': 4}
     """
 
     HEAD: ClassVar[tuple[str, ...]] = ()
@@ -62,8 +62,8 @@ class StoredModule(Stored, nn.Module, ABC):
         """Return the module of :meth:`stored_parts`, in evaluation mode.
 
         Raises:
-            ValueError: an encoder that is missing or superfluous, or weights of other shapes than the
-                arguments say.
+            ValueError: a missing or superfluous encoder, or weights with shapes unlike those of the
+                arguments.
         """
         encoder = given.encoder
         if not isinstance(encoder, nn.Module | None):
@@ -85,7 +85,7 @@ class StoredModule(Stored, nn.Module, ABC):
 
     @classmethod
     def _check_shapes(cls, arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Raise ValueError if shapes differ from those of the arguments, before these take any memory."""
+        """Raise ValueError if shapes differ from those of the arguments, before weights take any memory."""
         # On the device "meta" this library's modules allocate nothing; other modules may.
         if not cls.__module__.startswith(LIBRARY):
             return

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_counts
-from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques, to_spins
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, TiedCliques
 from lmbm_torch.energies.indices import constant
 from lmbm_torch.models.base import Model
-from lmbm_torch.shapes import Bool, Float, Shaped
+from lmbm_torch.shapes import Bool, Float
 
 
 class BoltzmannMachine(Model):
@@ -124,20 +124,6 @@ class BoltzmannMachine(Model):
         """Return the constructor's arguments, except for the encoder."""
         sizes = {"num_features": self.num_features, "num_labels": self.num_labels}
         return {**sizes, "cliques": self.cliques, "bias": self.bias is not None}
-
-    def sufficient_statistics(
-        self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
-    ) -> Float[Tensor, "batch weights"]:
-        """Return φ(x, y) with ⟨weights(), φ(x, y)⟩ = score(y), always dense."""
-        features = self.features(x)
-        spins = to_spins(labels, self.feature_weight.dtype)
-        by_feature = spins[:, :, None] * features.to_dense()[:, None, :]
-        products = [spins[:, clique].prod(-1, keepdim=True) for clique in self.cliques.cliques]
-        parities = torch.cat([spins[:, :0], *products], 1)
-        by_group = spins.new_zeros(len(spins), self.cliques.num_weights)
-        by_group = by_group.index_add(1, self.groups, parities * self._held(features))
-        constant = [] if self.bias is None else [spins]
-        return torch.cat([by_feature.flatten(1), *constant, by_group], 1)
 
     def assign(self, feature_weight: Tensor, bias: Tensor | None, clique_weight: Tensor) -> None:
         """Copy the weights of a dual solver, in the dtype and on the device of the module.

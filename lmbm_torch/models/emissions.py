@@ -20,7 +20,7 @@ from lmbm_torch.models.base import StoredModule
 from lmbm_torch.shapes import Float
 from lmbm_torch.verdicts import refuse_unless
 
-__all__ = ["Bernoulli", "Emission", "Gaussian", "Multinomial"]
+__all__ = ["Bernoulli", "Gaussian", "Multinomial"]
 
 
 class Emission(StoredModule):
@@ -35,7 +35,8 @@ class Emission(StoredModule):
         ValueError: counts below one.
 
     Examples:
-        >>> from lmbm_torch.models import Bernoulli, Emission
+        >>> from lmbm_torch.models import Bernoulli
+        >>> from lmbm_torch.models.emissions import Emission
         >>> isinstance(Bernoulli(num_states=2, num_features=3), Emission)
         True
     """

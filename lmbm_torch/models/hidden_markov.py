@@ -65,7 +65,8 @@ class HiddenMarkov(StoredModule):
             x: observations, ``(batch, length, features)`` with padding, or the observations of all chains
                 one after another, ``(positions, features)``, dense or, except for normal emissions, CSR.
             lengths: positions of each chain, whole numbers; the full length of padded ``x`` if not given.
-            max_length: see :meth:`lmbm_torch.models.LinearChain.forward`.
+            max_length: of positions one after another, the length to pad to; by default the length of the
+                longest chain, for which the host waits for a GPU.
 
         Raises:
             ValueError: observations of another width or refused by the emission; lengths that do not fit.

@@ -1,4 +1,4 @@
-"""Features of sequences, padded to one length or one after another. This module is internal."""
+"""Features of sequences, padded to one length or one after another; internal."""
 
 from __future__ import annotations
 

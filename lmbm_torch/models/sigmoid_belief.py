@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from lmbm_torch.checks import check_counts, check_permutation, check_shape
-from lmbm_torch.energies import DirectedEnergy, cliques_up_to, to_spins
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies.base import cliques_up_to
 from lmbm_torch.models.base import Model
-from lmbm_torch.shapes import Bool, Float, Shaped
+from lmbm_torch.shapes import Bool, Float
 
 
 class SigmoidBeliefNetwork(Model):
@@ -113,17 +114,6 @@ class SigmoidBeliefNetwork(Model):
         """Return the constructor's arguments, except for the encoder."""
         sizes = {"num_features": self.num_features, "num_labels": self.num_labels, "degree": self.degree}
         return {**sizes, "ordering": self.ordering.tolist()}
-
-    def sufficient_statistics(
-        self, x: Tensor, labels: Shaped[Tensor, "batch labels"]
-    ) -> Float[Tensor, "batch weights"]:
-        """Return φ(x, y) with ⟨weights(), φ(x, y)⟩ = Σ_i m_i, the sum of the local margins, always dense."""
-        features = self.features(x)
-        spins = to_spins(labels, self.bias.dtype)
-        pairs = spins[:, :, None] * spins[:, None, :] * self.allowed_parents
-        products = [spins[:, clique].prod(-1, keepdim=True) for clique in self.cliques]
-        by_feature = spins[:, :, None] * features.to_dense()[:, None, :]
-        return torch.cat([by_feature.flatten(1), spins, pairs.flatten(1), *products], 1)
 
     def assign(
         self,

@@ -20,7 +20,7 @@ from typing import Any
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import CONFIG, reading
 
-__all__ = ["SavedConfiguration", "import_trusted"]
+__all__ = []
 
 LIBRARY = "lmbm_torch"
 TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS = "_target_", "_partial_", "_convert_", "_recursive_", "_args_"

@@ -11,24 +11,16 @@ Labellings are enumerated, kernel values are whole matrices: for problems of a f
 from lmbm_torch.references.chains import TinyChains, chain_dual, chain_primal, factored_chain_dual
 from lmbm_torch.references.labels import hinge_dual, hinge_primal, logistic_dual, logistic_primal
 from lmbm_torch.references.machines import machine_dual, machine_primal
-from lmbm_torch.references.relaxations import hinge_relaxation, relax, score_relaxation
-from lmbm_torch.references.structural import enumerated_planes, structural_dual, structural_primal
 
 __all__ = [
     "TinyChains",
     "chain_dual",
     "chain_primal",
-    "enumerated_planes",
     "factored_chain_dual",
     "hinge_dual",
     "hinge_primal",
-    "hinge_relaxation",
     "logistic_dual",
     "logistic_primal",
     "machine_dual",
     "machine_primal",
-    "relax",
-    "score_relaxation",
-    "structural_dual",
-    "structural_primal",
 ]

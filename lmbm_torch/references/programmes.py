@@ -9,7 +9,7 @@ from lmbm_torch.extras import naming_extras
 with naming_extras():
     import cvxpy as cp
 
-__all__ = ["solve"]
+__all__ = []
 
 # Ten digits of the value, on problems of a few hundred variables.
 TOLERANCES = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)

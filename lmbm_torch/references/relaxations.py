@@ -22,7 +22,7 @@ with naming_extras():
     import cvxpy as cp
     import numpy as np
 
-__all__ = ["Relaxation", "hinge_relaxation", "relax", "score_relaxation"]
+__all__ = []
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def score_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]]) -> Relax
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.references import relax, score_relaxation
+        >>> from lmbm_torch.references.relaxations import relax, score_relaxation
         >>> energy = PairwiseEnergy(torch.tensor([[1.0, -1.0]]), torch.tensor([[0.0, 0.5], [0.5, 0.0]]))
         >>> values, labels = relax(score_relaxation(2, ((0, 1),)), energy)
         >>> values.round(decimals=6), labels.round(decimals=6).abs()
@@ -82,7 +82,7 @@ def hinge_relaxation(num_labels: int, pairs: Sequence[tuple[int, int]], margin: 
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.references import hinge_relaxation, relax
+        >>> from lmbm_torch.references.relaxations import hinge_relaxation, relax
         >>> energy = PairwiseEnergy(torch.tensor([[2.0, 0.5]]), torch.zeros(2, 2))
         >>> relax(hinge_relaxation(2, ((0, 1),), 1.0), energy)[0].round(decimals=6)
         tensor([0.5000], dtype=torch.float64)
@@ -112,7 +112,7 @@ def relax(
     Examples:
         >>> import torch
         >>> from lmbm_torch import PairwiseEnergy
-        >>> from lmbm_torch.references import relax, score_relaxation
+        >>> from lmbm_torch.references.relaxations import relax, score_relaxation
         >>> energy = PairwiseEnergy(torch.tensor([[1.0, -2.0]]), torch.zeros(2, 2))
         >>> relax(score_relaxation(2, ((0, 1),)), energy)[0].round(decimals=6)
         tensor([3.], dtype=torch.float64)

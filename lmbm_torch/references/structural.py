@@ -18,7 +18,7 @@ with naming_extras():
     import cvxpy as cp
     import numpy as np
 
-__all__ = ["enumerated_planes", "statistics", "structural_dual", "structural_primal"]
+__all__ = []
 
 
 def statistics(problem: StructuralProblem, planes: CuttingPlanes) -> np.ndarray:
@@ -50,7 +50,7 @@ def structural_primal(problem: StructuralProblem, planes: CuttingPlanes) -> Cert
     Examples:
         >>> import numpy as np
         >>> from lmbm_torch.inference.enumeration import exact
-        >>> from lmbm_torch.references import enumerated_planes, structural_dual, structural_primal
+        >>> from lmbm_torch.references.structural import enumerated_planes, structural_dual, structural_primal
         >>> from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
         >>> inputs, labels = np.array([[1.0], [2.0]]), np.array([[0, 1], [1, 1]])
         >>> problem = label_vector_problem(inputs, labels, exact.decode, pairs=[(0, 1)])
@@ -88,7 +88,7 @@ def structural_dual(problem: StructuralProblem, planes: CuttingPlanes) -> float:
     Examples:
         >>> import numpy as np
         >>> from lmbm_torch.inference.enumeration import exact
-        >>> from lmbm_torch.references import enumerated_planes, structural_dual
+        >>> from lmbm_torch.references.structural import enumerated_planes, structural_dual
         >>> from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
         >>> problem = label_vector_problem(np.zeros((1, 1)), np.ones((1, 1)), exact.decode, pairs=())
         >>> round(structural_dual(problem, enumerated_planes(problem.oracle)), 6)
@@ -109,7 +109,7 @@ def enumerated_planes(oracle: LabelVectorOracle) -> CuttingPlanes:
     Examples:
         >>> import numpy as np
         >>> from lmbm_torch.inference.enumeration import exact
-        >>> from lmbm_torch.references import enumerated_planes
+        >>> from lmbm_torch.references.structural import enumerated_planes
         >>> from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
         >>> problem = label_vector_problem(np.zeros((1, 1)), np.ones((1, 2)), exact.decode, pairs=())
         >>> enumerated_planes(problem.oracle).loss

@@ -116,6 +116,7 @@ def run(
 
     Examples:
         >>> import numpy as np
+        >>> from lmbm_torch.solvers.base import run
         >>> from lmbm_torch.solvers.networks import dual_coordinate
         >>> from lmbm_torch.solvers.networks.problems import LabelProblems
         >>> problems = LabelProblems.from_labels(np.eye(4), np.eye(4)[:, :2])

@@ -12,16 +12,19 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from lmbm_torch.data.batches import InstanceDataset
-from lmbm_torch.training.base import Loss, TrainingModule
-from lmbm_torch.training.structured import StructuredModule
+from lmbm_torch.training.structured import Loss, StructuredModule
 from lmbm_torch.verdicts import one_door
 
 
-class GradientSteps(TrainingModule):
+class GradientModule(StructuredModule):
     """Stochastic gradient steps on penalty + C Σ_l loss_l, over the weights of the model's head and encoder.
 
     A step takes the gradient of penalty + C·N·mean(loss of the batch), divided by N to make a learning rate
     mean the same for few and for many instances.
+
+    The loss decides how missing labels (NaN) count: :func:`~lmbm_torch.losses.local_hinge` of a belief
+    network ignores missing labels, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums
+    over missing labels, and other losses refuse missing labels.
 
     Args:
         model: the model to train, including an encoder, if any.
@@ -29,7 +32,8 @@ class GradientSteps(TrainingModule):
         optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Weight
             decay applies to the encoder alone: the objective regularises the head.
         scheduler: optimizer → learning rate scheduler, stepped once an epoch.
-        kwargs: of the next base class, such as ``C`` and ``penalty``.
+        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
+            :class:`~lmbm_torch.training.structured.StructuredModule`.
     """
 
     def __init__(
@@ -57,7 +61,7 @@ class GradientSteps(TrainingModule):
     @one_door
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Return an unbiased estimate of the objective divided by N."""
-        return self.objective(self.loss(self.energy(batch), batch.labels), batch_idx)
+        return self.objective(self.loss(self.model(batch.features), batch.labels), batch_idx)
 
     def objective(self, losses: Tensor, batch_idx: int) -> Tensor:
         """Return the objective divided by N, estimated from the losses of a batch, and log the objective.
@@ -90,20 +94,6 @@ class GradientSteps(TrainingModule):
         together = min(processes * count, rows - processes * first)
         return min(count, max(mine - first, 0)), together / processes
 
-
-class GradientModule(GradientSteps, StructuredModule):
-    """A training module for models of label vectors, by the steps of :class:`GradientSteps`.
-
-    The loss decides how missing labels (NaN) count: :func:`~lmbm_torch.losses.local_hinge` of a belief
-    network ignores missing labels, :func:`~lmbm_torch.losses.exact_negative_log_likelihood` of any model sums
-    over missing labels, and other losses refuse missing labels.
-
-    Args:
-        model, loss, optimizer, scheduler: see :class:`GradientSteps`.
-        kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of
-            :class:`~lmbm_torch.training.structured.StructuredModule`.
-    """
-
     @torch.no_grad()
     def check_labels(self, part: InstanceDataset) -> None:
         """Refuse a loss that takes complete labels, but not the first row with missing labels.
@@ -119,7 +109,7 @@ class GradientModule(GradientSteps, StructuredModule):
         was_training = self.training
         self.eval()
         try:
-            energy = self.energy(batch)
+            energy = self.model(batch.features)
             refused = _refused(lambda: self.loss(energy, batch.labels))
             # Other refusals, such as a missing device, are not about these labels.
             if refused is None or _refused(lambda: self.loss(energy, batch.labels.nan_to_num())) is not None:

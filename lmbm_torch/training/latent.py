@@ -18,9 +18,9 @@ from lmbm_torch.losses.methods import METHODS
 from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.persistence.archives import pack, unpack
 from lmbm_torch.prediction.decoders import Decoder
-from lmbm_torch.training.base import Penalty
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.penalties import none
+from lmbm_torch.training.structured import Penalty
 from lmbm_torch.verdicts import one_door
 
 LatentLoss = Callable[..., Any]

@@ -1,37 +1,45 @@
-"""The base class of training modules for label vectors: metrics of decoding, report of a fit, saved model."""
+"""The base class of training modules: metrics of decoding, report of a fit, saved model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
 
 from lmbm_torch.calibration.scales import Calibration
 from lmbm_torch.checks import check_positive
 from lmbm_torch.data.batches import Batch, InstanceDataset
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.data.features import numbered
-from lmbm_torch.energies import DirectedEnergy, MarginEnergy
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference import decode_hinge
 from lmbm_torch.inference.common.results import Decoding
-from lmbm_torch.losses import error_bound, least_threshold, local_hinge
+from lmbm_torch.losses import error_bound, local_hinge
+from lmbm_torch.losses.bounds import least_threshold
 from lmbm_torch.metrics import multilabel_metrics
 from lmbm_torch.models import Model
 from lmbm_torch.persistence.checkpoints import RECORD, record
 from lmbm_torch.prediction.decoders import Decoder
 from lmbm_torch.prediction.predictor import Predictor
-from lmbm_torch.training.base import Loss, TrainingModule
+from lmbm_torch.training.penalties import quadratic
 
 with naming_extras():
+    from lightning.pytorch import LightningModule
     from torchmetrics import MetricCollection
 
+# Losses take energies of any kind.
+Loss = Callable[[Any, Tensor], Tensor]
+Penalty = Callable[[Any], Tensor]
 
-class StructuredModule(TrainingModule):
+
+class StructuredModule(LightningModule):
     """A model trained on penalty + C Σ_l loss_l, by default with the penalty ½‖w‖² of the head's weights.
 
     Subclasses minimise the objective. Validation and test decode every instance and log the metrics, the
@@ -45,13 +53,16 @@ class StructuredModule(TrainingModule):
       known labels).
 
     Args:
-        model, loss: see :class:`~lmbm_torch.training.base.TrainingModule`.
+        model: the model to train.
+        loss: (energy, labels) → ``(batch,)``.
+        C: the weight of the losses, the same for every instance.
+        penalty: model → the part of the objective in the weights alone, such as
+            :func:`~lmbm_torch.training.penalties.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
             default. A function of :mod:`lmbm_torch.inference`, or a partial function with plain settings, is
             saved with the model.
         label_names: for figures and predictions; label_0, label_1, … by default.
-        kwargs: ``C`` and ``penalty`` of :class:`~lmbm_torch.training.base.TrainingModule`.
 
     Raises:
         TypeError: no :class:`~lmbm_torch.models.Model`, or a model with an argument that no checkpoint can
@@ -64,10 +75,11 @@ class StructuredModule(TrainingModule):
         model: Model,
         loss: Loss,
         *,
+        C: float,
+        penalty: Penalty = quadratic,
         margin: float = 1.0,
         decoder: Decoder | None = None,
         label_names: Sequence[str] | None = None,
-        **kwargs: Any,
     ) -> None:
         if not isinstance(model, Model):
             raise TypeError(f"model: expected an lmbm_torch.models.Model, got {type(model).__name__}")
@@ -75,7 +87,14 @@ class StructuredModule(TrainingModule):
         names = numbered("label", model.num_labels) if label_names is None else tuple(label_names)
         if len(names) != model.num_labels:
             raise ValueError(f"label_names: expected {model.num_labels} names, got {len(names)}")
-        super().__init__(model, loss, **kwargs)
+        super().__init__()
+        check_positive("C", C)
+        self.model: Any = model
+        # Some subclasses pass further arguments after energy and labels.
+        self.loss: Callable[..., Any] = loss
+        self.C = C
+        self.penalty = penalty
+        self.fit_report: dict[str, float] = {}
         self.margin = margin
         self.decoder = decoder or partial(decode_hinge, margin=margin)
         self.label_names = names
@@ -126,19 +145,78 @@ class StructuredModule(TrainingModule):
         self.trainer.should_stop = self._had_stopped
         self._had_stopped = False
 
+    @property
+    def num_instances(self) -> int:
+        """Return N, the size of the trainer's training set, over all processes."""
+        loader: Any = self.trainer.train_dataloader
+        return len(loader.dataset)
+
+    def training_batches(self) -> Iterator[Any]:
+        """Yield this process's share of the training part, on the module's device, for :meth:`report`.
+
+        Meanwhile the module is in evaluation mode. The order is the order of epoch 0, after any number of
+        epochs and interruptions: sums over the batches are the same to the last digit after a resumed run and
+        an uninterrupted run.
+        """
+        loader: Any = self.trainer.train_dataloader
+        if self.trainer.world_size > 1:
+            # The process's own share is padded: some instances would count twice.
+            rows = range(self.trainer.global_rank, len(loader.dataset), self.trainer.world_size)
+            options = {"batch_size": loader.batch_size, "collate_fn": loader.collate_fn}
+            loader = DataLoader(loader.dataset, sampler=rows, **options)
+        elif isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(0)
+        was_training = self.training
+        self.eval()
+        try:
+            for batch in loader:
+                yield self.transfer_batch_to_device(batch, self.device, 0)
+        finally:
+            self.train(was_training)
+
     def _data(self) -> MultilabelDataModule | None:
         """Return the data module of the trainer, or None without a trainer or with a foreign data module."""
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, MultilabelDataModule) else None
 
+    def validation_step(self, batch: Any, batch_idx: int) -> Any:
+        """Decode a batch and log its metrics."""
+        return self.evaluate(batch, self.val_metrics)
+
+    def test_step(self, batch: Any, batch_idx: int) -> Any:
+        """Decode a batch and log its metrics."""
+        return self.evaluate(batch, self.test_metrics)
+
     def evaluate(self, batch: Batch, metrics: MetricCollection) -> Decoding:
         """Return the decoding of a batch; update and log metrics and certificates."""
-        decoding = super().evaluate(batch, metrics)
+        decoding = self.decoder(self.model(batch.features))
+        metrics.update(decoding.labels, batch.labels)
+        self.log_means(dict(metrics.items()), len(batch.labels))
         certificates = {f"{metrics.prefix}proven_optimal": decoding.status.exact.float().mean()}
         if decoding.nodes is not None:
             certificates[f"{metrics.prefix}mean_nodes"] = decoding.nodes.float().mean()
         self.log_means(certificates, len(batch.labels))
         return decoding
+
+    def predict_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the decoded labels of a batch, for ``Trainer.predict``."""
+        return self.decoder(self.model(batch.features)).labels
+
+    def on_fit_end(self) -> None:
+        """Report the fit, also for a resumed run without epochs left."""
+        # Lightning has moved the module to the CPU by now.
+        self.to(self.trainer.strategy.root_device)
+        self.fit_report = self.report()
+        for logger in self.loggers:
+            logger.log_metrics(self.fit_report, self.trainer.global_step)
+
+    def log_means(self, values: Mapping[str, Any], batch_size: int, prog_bar: bool = False) -> None:
+        """Log the means of values over an epoch and over all processes."""
+        # Lightning divides by the processes' mean number of rows, rounded down.
+        weight = batch_size * self.trainer.world_size
+        self.log_dict(
+            values, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=weight, sync_dist=True
+        )
 
     @torch.no_grad()
     def report(self) -> dict[str, float]:

@@ -19,7 +19,6 @@ units, three decades apart, or all of them ten units from zero.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,21 +27,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import Trainer
 from measuring import described, show, table, told, write_csv
 from sklearn.preprocessing import normalize
 
 from lmbm_torch.data import SequenceData, load_ocr_letters
-from lmbm_torch.data.batches import SequenceDataset, shuffled
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.losses import chain_structured_hinge
-from lmbm_torch.models import LinearChain
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import exponentiated_gradient, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.linear import ChainMargins
 from lmbm_torch.solvers.chains.problems import chain_problem
 from lmbm_torch.solvers.structural import frank_wolfe, smoothing
-from lmbm_torch.training.chains import ChainModule
 
 BATCH_SIZE = 32
 
@@ -71,26 +68,39 @@ def inner_products(features: np.ndarray, labels: np.ndarray, start: np.ndarray, 
 
 def subgradients(data: SequenceData, C: float, epochs: int) -> dict:
     """Return the objective at the weights that Adam ends with, its rate falling to zero."""
-    dataset = SequenceDataset(data, range(data.num_folds))
-    module = ChainModule(
-        LinearChain(data.features.shape[1], len(data.label_names)).double(),  # pyright: ignore[reportOptionalSubscript]
-        chain_structured_hinge,
-        C=C,
-        optimizer=partial(torch.optim.Adam, lr=0.03),
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
+    states, count, generator = len(data.label_names), data.num_sequences, torch.Generator().manual_seed(0)
+    head = torch.nn.Linear(data.features.shape[1], states).double()  # pyright: ignore[reportOptionalSubscript]
+    weights = [*head.parameters(), torch.zeros(states, states, dtype=torch.float64, requires_grad=True)]
+    for each in weights:
+        torch.nn.init.zeros_(each)
+    features, labels = data.select(np.full(count, True))
+    chains, truths = (
+        [torch.from_numpy(each).double() for each in features],
+        [*map(torch.from_numpy, labels)],
     )
-    trainer = Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        limit_val_batches=0,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    loader = shuffled(dataset, BATCH_SIZE, seed=0)
-    trainer.fit(module, loader, loader)
-    return {"objective": module.fit_report["fit/objective"], "passes": epochs}
+
+    def losses(rows: list[int]) -> torch.Tensor:
+        lengths = torch.tensor([len(truths[row]) for row in rows])
+        unary, labels = (
+            torch.nn.utils.rnn.pad_sequence(parts, batch_first=True, padding_value=PADDING)
+            for parts in ([head(chains[row]) for row in rows], [truths[row] for row in rows])
+        )
+        return chain_structured_hinge(ChainEnergy(unary, weights[-1], lengths), labels).sum()
+
+    def penalty() -> torch.Tensor:
+        return 0.5 * sum((each.square().sum() for each in weights), torch.zeros(()))
+
+    optimizer = torch.optim.Adam(weights, lr=0.03)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
+    for _ in range(epochs):
+        for rows in torch.randperm(count, generator=generator).split(BATCH_SIZE):
+            optimizer.zero_grad()
+            # An estimate of the objective, divided by the number of chains.
+            (penalty() / count + C * losses(rows.tolist()) / len(rows)).backward()
+            optimizer.step()
+        scheduler.step()
+    with torch.no_grad():
+        return {"objective": float(penalty() + C * losses([*range(count)])), "passes": epochs}
 
 
 def compare(data: SequenceData, C: float, tol: float, epochs: int) -> list[dict[str, Any]]:
@@ -176,7 +186,6 @@ def main() -> None:
     parser.add_argument("--tol", type=float, default=5e-4)
     parser.add_argument("--epochs", type=int, default=60)
     options = parser.parse_args()
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     data = fold_of(load_ocr_letters(), options.fold)
     rows = compare(data, options.C, options.tol, options.epochs) + along_lengths(1.0)
     show(rows)

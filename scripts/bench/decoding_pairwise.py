@@ -28,7 +28,6 @@ from measuring import described, seconds, show, table, told, write_csv
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from lmbm_torch import references
 from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier
@@ -36,6 +35,7 @@ from lmbm_torch.files import write_figure
 from lmbm_torch.inference import Decoding
 from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 from lmbm_torch.inference.search import branch_and_bound
+from lmbm_torch.references import relaxations as programmes
 
 
 def learned(name: str, num_labels: int) -> tuple[PairwiseEnergy, DirectedEnergy]:
@@ -74,19 +74,19 @@ def relaxations(energy: PairwiseEnergy, hinge: bool, few: int) -> tuple[Decoding
     labels = energy.num_labels
     pairs = tuple(combinations(range(labels), 2))
 
-    def build() -> references.Relaxation:
+    def build() -> programmes.Relaxation:
         if hinge:
-            return references.hinge_relaxation(labels, pairs, 1.0)
-        return references.score_relaxation(labels, pairs)
+            return programmes.hinge_relaxation(labels, pairs, 1.0)
+        return programmes.score_relaxation(labels, pairs)
 
     part, compiled = energy.select(slice(0, few)), build()
-    values, _ = references.relax(compiled, part)
+    values, _ = programmes.relax(compiled, part)
     if (values - found.bound[:few]).abs().max() > CLOSE * values.abs().max().clamp(min=1):
         raise RuntimeError("Clarabel called directly and through cvxpy disagree")
 
-    def one_by_one(relaxation: Callable[[], references.Relaxation]) -> None:
+    def one_by_one(relaxation: Callable[[], programmes.Relaxation]) -> None:
         for row in range(few):
-            references.relax(relaxation(), part.select(slice(row, row + 1)))
+            programmes.relax(relaxation(), part.select(slice(row, row + 1)))
 
     dpp = processor_ms(lambda: one_by_one(lambda: compiled), few, repeats=3)
     rebuilt = processor_ms(lambda: one_by_one(build), few)

@@ -27,11 +27,11 @@ from measuring import described, seconds, show, table, write_csv
 from rich.console import Console
 from scipy import sparse
 
-from lmbm_torch.compare.cells import Cell, compute
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.fitting.recipe import MANY_LABELS
 from lmbm_torch.solvers.networks.chosen_parents import BLOCK, ManyLabels, solve_block
+from reproduce.cells import Cell, compute
 
 FEATURES, FEATURES_A_ROW, TOPICS = 1000, 10, 200
 PARENTS = 20

@@ -4,9 +4,9 @@
   ``dual_2006``, ``encoders``, ``hierarchies``, ``linear_networks``, ``lmbm_2009``, ``lmsbn_2010``,
   ``m3n_2003``: a table each, with its settings in ``conf/table``;
 * ``budgets``, ``crbm_epochs``, ``crbm_problems``, ``crbm_training``, ``decoding_times``, ``dropout_network``,
-  ``figures``, ``gradients``: parts of some.
+  ``figures``, ``gradients``: parts of some; ``cells``: cells that are computed once.
 
-Cells, their metrics and a table's files are those of :mod:`lmbm_torch.compare`.
+Metrics and a table's files are those of :mod:`lmbm_torch.compare`.
 """
 
 from pathlib import Path

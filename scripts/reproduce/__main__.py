@@ -47,8 +47,8 @@ def _run(config: DictConfig) -> None:
 
     from lmbm_torch.cli.compare import on_cluster
     from lmbm_torch.cli.typed import check_call, check_types
-    from lmbm_torch.compare.cells import compute, print_tables, write_tables
-    from lmbm_torch.compare.tables import table
+    from lmbm_torch.compare.tables import print_tables, table, write_tables
+    from reproduce.cells import compute
 
     resolved: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # pyright: ignore[reportAssignmentType]
     check_types(resolved, Reproduction)

@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from lmbm_torch.compare.cells import Cell, Result
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
 from lmbm_torch.compare.significance import corrected_t_test, holm
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.estimators import AutoLabelClassifier
 from reproduce.budgets import try_within
+from reproduce.cells import Cell
 
 METRICS = {"exact_match": "exact match", "sample_f1": "sample F1", "macro_f1": "macro F1"}
 COLUMNS = {

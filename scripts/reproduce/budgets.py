@@ -14,8 +14,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold, ParameterSampler
 from sklearn.pipeline import Pipeline
 
-from lmbm_torch.compare.cells import Result
 from lmbm_torch.compare.methods import METHODS, Ensemble, Tuned, num_settings, scalings, tuned, unscaled
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData
 

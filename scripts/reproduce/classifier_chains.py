@@ -20,10 +20,11 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputClassifier
 
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import scores
 from lmbm_torch.data import MultilabelData, read_npz
 from lmbm_torch.estimators import ProbabilisticClassifierChain
+from reproduce.cells import Cell
 
 METRICS = ("exact_match", "sample_f1", "hamming_loss", "macro_f1")
 COLUMNS = {

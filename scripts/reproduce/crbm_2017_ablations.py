@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from lightning.pytorch import seed_everything
 
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.data.datamodule import MultilabelDataModule
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
@@ -28,6 +28,7 @@ from lmbm_torch.models import RestrictedBoltzmannMachine
 from lmbm_torch.training.callbacks.display import SeededEpochs
 from lmbm_torch.training.callbacks.latent import IterationSchedule
 from reproduce import crbm_training
+from reproduce.cells import Cell
 
 COLUMNS = {
     "tested_by": "tested by",

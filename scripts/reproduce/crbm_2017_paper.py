@@ -24,9 +24,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmbm_torch.compare.cells import Cell, OutOfTime, Result, check_time
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.files import reading, replacing, write_figure
 from reproduce import crbm_epochs, crbm_problems
+from reproduce.cells import Cell, OutOfTime, check_time
 
 COLUMNS = {
     "all": "all pixels, % (paper)",

@@ -23,10 +23,11 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import ConditionalRBMClassifier
+from reproduce.cells import Cell
 from reproduce.linear_networks import METHODS as NETWORKS
 from reproduce.linear_networks import METRICS, cross_validate
 

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.tables import write_csv
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.energies import DirectedEnergy
@@ -27,6 +26,7 @@ from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.files import write_figure
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.viz.style import COLOURS, open_frame
+from reproduce.cells import Cell
 
 NUM_LABELS = (10, 20, 40, 60, 80, 101)
 NUM_INSTANCES = (10, 100, 1000, 3000)

@@ -32,7 +32,6 @@ import torch
 from scipy.optimize import OptimizeResult, minimize
 from threadpoolctl import threadpool_limits
 
-from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.tables import write_csv
 from lmbm_torch.estimators import KernelLogisticRegression
 from lmbm_torch.files import write_figure
@@ -41,6 +40,7 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.gram import PrecomputedGram
 from lmbm_torch.solvers.logistic import smo
 from lmbm_torch.solvers.logistic.problems import MulticlassProblem
+from reproduce.cells import Cell
 from reproduce.figures import learning_curves
 from reproduce.multiclass_sets import MulticlassData, load_multiclass
 

@@ -16,9 +16,10 @@ from tempfile import TemporaryDirectory
 from hydra import compose, initialize_config_dir
 
 from lmbm_torch.cli.configuration import CONFIGURATION
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.training import runs
 from lmbm_torch.training.configured import build
+from reproduce.cells import Cell
 
 COLUMNS = {
     "right": "all labels right, %",

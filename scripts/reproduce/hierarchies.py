@@ -22,10 +22,11 @@ from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, QuantileTransformer, StandardScaler
 
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.data import named
 from lmbm_torch.data.formats.npz import open_archive
 from lmbm_torch.estimators import HierarchicalClassifier, LMSBNClassifier
+from reproduce.cells import Cell
 from reproduce.dropout_network import DropoutNetwork
 
 PUBLISHED = {"cellcycle": 0.255, "derisi": 0.195, "eisen": 0.306, "spo": 0.215}

@@ -17,11 +17,11 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer, StandardScaler
 
-from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.trials import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMSBNClassifier, LMSBNEnsembleClassifier
 from lmbm_torch.estimators.common.baselines import LabelPowersetSVM, classifier_chain, independent_svm
+from reproduce.cells import Cell
 
 METRICS = ("exact_match", "sample_f1", "hamming_loss", "macro_f1", "micro_f1")
 COLUMNS = {

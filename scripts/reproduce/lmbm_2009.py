@@ -25,7 +25,7 @@ from sklearn.base import clone
 from sklearn.metrics import make_scorer
 from sklearn.model_selection import GridSearchCV, KFold
 
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
@@ -33,6 +33,7 @@ from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
 from lmbm_torch.files import write_figure
 from lmbm_torch.metrics.functional import jaccard_index
 from lmbm_torch.viz import coupling_heatmap
+from reproduce.cells import Cell
 
 METRICS = {
     "H": "hamming_loss",

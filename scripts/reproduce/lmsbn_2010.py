@@ -25,7 +25,6 @@ from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MinMaxScaler, Normalizer
 
-from lmbm_torch.compare.cells import Cell
 from lmbm_torch.compare.trials import measure, part
 from lmbm_torch.data import MultilabelData, load
 from lmbm_torch.estimators import (
@@ -37,6 +36,7 @@ from lmbm_torch.estimators import (
 from lmbm_torch.estimators.networks import orderings
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz import bar_chart
+from reproduce.cells import Cell
 from reproduce.decoding_times import decoding_cells, draw_decoding
 from reproduce.linear_networks import proven
 

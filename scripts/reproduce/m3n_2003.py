@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from sklearn.preprocessing import normalize
 
-from lmbm_torch.compare.cells import Cell, Result
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.data.named import load_ocr_letters
 from lmbm_torch.data.sequences.records import SequenceData, Sequences
 from lmbm_torch.estimators.chains.base import Rows
@@ -33,6 +33,7 @@ from lmbm_torch.estimators.chains.hidden_markov import HiddenMarkovClassifier
 from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz import transition_heatmap
+from reproduce.cells import Cell
 from reproduce.figures import error_bars
 
 COLUMNS = {

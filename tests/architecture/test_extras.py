@@ -19,7 +19,7 @@ DOORS = {
     "sklearn": ("estimators",),
     "torchmetrics": ("metrics",),
     "matplotlib": ("viz",),
-    "lightning": ("training.base", "data.datamodule"),
+    "lightning": ("training.structured", "data.datamodule"),
     "clarabel": ("inference.relaxations.lp_relaxation",),
     "pyarrow": ("prediction.parquet",),
     "highspy": ("inference.relaxations.integer_program",),

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from lmbm_torch.cli import configuration, sweeps
 from lmbm_torch.cli.showing import Certificates, print_metrics
-from lmbm_torch.compare import cells
+from lmbm_torch.compare.tables import print_tables
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.prediction import tables
 from lmbm_torch.prediction.answers import Prediction
@@ -39,7 +39,7 @@ def test_a_long_run_directory_stands_on_one_line(capsys, monkeypatch):
 @pytest.mark.parametrize("width", [72, 200])
 def test_names_of_methods_are_whole(width):
     console = Console(width=width, record=True, quiet=False, file=io.StringIO())
-    cells.print_tables([ROW], {"A": "exact match", "B": "Hamming loss", "C": "none has it"}, console)
+    print_tables([ROW], {"A": "exact match", "B": "Hamming loss", "C": "none has it"}, console)
     text = console.export_text()
     assert ROW["method"] in text
     assert "none has it" not in text
@@ -49,23 +49,12 @@ def test_names_of_methods_are_whole(width):
 def test_no_number_is_broken_where_there_is_no_room_for_all():
     console = Console(width=60, record=True, file=io.StringIO())
     row = ROW | {str(place): place + 0.125 for place in range(9)}
-    cells.print_tables([row], {name: f"metric {name}" for name in row if len(name) == 1}, console)
+    print_tables([row], {name: f"metric {name}" for name in row if len(name) == 1}, console)
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) <= 60
     numbers = [line for line in lines if ROW["method"] in line]
     assert "".join(numbers).count(ROW["method"]) == len(numbers) > 1
     assert re.findall(r"\d\.125", "".join(numbers)) == [f"{place}.125" for place in range(9)]
-
-
-def test_every_cell_is_counted_in_a_log(tmp_path):
-    console = Console(width=60, record=True, file=io.StringIO())
-    todo = [cells.Cell("toys", name, lambda *_: {}) for name in ("first", "second")]
-    cells.compute(todo, tmp_path, console)
-    lines = console.export_text().splitlines()
-    assert [line.partition(" (")[0] for line in lines if " (" in line] == [
-        "1 of 2 cells: toys: first",
-        "2 of 2 cells: toys: second",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,14 @@ import pytest
 from rich.console import Console
 from scipy import stats
 from scipy.sparse import csr_array
+from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import get_scorer
+from sklearn.multioutput import ClassifierChain
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.compare import methods, trials
-from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN, svm_chain
+from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN
 from lmbm_torch.compare.comparing import compare
 from lmbm_torch.compare.methods import METHODS, is_installed
 from lmbm_torch.compare.significance import corrected_t_test, holm, interval
@@ -72,16 +74,18 @@ def test_every_method_gets_a_row_and_a_dot(rows_and_folder):
 
 
 @pytest.mark.slow
-def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
-    cells = list(trials.cells(tiny_data(), FEW, SETTINGS))
+def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder, monkeypatch, tmp_path):
     tests = {}
-    for cell in cells:
-        split = cell.run.args[1].args[0]
-        tests.setdefault(cell.method.rpartition(" ")[2], set()).add(tuple(split.test))
-    assert [len(each) for each in tests.values()] == [1, 1]
-    assert tests["0"] != tests["1"]
+    monkeypatch.setattr(
+        trials, "measured", lambda _, data: tests.setdefault(len(tests), tuple(data.test)) and {}
+    )
+    trials.tried(tiny_data(), FEW, SETTINGS, tmp_path, QUIET)
+    # Single models come first, all methods of a split after each other.
+    first, second = tests[0], tests[2]
+    assert first != second
+    assert [tests[place] for place in range(6)] == [first, first, second, second, first, second]
     base, ensemble = (
-        json.loads((rows_and_folder[1] / "cells" / f"tiny_{name}_split_1.json").read_text(encoding="utf-8"))
+        json.loads((rows_and_folder[1] / "trials" / f"tiny_{name}_split_1.json").read_text(encoding="utf-8"))
         for name in ("lmsbn", "10_lmsbns")
     )
     assert ensemble["_parameters"] == base["_parameters"]
@@ -90,12 +94,12 @@ def test_methods_see_the_same_splits_and_as_many_settings(rows_and_folder):
 
 def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
     first = compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
-    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cells").iterdir()}
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "trials").iterdir()}
     assert compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET) == first
     more = trials.Settings(splits=3, test_fraction=0.3, budget=2, folds=2, seed=0)
     compare(tiny_data(), FEW[:2], "LMSBN", more, tmp_path, QUIET)
     assert {file: file.stat().st_mtime_ns for file in files} == files
-    assert len(list((tmp_path / "cells").iterdir())) == 6
+    assert len(list((tmp_path / "trials").iterdir())) == 6
     other = trials.Settings(splits=2, test_fraction=0.3, budget=5, folds=2, seed=0)
     with pytest.raises(ValueError, match=r"without trials .* are of budget=2 instead of 5; output=FOLDER"):
         compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path, QUIET)
@@ -104,6 +108,14 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "SEARCHED_C", (1.0,))
     with pytest.raises(ValueError, match="whose trials are of another training recipe; output=FOLDER"):
         compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
+
+
+def test_every_trial_is_counted_in_a_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(trials, "try_tuned", lambda *_: {})
+    console = Console(width=60, record=True, file=io.StringIO())
+    trials.tried(tiny_data(), FEW[1:2], SETTINGS, tmp_path, console)
+    said = [line.strip() for line in console.export_text().splitlines() if ": " in line]
+    assert said == ["1 of 2 trials: LMSBN, split 0", "2 of 2 trials: LMSBN, split 1"]
 
 
 def test_a_failed_comparison_does_not_block_the_next_one(tmp_path, monkeypatch):
@@ -263,9 +275,10 @@ def test_holm_by_hand():
 def test_a_label_that_never_occurs_is_predicted_so():
     features = np.random.default_rng(0).normal(size=(20, 2))
     labels = np.stack([features[:, 0] > 0, np.zeros(20, bool)], 1).astype(int)
-    chain = svm_chain().fit(features, labels)
+    greedy = ClassifierChain(AnyClasses(LinearSVC()))
+    chain = clone(greedy).fit(features, labels)
     assert not chain.predict(features)[:, 1].any()
-    ensemble = ChainEnsemble(svm_chain(), 3, random_state=0).fit(features, labels)
+    ensemble = ChainEnsemble(greedy, 3, random_state=0).fit(features, labels)
     assert (ensemble.predict(features)[:, 0] == labels[:, 0]).mean() > 0.8
     assert {tuple(member.order_) for member in ensemble.members_} <= {(0, 1), (1, 0)}
     assert AnyClasses(LinearSVC()).fit(features, labels[:, 1]).classes_.tolist() == [0, 1]

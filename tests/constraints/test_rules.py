@@ -15,11 +15,11 @@ from lmbm_torch.constraints import (
     exactly,
     hierarchy,
     implies,
-    parents_by_path,
     parse,
     read,
 )
 from lmbm_torch.constraints.implications import implied_pairs
+from lmbm_torch.constraints.rules import parents_by_path
 
 NAMES = ("a", "b", "c", "d")
 LABELLINGS = np.array(list(product([0, 1], repeat=4)))

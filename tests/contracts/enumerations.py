@@ -18,7 +18,6 @@ from strategies.semi_chain import coded, segmentations
 from torch import Tensor
 
 from lmbm_torch.energies import (
-    PADDING,
     BipartiteEnergy,
     ChainEnergy,
     DirectedEnergy,
@@ -26,6 +25,7 @@ from lmbm_torch.energies import (
     SemiChainEnergy,
     TreeEnergy,
 )
+from lmbm_torch.energies.chain import PADDING
 
 
 @dataclass(frozen=True)

@@ -48,9 +48,6 @@ STEPS: dict[str, Cost] = {
     "hidden units, mle_mf": Cost(1, 290),
     "hidden units, cd": Cost(1, 145),
     "hidden units, pcd": Cost(1, 155),
-    "chain, likelihood": Cost(1, 240),
-    "chain, hinge, own transitions": Cost(1, 305),
-    "maximum-entropy Markov": Cost(1, 139),
 }
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from devices.steps import BATCH, LENGTHS, NUM_FEATURES, NUM_STATES, STEPS, drawn
-from lmbm_torch.data.batches import Batch
+from devices.steps import BATCH, NUM_FEATURES, STEPS, drawn
 from lmbm_torch.models import (
     Bernoulli,
     ConditionalRBM,
@@ -28,6 +27,7 @@ from lmbm_torch.models import (
 )
 from lmbm_torch.training.latent import PersistentModule
 
+NUM_STATES, LENGTHS = 3, (5, 3, 1)
 Function = Callable[..., Tensor]
 Graph = tuple[torch.nn.Module, Function, tuple[Tensor, ...]]
 """A model, a function of tensors that it serves, and the tensors."""
@@ -43,12 +43,7 @@ def losses(name: str) -> Graph:
             return module.loss(energy, labels, labels)[0]
         return module.loss(energy, labels)
 
-    def of_sequences(features: Tensor, lengths: Tensor, labels: Tensor) -> Tensor:
-        return module.loss(module.model(features, lengths, labels.shape[1]), labels)
-
-    if isinstance(batch, Batch):
-        return module.model, of_labels, (batch.features, batch.labels)
-    return module.model, of_sequences, (batch.features, batch.lengths, batch.labels)
+    return module.model, of_labels, (batch.features, batch.labels)
 
 
 def scores(model: Any, x: Tensor, *rest: Any) -> Graph:

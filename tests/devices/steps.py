@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from lmbm_torch import losses, models
-from lmbm_torch.data.batches import Batch, SequenceBatch
+from lmbm_torch.data.batches import Batch
 from lmbm_torch.inference.messages import matrix_bp, mean_field
 from lmbm_torch.inference.messages.matching import MatchedInference
 from lmbm_torch.training import penalties
-from lmbm_torch.training.chains import ChainModule
 from lmbm_torch.training.gradient import GradientModule
 from lmbm_torch.training.latent import LatentModule, PersistentModule
 
-NUM_FEATURES, NUM_LABELS, NUM_STATES = 5, 6, 3
-BATCH, LENGTHS = 3, (5, 3, 1)
+NUM_FEATURES, NUM_LABELS, BATCH = 5, 6, 3
 NAMES = tuple("abcdef")
 OPTIMIZER = partial(torch.optim.Adam, lr=0.01)
 
@@ -49,14 +47,6 @@ def label_batch(missing: bool = False) -> Batch:
     return Batch(drawn(BATCH, NUM_FEATURES), labels, torch.arange(BATCH))
 
 
-def sequence_batch() -> SequenceBatch:
-    lengths = torch.tensor(LENGTHS)
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, NUM_STATES, (BATCH, max(LENGTHS)), generator=generator)
-    labels = labels.masked_fill(torch.arange(max(LENGTHS)) >= lengths[:, None], -1)
-    return SequenceBatch(drawn(sum(LENGTHS), NUM_FEATURES), lengths, labels, torch.arange(BATCH))
-
-
 def gradient(model: Callable[[], Any], loss: Any, **options: Any) -> GradientModule:
     return GradientModule(model().double(), loss, C=1.0, optimizer=OPTIMIZER, label_names=NAMES, **options)
 
@@ -74,20 +64,12 @@ def latent(
     return made
 
 
-def chain(model: type, loss: Any, **options: Any) -> ChainModule:
-    return ChainModule(model(NUM_FEATURES, NUM_STATES, **options).double(), loss, C=1.0, optimizer=OPTIMIZER)
-
-
 def network(**options: Any) -> Any:
     return partial(models.SigmoidBeliefNetwork, NUM_FEATURES, NUM_LABELS, **options)
 
 
 def machine(**options: Any) -> Any:
     return partial(models.BoltzmannMachine, NUM_FEATURES, NUM_LABELS, **options)
-
-
-def minus_score(energy: Any, labels: Tensor) -> Tensor:
-    return -energy.score(labels)
 
 
 STEPS = {
@@ -134,16 +116,6 @@ STEPS = {
         partial(latent, LatentModule, losses.contrastive_divergence), label_batch(), is_random=True
     ),
     "hidden units, pcd": Step(partial(latent, PersistentModule, num_steps=2), label_batch(), is_random=True),
-    "chain, likelihood": Step(
-        partial(chain, models.LinearChain, losses.chain_negative_log_likelihood), sequence_batch()
-    ),
-    "chain, hinge, own transitions": Step(
-        partial(chain, models.LinearChain, losses.chain_structured_hinge, conditional_transitions=True),
-        sequence_batch(),
-    ),
-    "maximum-entropy Markov": Step(
-        partial(chain, models.MaximumEntropyMarkov, minus_score), sequence_batch()
-    ),
 }
 """Every module, with every model that it trains."""
 

@@ -23,8 +23,6 @@ LONG = (
     "hidden units, pcd",
     "machine, exact likelihood",
     "machine of triples, hinge",
-    "chain, hinge, own transitions",
-    "maximum-entropy Markov",
     "hidden Markov, numbers",
     "hidden Markov, counts",
     "images",

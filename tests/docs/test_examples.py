@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import sys
@@ -20,6 +21,16 @@ import measure_size
 MOST_WITHOUT = 76
 SOURCES = measure_size.sources()
 PACKAGES = sorted({module.rpartition(".")[0] for module in SOURCES if "." in module and "._" not in module})
+# With examples, in no list of a package.
+OTHERS = sorted(
+    {
+        f"{module}.{node.name}"
+        for module, source in SOURCES.items()
+        for node in ast.parse(source).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and ">>>" in (ast.get_docstring(node) or "")
+    }
+    - measure_size.public_names(SOURCES, packages_alone=True)
+)
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -43,6 +54,12 @@ def failures(name: str, documented: object) -> list[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_examples_of_a_package_print_what_they_show(package):
     assert [report for name, each in public(package).items() for report in failures(name, each)] == []
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_examples_of_other_names_print_what_they_show(name):
+    module, _, own = name.rpartition(".")
+    assert failures(own, getattr(import_module(module), own)) == []
 
 
 def test_no_more_names_lack_examples_than_did():

@@ -15,10 +15,13 @@ from strategies.tree import random_tree_energy
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lmbm_torch.energies import BaseEnergy, Energy, RestrictedEnergy, check_energy
+from lmbm_torch.energies import BaseEnergy, Energy, RestrictedEnergy
+from lmbm_torch.energies.base import check_energy
 from lmbm_torch.inference import decode, decode_hinge
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.losses import least_threshold, loss_augment, structured_hinge
+from lmbm_torch.losses import structured_hinge
+from lmbm_torch.losses.bounds import least_threshold
+from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.prediction.probabilities import probabilities
 

@@ -17,7 +17,8 @@ from strategies.bipartite import (
     score_table,
 )
 
-from lmbm_torch.energies import BipartiteEnergy, to_spins
+from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.bipartite import softplus
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from strategies.chain import chain_energies, labellings, random_chain_energy
 from strategies.pairwise import all_labellings, random_pairwise_energy
 
-from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies import ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp, chain_steps
 from lmbm_torch.losses import chain_negative_log_likelihood
-from lmbm_torch.models import LinearChain
+from lmbm_torch.models import Gaussian, HiddenMarkov
 
 
 @given(chain_energies())
@@ -144,7 +145,7 @@ def test_lengths_may_be_a_list_or_an_array(kind):
     energy = ChainEnergy(torch.zeros(2, 3, 2), torch.zeros(2, 2), kind([3, 1]))
     assert energy.lengths.dtype == torch.int64
     assert energy.inside.sum(1).tolist() == [3, 1]
-    model = LinearChain(num_features=2, num_states=2)
+    model = HiddenMarkov(Gaussian(2, 2))
     assert model(torch.zeros(2, 3, 2), kind([3, 1])).lengths.tolist() == [3, 1]
 
 

@@ -18,7 +18,8 @@ from strategies.pairwise import (
     random_pairwise_energy,
 )
 
-from lmbm_torch.energies import CliqueEnergy, MarginEnergy
+from lmbm_torch.energies import CliqueEnergy
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.inference.enumeration import exact
 
 SEEDS = st.integers(0, 2**32 - 1)

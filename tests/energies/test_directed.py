@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies.directed import directed_energies, flipped, permuted, random_directed_energy, random_labels
 
-from lmbm_torch.energies import DirectedEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies.base import to_spins
 
 DOUBLE = (torch.float64,)
 

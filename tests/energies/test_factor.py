@@ -9,15 +9,8 @@ from strategies.factor import every_labelling, packed_energy, random_factor_ener
 from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.tree import random_tree_energy
 
-from lmbm_torch.energies import (
-    PADDING,
-    CliqueEnergy,
-    FactorEnergy,
-    FactorScopes,
-    to_clique,
-    to_factors,
-    to_tree,
-)
+from lmbm_torch.energies import CliqueEnergy, FactorEnergy, FactorScopes, to_clique, to_factors, to_tree
+from lmbm_torch.energies.chain import PADDING
 
 
 def by_definition(energy: FactorEnergy, labels: list[int], row: int) -> float:

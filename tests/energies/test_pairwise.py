@@ -19,7 +19,8 @@ from strategies.pairwise import (
     renamed,
 )
 
-from lmbm_torch.energies import MarginEnergy, PairwiseEnergy
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.inference.enumeration import exact
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -100,24 +101,6 @@ def test_add_unary_adds_to_the_score_by_label(energy, seed, for_all):
 def test_no_constant_is_zero():
     energy = random_pairwise_energy(0, 3)
     assert PairwiseEnergy(energy.unary, energy.pairwise).constant.tolist() == [0.0, 0.0, 0.0]
-
-
-@given(pairwise_energies())
-def test_from_units_scores_quadratic_forms_of_labels(form):
-    labellings = all_labellings(form.num_labels).double()
-    couplings = form.pairwise.expand(form.batch_size, -1, -1)
-    pairs = torch.einsum("sxi,bij,sxj->sb", labellings, couplings, labellings) / 2
-    linear = (labellings * form.unary).sum(-1)
-    energy = PairwiseEnergy.from_units(form.unary, form.pairwise, form.constant)
-    torch.testing.assert_close(linear + pairs + form.constant, energy.score(labellings))
-
-
-def test_from_units_takes_the_constant_into_the_log_partition():
-    unary = torch.tensor([[0.3, -1.2]]).double()
-    pairwise = torch.tensor([[0, 0.7], [0.7, 0]]).double()
-    energy = PairwiseEnergy.from_units(unary, pairwise)
-    expected = (1 + unary.exp().sum() + (unary.sum() + 0.7).exp()).log()
-    torch.testing.assert_close(exact.log_partition(energy)[0], expected)
 
 
 class TestEnumeration:

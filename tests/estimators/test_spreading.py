@@ -7,8 +7,6 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
-from pathlib import Path
 
 import joblib
 import numpy as np
@@ -19,14 +17,13 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.pipeline import Pipeline
 
 from lmbm_torch.compare import trials
-from lmbm_torch.compare.cells import Cell, Result, compute
 from lmbm_torch.compare.comparing import compare
-from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.dataset import without_split
 from lmbm_torch.data.features import numbered
 from lmbm_torch.estimators import AutoLabelClassifier, LMSBNClassifier, LMSBNClassifierCV
 from lmbm_torch.estimators.automatic.candidates import Candidate
 from lmbm_torch.estimators.automatic.search import Search, stratified_folds
-from lmbm_torch.estimators.common.spreading import keep, num_bytes, packed, spread, unpacked, workers
+from lmbm_torch.estimators.common.spreading import keep, num_bytes, spread, workers
 from lmbm_torch.fitting import dual
 from lmbm_torch.memory import memory_budget, part_bytes
 
@@ -271,57 +268,6 @@ class Busy(ClassifierMixin, BaseEstimator):
 
     def predict(self, X):
         return X.astype(int)
-
-
-def _cell(number: int, *earlier: Result) -> Result:
-    return {"process": os.getpid(), "sum": number + sum(each["sum"] for each in earlier)}
-
-
-def _resumed(*, state: Path) -> Result:
-    return {"process": os.getpid(), "sum": 7}
-
-
-def _total(data: MultilabelData, split: int) -> Result:
-    return {"total": float(data.features.sum()) + float(data.labels.sum()), "rows": len(data.train) + split}
-
-
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
-def test_cells_that_share_a_set_have_it_sent_once(monkeypatch, tmp_path, form):
-    sizes = []
-    monkeypatch.setattr(
-        "lmbm_torch.estimators.common.spreading.keep",
-        lambda value: sizes.append(num_bytes(value)) or keep(value),
-    )
-    X, Y = np.ones((1000, 20)), np.ones((1000, 3))
-    data = without_split("tiny", form(X), Y, numbered("label", 3), numbered("feature", 20))
-    splits = [data.with_split(np.arange(10 + each), np.arange(900, 1000)) for each in range(4)]
-    cells = [Cell("tiny", f"split {each}", partial(_total, part, each)) for each, part in enumerate(splits)]
-    packets, shared = packed(cells)
-    assert sum(map(len, packets)) < 10_000
-    stored = num_bytes(splits[0].features) + num_bytes(splits[0].labels)
-    assert sizes[0] <= 1.1 * stored
-    assert unpacked(packets[1], shared.value.value).run() == cells[1].run()
-    with joblib.parallel_config(backend="threading", n_jobs=2):
-        found = compute(cells, tmp_path, Console(quiet=True))
-    assert [(row["total"], row["rows"]) for row in found] == [(23_000.0, 10 + 2 * each) for each in range(4)]
-
-
-@pytest.mark.slow
-def test_cells_of_tables_are_computed_by_workers_and_kept_here(client, tmp_path):
-    chain = [
-        Cell(name, f"step {step}", partial(_cell, step), after=f"step {step - 1}" if step else None)
-        for name in ("toys", "games")
-        for step in range(3)
-    ]
-    chain.append(Cell("toys", "long", _resumed, resumable=True))
-    with joblib.parallel_config(backend="dask"):
-        found = compute(chain, tmp_path, Console(quiet=True))
-        assert compute(chain, tmp_path, Console(quiet=True)) == found
-        assert compute(chain, tmp_path / "late", Console(quiet=True), time_limit=0.0) == []
-    assert [row["sum"] for row in found] == [0, 1, 3, 0, 1, 3, 7]
-    assert os.getpid() not in {row["process"] for row in found[:-1]}
-    assert found[-1]["process"] == os.getpid()
-    assert len([*(tmp_path / "cells").iterdir()]) == 7
 
 
 @pytest.mark.slow

@@ -12,11 +12,11 @@ from sklearn.base import clone
 from strategies.pairwise import all_labellings
 
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import to_spins
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.estimators import LMBMClassifier, StructuralSVMClassifier
 from lmbm_torch.estimators.common.decoders import completion
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.references import enumerated_planes, structural_primal
+from lmbm_torch.references.structural import enumerated_planes, structural_primal
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem
 
 ALLOWED = Constraints.of(RULES, NAMES)

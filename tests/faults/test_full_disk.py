@@ -22,11 +22,11 @@ from problems.small import (
 from rich.console import Console
 
 from lmbm_torch import save
-from lmbm_torch.compare.cells import Cell, compute
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.files import replacing, replacing_text, write_figure, write_text
 from lmbm_torch.training import runs
 from lmbm_torch.training.runs import WholeCheckpoints
+from reproduce.cells import Cell, compute
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -20,8 +20,8 @@ from strategies.label_problems import random_inputs
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch import decode
-from lmbm_torch.data import digit_numbers, open_mapped, write_mapped
-from lmbm_torch.data.batches import SequenceDataset, shuffled
+from lmbm_torch.data import open_mapped, write_mapped
+from lmbm_torch.data.batches import shuffled
 from lmbm_torch.data.datamodule import MappedDataModule, MultilabelDataModule
 from lmbm_torch.data.dataset import without_split
 from lmbm_torch.estimators import LMBMClassifierCV, LMSBNClassifier
@@ -90,7 +90,7 @@ def test_predictors_are_alike(worker):
 def parts(folder: Any) -> dict[str, Any]:
     """Parts of data sets by kind, each to be fetched in batches."""
     csr, names = sparse.csr_array(X), ["a", "b", "c"]
-    found: dict[str, Any] = {"sequences": SequenceDataset(digit_numbers(20), [0])}
+    found: dict[str, Any] = {}
     for name, rows in (("dense", X), ("sparse", csr)):
         module = MultilabelDataModule(without_split(name, rows, Y, names, list("wxyz")))
         found[name] = module.train_set
@@ -102,7 +102,7 @@ def parts(folder: Any) -> dict[str, Any]:
 # Of torch, which rebuilds a sparse tensor that another process has sent.
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled:UserWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dense", "sparse", "mapped dense", "mapped sparse", "sequences"])
+@pytest.mark.parametrize("kind", ["dense", "sparse", "mapped dense", "mapped sparse"])
 def test_loaders_serve_the_same_batches(tmp_path, kind):
     part = parts(tmp_path)[kind]
     spawned = {"num_workers": 1, "multiprocessing_context": "spawn", "timeout": 120}

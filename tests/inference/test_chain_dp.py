@@ -18,7 +18,8 @@ from strategies.chain import (
 )
 from strategies.pairwise import random_pairwise_energy
 
-from lmbm_torch.energies import PADDING, ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies import ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.trees import chain_dp, chain_steps
 

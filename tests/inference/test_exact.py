@@ -16,7 +16,8 @@ from strategies.chain import random_chain_energy
 from strategies.directed import directed_energies, energies_with_known, random_directed_energy, random_known
 from strategies.tree import random_tree_energy
 
-from lmbm_torch.energies import BaseEnergy, DirectedEnergy, to_spins
+from lmbm_torch.energies import BaseEnergy, DirectedEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.enumeration import exact
 
 DOUBLE = directed_energies(max_labels=5, max_batch=3, dtypes=(torch.float64,))

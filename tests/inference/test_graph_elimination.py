@@ -7,7 +7,8 @@ import torch
 from strategies.factor import every_labelling, packed_energy, random_factor_energy
 
 import lmbm_torch
-from lmbm_torch.energies import PADDING, FactorEnergy
+from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.graphs.parts import reduced
 

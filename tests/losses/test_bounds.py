@@ -9,18 +9,18 @@ from hypothesis import strategies as st
 from strategies.directed import directed_energies, random_directed_energy, random_labels
 from strategies.pairwise import clique_energies, labels_of, pairwise_energies
 
-from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import (
-    directed_threshold,
     error_bound,
     exact_negative_log_likelihood,
     local_hinge,
     log_loss_bound,
     negative_log_likelihood,
     undirected_log_loss_bound,
-    undirected_threshold,
 )
+from lmbm_torch.losses.bounds import directed_threshold, undirected_threshold
 
 DOUBLE = directed_energies(max_batch=8, dtypes=(torch.float64,))
 MARGINS = st.sampled_from((0.25, 1.0, 3.0))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from strategies.chain import chain_energies, labellings, random_chain_energy
 
-from lmbm_torch.energies import PADDING
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.losses import chain_negative_log_likelihood, chain_structured_hinge
 

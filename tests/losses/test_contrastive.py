@@ -10,12 +10,8 @@ from strategies.bipartite import random_bipartite_energy, random_known_visible, 
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.sampling import gibbs
-from lmbm_torch.losses import (
-    contrastive_divergence,
-    contrastive_perceptron,
-    exact_negative_log_likelihood,
-    persistent_contrastive_divergence,
-)
+from lmbm_torch.losses import contrastive_divergence, contrastive_perceptron, exact_negative_log_likelihood
+from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 
 LOSSES = [contrastive_divergence, contrastive_perceptron]
 

@@ -15,7 +15,6 @@ from sweeps import slow
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts" / "bench"))
 
-from lmbm_torch import references
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import lp_layer, lp_relaxation, sparse_map
@@ -28,6 +27,7 @@ from lmbm_torch.losses.relaxed import (
 )
 from lmbm_torch.losses.structured import structured_hinge
 from lmbm_torch.models import BoltzmannMachine
+from lmbm_torch.references import relaxations
 
 # cvxpylayers reads tensors as NumPy 1 did.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
@@ -69,7 +69,7 @@ def test_the_relaxed_score_of_labellings_is_their_score(energy, seed):
 @settings(max_examples=15)
 def test_the_relaxed_score_at_the_optimum_is_its_value(energy):
     pairs = [(i, j) for j in range(energy.num_labels) for i in range(j)]
-    values, labels = references.relax(references.score_relaxation(energy.num_labels, pairs), energy)
+    values, labels = relaxations.relax(relaxations.score_relaxation(energy.num_labels, pairs), energy)
     size = float(energy.unary.abs().sum() + energy.pairwise.abs().sum())
     torch.testing.assert_close(
         relaxed_score(energy, labels.clamp(0, 1)), values + energy.constant, rtol=0, atol=1e-6 * (1 + size)

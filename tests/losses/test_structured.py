@@ -22,7 +22,8 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import integer_program
-from lmbm_torch.losses import loss_augment, structured_hinge
+from lmbm_torch.losses import structured_hinge
+from lmbm_torch.losses.structured import loss_augment
 
 UNDIRECTED = st.one_of(pairwise_energies(), clique_energies())
 

@@ -11,7 +11,8 @@ from strategies.pairwise import clique_energies, labels_of, pairwise_energies, r
 
 from lmbm_torch.energies import CliqueEnergy
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.losses import least_threshold, local_hinge
+from lmbm_torch.losses import local_hinge
+from lmbm_torch.losses.bounds import least_threshold
 
 MARGINS = st.sampled_from((1.0, 4.0, 20.0))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from lmbm_torch import metrics
 from lmbm_torch.metrics import classes, functional
+from lmbm_torch.metrics.classes import MissingTargets
 
 NAN = {"zero_division": math.nan}
 AVERAGES = classes._InstanceAverages
@@ -73,7 +74,7 @@ def test_parts_with_missing_targets_give_what_the_function_gives(cls, function, 
     target[3] = np.nan
     metric = in_parts(cls(5, **options), (preds, target), [3, 4, 20])
     torch.testing.assert_close(metric.compute(), function(preds, target, **options))
-    counted = in_parts(metrics.MissingTargets(5), (preds, target), [3, 4, 20])
+    counted = in_parts(MissingTargets(5), (preds, target), [3, 4, 20])
     assert counted.compute() == np.isnan(target).sum()
 
 

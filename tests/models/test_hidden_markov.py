@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import distributions
 
-from lmbm_torch.energies import PADDING
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.models import Bernoulli, Gaussian, HiddenMarkov, Multinomial
 
@@ -157,3 +157,21 @@ def test_refuses_labels_and_smoothing_that_are_none():
         model.count(x, labels, LENGTHS, smoothing=0.0)
     with pytest.raises(ValueError, match=r"^num_states: expected"):
         Bernoulli(0, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "lengths"),
+    [
+        ("x", (3, 4, 6), [4, 1, 3]),
+        ("x", (5,), [4, 1, 3]),
+        ("lengths", (8, 5), None),
+        ("lengths", (9, 5), [4, 1, 3]),
+        ("lengths", (3, 5), [0, 3]),
+        ("lengths", (3, 3, 5), [4, 1, 3]),
+        ("lengths", (3, 4, 5), [0, 4, 4]),
+        ("lengths", (2, 4, 5), [4, 1, 3]),
+    ],
+)
+def test_refuses_lengths_and_widths_that_do_not_fit(name, shape, lengths):
+    with pytest.raises(ValueError, match=f"^{name}: expected"):
+        HiddenMarkov(Gaussian(3, 5))(torch.zeros(shape), lengths)

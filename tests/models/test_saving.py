@@ -14,8 +14,6 @@ from lmbm_torch.models import (
     ConditionalRBM,
     Gaussian,
     HiddenMarkov,
-    LinearChain,
-    MaximumEntropyMarkov,
     Multinomial,
     RestrictedBoltzmannMachine,
     SigmoidBeliefNetwork,
@@ -33,9 +31,6 @@ MODELS = {
     "independent": lambda: ConditionalRBM.logistic_regression(2, 3),
     "log-odds": lambda: ConditionalRBM.of_log_odds(2, 4),
     "unconditional": lambda: RestrictedBoltzmannMachine(3, 4),
-    "chain": lambda: LinearChain(2, 3),
-    "conditional transitions": lambda: LinearChain(2, 3, conditional_transitions=True),
-    "maximum entropy": lambda: MaximumEntropyMarkov(2, 3),
     "gaussian": lambda: HiddenMarkov(Gaussian(3, 2)),
     "bernoulli": lambda: HiddenMarkov(Bernoulli(3, 2)),
     "multinomial": lambda: HiddenMarkov(Multinomial(3, 2)),
@@ -62,7 +57,7 @@ def test_a_model_comes_back(tmp_path, name, dtype):
     found = load(tmp_path / "model.safetensors")
     assert type(found) is type(model)
     assert not found.training
-    is_chain = isinstance(model, LinearChain | MaximumEntropyMarkov | HiddenMarkov)
+    is_chain = isinstance(model, HiddenMarkov)
     x = torch.ones(5, 4, 2, dtype=dtype) if is_chain else torch.ones(5, 2, dtype=dtype)
     for first, second in zip(tensors_of(model(x)), tensors_of(found(x)), strict=True):
         assert first.dtype == second.dtype

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmbm_torch.references import structural_primal
+from lmbm_torch.references.structural import structural_primal
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
     CertifiedWeights,

@@ -8,7 +8,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lmbm_torch.energies import PADDING, ChainEnergy
+from lmbm_torch.energies import ChainEnergy
+from lmbm_torch.energies.chain import PADDING
 
 # From no dependence to potentials of 1e4, where all but one labelling vanishes.
 SCALES = (0.0, 0.1, 1.0, 10.0, 100.0, 1e4)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from lmbm_torch.energies import CONTINUED, PADDING, SemiChainEnergy
+from lmbm_torch.energies import SemiChainEnergy
+from lmbm_torch.energies.chain import PADDING
+from lmbm_torch.energies.semi_chain import CONTINUED
 
 
 def random_semi_chain_energy(

@@ -26,7 +26,7 @@ from problems.small import (
 )
 from scipy.sparse import csr_array, issparse
 
-from lmbm_torch.energies import cliques_up_to
+from lmbm_torch.energies.base import cliques_up_to
 from lmbm_torch.estimators import LMSBNClassifier
 from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.solvers.base import run

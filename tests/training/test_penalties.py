@@ -6,7 +6,7 @@ import pytest
 import torch
 from problems.small import gradient_module
 
-from lmbm_torch.models import ConditionalRBM, LinearChain, RestrictedBoltzmannMachine
+from lmbm_torch.models import ConditionalRBM, Gaussian, HiddenMarkov, RestrictedBoltzmannMachine
 from lmbm_torch.training.penalties import quadratic
 
 
@@ -21,5 +21,5 @@ def test_couplings_cost_what_they_are_said_to(make):
 
 
 def test_models_of_other_kinds_are_refused():
-    with pytest.raises(TypeError, match=r"model: expected an lmbm_torch.models.Model, got LinearChain"):
-        gradient_module(LinearChain(2, 3))
+    with pytest.raises(TypeError, match=r"model: expected an lmbm_torch.models.Model, got HiddenMarkov"):
+        gradient_module(HiddenMarkov(Gaussian(2, 3)))

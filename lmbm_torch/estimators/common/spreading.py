@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -22,16 +21,7 @@ from sklearn.utils.parallel import Parallel, delayed
 
 from lmbm_torch.memory import asked, memory_budget
 
-try:
-    # Comes with Dask, Ray and newer joblib, and also pickles functions without a name.
-    from cloudpickle import Pickler
-except ImportError:
-    from pickle import Pickler
-
 Result = TypeVar("Result")
-
-# Least bytes of an array that is pickled apart.
-LARGE = 1000
 
 _here = threading.local()
 
@@ -83,47 +73,6 @@ def keep(value: Any) -> Kept:
     client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
     # Not by content, Dask's default: another call could release the same content.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
-
-
-def packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
-    """Pickle values for :func:`unpacked`, and keep their large arrays, each sent once."""
-    arrays: list[np.ndarray] = []
-    found = []
-    for value in values:
-        stream = io.BytesIO()
-        _Packer(stream, arrays).dump(value)
-        found.append(stream.getvalue())
-    return found, keep(arrays)
-
-
-def unpacked(value: bytes, arrays: Sequence[np.ndarray]) -> Any:
-    """Load a value that :func:`packed` pickled in the same program."""
-    return _Unpacker(io.BytesIO(value), arrays).load()
-
-
-class _Packer(Pickler):  # pyright: ignore[reportGeneralTypeIssues]  # one of two
-    def __init__(self, stream: io.BytesIO, arrays: list[np.ndarray]) -> None:
-        super().__init__(stream)
-        self._arrays = arrays
-
-    def persistent_id(self, obj: Any) -> int | None:
-        """Return the place of a large array, None for other objects."""
-        if type(obj) is not np.ndarray or obj.nbytes < LARGE:
-            return None
-        for place, array in enumerate(self._arrays):
-            if array is obj:
-                return place
-        self._arrays.append(obj)
-        return len(self._arrays) - 1
-
-
-class _Unpacker(pickle.Unpickler):
-    def __init__(self, stream: io.BytesIO, arrays: Sequence[np.ndarray]) -> None:
-        super().__init__(stream)
-        self._arrays = arrays
-
-    def persistent_load(self, pid: int) -> np.ndarray:
-        return self._arrays[pid]
 
 
 def workers() -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lmbm_torch.checks import check_shape
-from lmbm_torch.constraints import parents_by_path
+from lmbm_torch.constraints.rules import parents_by_path
 
 ROOT = -1
 

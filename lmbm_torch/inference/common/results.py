@@ -313,7 +313,7 @@ class Decoding:
     """Best labelling found, with the objective and the proven bound.
 
     Args:
-        labels: {0, 1}, of chains class indices and ``energies.PADDING`` beyond the ends; of several
+        labels: {0, 1}, of chains class indices and ``energies.chain.PADDING`` beyond the ends; of several
             labellings ``(batch, top_k, labels)``, best first.
         objective: of the routine, at the best labelling found; ``(batch, top_k)`` for several.
         bound: no labelling (of several, no further labelling) is better.

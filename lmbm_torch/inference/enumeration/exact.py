@@ -24,12 +24,12 @@ from lmbm_torch.energies import (
     ChainEnergy,
     DirectedEnergy,
     Energy,
-    MarginEnergy,
     PairwiseEnergy,
     RestrictedEnergy,
     SemiChainEnergy,
     TreeEnergy,
 )
+from lmbm_torch.energies.base import MarginEnergy
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding, Marginals, Status

@@ -14,7 +14,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from lmbm_torch.energies import Energy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import Energy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common.results import Marginals, Status
 from lmbm_torch.inference.enumeration import half_products
 from lmbm_torch.inference.enumeration.half_products import labellings

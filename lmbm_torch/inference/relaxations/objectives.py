@@ -18,7 +18,8 @@ from torch import Tensor
 
 from lmbm_torch.checks import check_known, check_positive
 from lmbm_torch.constraints import Constraints
-from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import CliqueEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common import iterations as ascent
 from lmbm_torch.inference.common.given import check_rules, clamp
 from lmbm_torch.inference.common.results import Decoding, Status

@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.energies import PairwiseEnergy, to_spins
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.enumeration import exact

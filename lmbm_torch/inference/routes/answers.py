@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.constraints import Constraints, Rule
-from lmbm_torch.energies import PADDING, DirectedEnergy, RestrictedEnergy
+from lmbm_torch.energies import DirectedEnergy, RestrictedEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, Marginals, Status, joined, replaced, rows_of

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count
-from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common.results import Marginals, Status
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.search.plain.samples import Answers, Chances, Network

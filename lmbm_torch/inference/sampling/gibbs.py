@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known
-from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.pairwise import from_others
 from lmbm_torch.inference.common.given import check_start, clamp
 from lmbm_torch.inference.common.results import BipartiteSamples

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_known, check_positive
-from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.sampling.ancestral import next_field

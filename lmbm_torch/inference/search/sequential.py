@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from lmbm_torch.checks import check_device, check_labels, check_shape
-from lmbm_torch.energies import DirectedEnergy, SequentialEnergy, to_spins
+from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.shapes import Float, Int, Known
 
 LogConditional = Callable[[int, Tensor, Tensor], Tensor]

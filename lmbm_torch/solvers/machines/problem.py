@@ -11,7 +11,8 @@ import numpy as np
 from scipy import sparse
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.energies import TiedCliques, to_spins
+from lmbm_torch.energies import TiedCliques
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.solvers.networks.problems import (
     Features,
     HingeProblem,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from lmbm_torch.checks import check_finite, check_labels, check_permutation, check_positive, check_shape
-from lmbm_torch.energies import to_spins
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.kernels.threads import single_threaded
 
 Features = np.ndarray | sparse.csr_array

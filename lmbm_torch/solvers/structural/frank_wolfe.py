@@ -6,19 +6,18 @@ optimization of structured SVMs", ICML 2016. The dual has one variable for each 
 
     max_α Σ α_l(y) Δ(y_l, y) − ½‖w‖²,   w = Σ α_l(y) ψ_l(y),   α ≥ 0,   Σ_y α_l(y) = C_l
 
-and is stored as the planes of the labellings seen so far. A pass decodes in batches, moves duals between an
-example's planes with closed-form steps until little of the gap among known planes is left, and decodes all
-examples once at the final weights, which gives the gap and new planes for the next pass.
+and is stored as the planes of the labellings seen so far. A pass moves duals between an example's planes with
+closed-form steps until little of the gap among known planes is left, and decodes all examples once at the
+final weights, which gives the gap and new planes for the next pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from lmbm_torch.checks import check_count, check_shape
+from lmbm_torch.checks import check_shape
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
@@ -86,82 +85,30 @@ def update(
     problem: StructuralProblem,
     state: FrankWolfeState,
     *,
-    batch_size: int | None = None,
     seed: int = 0,
-    max_idle: int = MAX_IDLE_PASSES,
     known_share: float = KNOWN_GAP_SHARE,
 ) -> FrankWolfeState:
     """Run one pass.
 
     Args:
-        batch_size: number of examples decoded at the same weights before steps are taken, in an order drawn
-            from the seed; 1 is the original algorithm; all examples by default.
         seed: seed of the orders of visits to examples.
-        max_idle: passes after which a plane without a dual is dropped.
         known_share: share of the gap that may remain among the known planes.
 
     Raises:
-        ValueError: a state of another problem, a batch size below one.
+        ValueError: a state of another problem.
     """
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
-    random = np.random.default_rng((seed, state.num_iters))
-    known, weights = state, state.weights
-    if batch_size is not None:
-        check_count("batch_size", batch_size)
-        order = random.permutation(problem.num_examples)
-        for batch in np.split(order, range(batch_size, len(order), batch_size)):
-            examples = np.sort(batch)
-            known = known.join(problem.maximisers(weights, examples).planes)
-            known, weights = _swept(problem, known, weights, examples, 0.0, 1, random)
-    target = known_share * (state.primal - state.dual)
-    every = np.arange(problem.num_examples)
-    known, _ = _swept(problem, known, weights, every, target, MAX_SWEEPS, random)
-    return _certified(problem, known, state.num_iters + 1, max_idle)
-
-
-def average(problem: StructuralProblem, states: Iterable[FrankWolfeState]) -> CertifiedWeights:
-    """Return the mean of the states' weights, each weighted by the number of passes, with the mean's gap.
-
-    The mean of the duals is feasible and has the mean weights (Lacoste-Julien et al. 2013, section 4).
-
-    Raises:
-        ValueError: no state with passes.
-    """
-    total = 0
-    features, couplings, losses = 0.0, 0.0, 0.0
-    for state in states:
-        total += state.num_iters
-        features = features + state.num_iters * state.weights.features
-        couplings = couplings + state.num_iters * state.weights.couplings
-        losses += state.num_iters * (state.dual + 0.5 * problem.square_norm(state.weights))
-    if not total:
-        raise ValueError("states: expected at least one state of a solver after a pass, got none")
-    weights = StructuralWeights(np.asarray(features / total), np.asarray(couplings / total))
-    primal = problem.primal(weights, problem.maximisers(weights).bound)
-    return CertifiedWeights(weights, primal, losses / total - 0.5 * problem.square_norm(weights))
-
-
-def _swept(
-    problem: StructuralProblem,
-    known: KnownPlanes,
-    weights: StructuralWeights,
-    examples: np.ndarray,
-    target: float,
-    max_sweeps: int,
-    random: np.random.Generator,
-) -> tuple[KnownPlanes, StructuralWeights]:
-    """Run steps on the planes of some examples; return the duals, and the weights with some round-off."""
-    weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
+    weights, duals = StructuralWeights(*(part.copy() for part in state.weights)), state.dual_coef.copy()
+    every, target = np.arange(problem.num_examples), known_share * (state.primal - state.dual)
+    drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     kernels("dual.structural", "Frank–Wolfe").sweeps(
-        problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
+        problem, state.planes, weights, duals, every, target, MAX_SWEEPS, drawn
     )
-    return KnownPlanes(known.planes, duals, known.idle), weights
+    return _certified(problem, KnownPlanes(state.planes, duals, state.idle), state.num_iters + 1)
 
 
-def _certified(
-    problem: StructuralProblem, known: KnownPlanes, num_iters: int, max_idle: int = MAX_IDLE_PASSES
-) -> FrankWolfeState:
+def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:
     """Return the state at the duals, without a sweep's round-off, with the most violated planes added."""
     planes, dual_coef = known.planes, known.dual_coef
     weights = problem.weights(planes, dual_coef)
@@ -171,6 +118,6 @@ def _certified(
     new = found.planes.select(problem.violated(planes, found.planes, weights))
     idle = np.where(dual_coef > 0, 0, known.idle + 1)
     idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
-    kept = idle <= max_idle
+    kept = idle <= MAX_IDLE_PASSES
     known = KnownPlanes(planes.select(kept), dual_coef[kept], idle[kept]).join(new)
     return FrankWolfeState(weights, primal, dual, **vars(known), num_iters=num_iters)

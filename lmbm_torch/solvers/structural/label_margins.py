@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from lmbm_torch.energies import PairwiseEnergy, to_spins
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.enumeration import spin_moments
 from lmbm_torch.solvers.base import TINY
 from lmbm_torch.solvers.networks.problems import Features

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_finite, check_known, check_labels, check_shape
-from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, to_spins
+from lmbm_torch.energies import ChainEnergy, PairwiseEnergy
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
-from lmbm_torch.losses import loss_augment
+from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.solvers.networks.problems import Features, label_matrix
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
 

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from lmbm_torch.energies import to_spins
+from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.solvers.structural.label_vectors import Decoder, LabelVectorOracle, decode_with
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers

@@ -11,10 +11,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lmbm_torch.compare import cells
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
-from reproduce import CONFIGURATION, crbm_2017_ablations, crbm_classifier, crbm_training
+from reproduce import CONFIGURATION, cells, crbm_2017_ablations, crbm_classifier, crbm_training
 
 QUIET = Console(quiet=True)
 TINY = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lmbm_torch.compare.cells import compute
 from lmbm_torch.data import MultilabelData
 from reproduce import decoding_times
+from reproduce.cells import compute
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score
 
-from lmbm_torch.compare.cells import Cell
 from reproduce import hierarchies
+from reproduce.cells import Cell
 from reproduce.dropout_network import DropoutNetwork
 
 PARENTS = np.array([-1, 0, 1, -1])

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from lmbm_torch.compare.cells import compute, write_tables
+from lmbm_torch.compare.tables import write_tables
 from lmbm_torch.data.sequences.records import digit_numbers
 from reproduce import m3n_2003
+from reproduce.cells import compute
 
 
 @pytest.mark.slow

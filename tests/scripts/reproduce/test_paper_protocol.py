@@ -15,11 +15,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from lmbm_torch.compare import cells
+from lmbm_torch.compare.tables import Result
 from lmbm_torch.data.dataset import MultilabelData
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import BipartiteEnergy
-from reproduce import CONFIGURATION, crbm_2017_paper, crbm_epochs, crbm_problems
+from reproduce import CONFIGURATION, cells, crbm_2017_paper, crbm_epochs, crbm_problems
 from reproduce.crbm_epochs import Images, Steps
 from reproduce.gradients import gradient
 
@@ -63,7 +63,7 @@ def group(*methods: str) -> list[dict[str, list[str]]]:
     return [{"tasks": [NOISY], "methods": [*methods]}]
 
 
-def computed(settings: dict[str, Any], folder: Path, **options: Any) -> list[cells.Result]:
+def computed(settings: dict[str, Any], folder: Path, **options: Any) -> list[Result]:
     return cells.compute(crbm_2017_paper.cells("", settings), folder, QUIET, **options)
 
 

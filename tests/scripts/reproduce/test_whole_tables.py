@@ -8,8 +8,8 @@ from problems.small import small_data
 from rich.console import Console
 from sklearn.model_selection import GridSearchCV, KFold
 
-from lmbm_torch.compare import cells
-from reproduce import crbm_classifier, linear_networks, lmbm_2009, lmsbn_2010
+from lmbm_torch.compare.tables import write_tables
+from reproduce import cells, crbm_classifier, linear_networks, lmbm_2009, lmsbn_2010
 
 CONDITIONAL = {"penalties": [1.0], "num_hidden": [2], "seeds": [0]}
 # A module, what it is told besides, and constants of its that are others.
@@ -49,7 +49,7 @@ def test_all_rows_are_computed_and_drawn(tmp_path, monkeypatch, name):
         assert np.isfinite(shown).all()
         assert shown
     rows = getattr(module, "summary", list)(results)
-    text = cells.write_tables(rows, module.COLUMNS, tmp_path)
+    text = write_tables(rows, module.COLUMNS, tmp_path)
     assert all(f"| {cell.method}" in text for cell in work)
     if hasattr(module, "draw"):
         module.draw(results, tmp_path)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 from strategies.label_problems import label_problems, random_inputs, random_problems
 
-from lmbm_torch.energies import DirectedEnergy, cliques_up_to
+from lmbm_torch.energies import DirectedEnergy
+from lmbm_torch.energies.base import cliques_up_to
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import LabelProblems

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from references import cutting_plane
 from strategies.structural import label_problems, random_label_problem, random_words
 
-from lmbm_torch.references import enumerated_planes, structural_primal
+from lmbm_torch.references.structural import enumerated_planes, structural_primal
 from lmbm_torch.solvers.base import run
 
 

@@ -12,8 +12,7 @@ from strategies.structural import label_problems, random_label_problem, random_w
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import structured_hinge
-from lmbm_torch.references import enumerated_planes
-from lmbm_torch.references.structural import statistics
+from lmbm_torch.references.structural import enumerated_planes, statistics
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem, viterbi
 from lmbm_torch.solvers.structural.problems import CuttingPlanes, StructuralProblem, StructuralWeights
 
@@ -62,17 +61,6 @@ def test_primal_is_the_structured_hinge_of_the_energy(problem, seed):
     np.testing.assert_allclose(problem.values(found.planes, weights), hinge, atol=1e-9)
     square = np.square(weights.features).sum() + problem.coupling_penalty * np.square(weights.couplings).sum()
     assert problem.primal(weights, found.bound) == pytest.approx(square / 2 + problem.upper @ hinge)
-
-
-@given(problem=label_problems())
-def test_some_examples_maximisers_are_those_of_all(problem):
-    weights = random_weights(problem)
-    every = problem.maximisers(weights)
-    some = np.arange(0, problem.num_examples, 2)
-    found = problem.maximisers(weights, some)
-    np.testing.assert_allclose(found.bound, every.bound[some])
-    np.testing.assert_array_equal(found.planes.index, every.planes.select(some).index)
-    np.testing.assert_array_equal(found.planes.example, some)
 
 
 def test_joined_planes_keep_the_order_within_an_example():

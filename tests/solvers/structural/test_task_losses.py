@@ -12,7 +12,7 @@ from strategies.structural import random_label_problem
 
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.relaxations import lp_relaxation
-from lmbm_torch.references import enumerated_planes, structural_primal
+from lmbm_torch.references.structural import enumerated_planes, structural_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.structural import frank_wolfe, task_losses
 from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle

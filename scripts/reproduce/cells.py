@@ -7,12 +7,14 @@ whether the time for the table has run out.
 from __future__ import annotations
 
 import gc
+import io
 import json
 import math
 import os
+import pickle
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
@@ -25,23 +27,26 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 from threadpoolctl import threadpool_limits
 
 from lmbm_torch.checks import check_count, check_not_negative
-from lmbm_torch.compare.tables import write_csv, write_text
-from lmbm_torch.estimators.common.spreading import packed, spread, unpacked, workers
+from lmbm_torch.compare.tables import Result, write_text
+from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
 
-Result = dict[str, Any]
-"""A cell's result, by name. ``paper_<name>`` is shown next to ``<name>``; ``_<name>``, such as an array for
-a figure, is stored and left out of the tables."""
+try:
+    # Comes with Dask, Ray and newer joblib, and also pickles functions without a name.
+    from cloudpickle import Pickler
+except ImportError:
+    from pickle import Pickler
+
 Done = dict[tuple[str, str], Result]
 """Results by data set and method."""
 
 
 CELLS = "cells"
 """The folder of results within the folder of a table."""
+# Least bytes of an array that is pickled apart.
+LARGE = 1000
 _deadline = math.inf
 """The end of the time of this process, by ``time.time``."""
 
@@ -256,7 +261,7 @@ def _spread_out(work: _Work) -> None:
     if workers() == 1:
         return
     cells = [cell for cell in work.waiting if not cell.resumable]
-    found, kept = packed(cells)
+    found, kept = _packed(cells)
     bytes_of = dict(zip((cell.key for cell in cells), found, strict=True))
     while begun := work.ready():
         calls = [(bytes_of[cell.key], work.deadline, work.needed(cell)) for cell in begun]
@@ -268,7 +273,7 @@ def _spread_out(work: _Work) -> None:
 def _computed(arrays: Sequence[np.ndarray], call: tuple[bytes, float, tuple[Result, ...]]) -> Result | None:
     """Return a cell's result, computed by a worker; None if the time was over before."""
     cell, deadline, needed = call
-    return None if time.time() >= deadline else unpacked(cell, arrays).run(*needed)
+    return None if time.time() >= deadline else _unpacked(cell, arrays).run(*needed)
 
 
 def _received(cell: Cell, folder: Path, results: Iterator[Result | None]) -> Result:
@@ -322,68 +327,42 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path, note: str = "") -> str:
-    """Write ``table.csv``, all values, and ``table.md``, ``columns`` (key to heading); return the latter.
-
-    A column without a result on a data set is left out for the set; ``note`` stands above the tables.
-    """
-    write_csv(folder / "table.csv", results)
-    lines = [note, ""] if note else []
-    for data in dict.fromkeys(result["data"] for result in results):
-        rows = [result for result in results if result["data"] == data]
-        used = [key for key in columns if any(row.get(key) is not None for row in rows)]
-        headings = " | ".join(columns[key] for key in used)
-        lines += [f"### {data}", "", f"| method | {headings} |", "|---|" + "---|" * len(used)]
-        for row in rows:
-            shown = " | ".join(_beside_paper(row, key) for key in used)
-            lines.append(f"| {row['method']} | {shown} |")
-        lines.append("")
-    text = "\n".join(lines)
-    write_text(folder / "table.md", text)
-    return text
+def _packed(values: Iterable[Any]) -> tuple[list[bytes], Kept]:
+    """Pickle values for :func:`_unpacked`, and keep their large arrays, each sent once."""
+    arrays: list[np.ndarray] = []
+    found = []
+    for value in values:
+        stream = io.BytesIO()
+        _Packer(stream, arrays).dump(value)
+        found.append(stream.getvalue())
+    return found, keep(arrays)
 
 
-def print_tables(results: Sequence[Result], columns: Mapping[str, str], console: Console) -> None:
-    """Print ``table.md`` of :func:`write_tables`; columns without room stand below."""
-    for data in dict.fromkeys(result["data"] for result in results):
-        rows = [result for result in results if result["data"] == data]
-        methods = [str(row["method"]) for row in rows]
-        cells = {
-            key: [_beside_paper(row, key) for row in rows]
-            for key in columns
-            if any(row.get(key) is not None for row in rows)
-        }
-        widths = {key: max(map(len, [*columns[key].split(), *own])) for key, own in cells.items()}
-        for some in _groups_that_fit(widths, console.width - max(map(len, methods)) - len("│  │")):
-            table = Table(title=data, title_justify="left")
-            table.add_column("method", no_wrap=True)
-            for key in some:
-                table.add_column(columns[key], justify="right", overflow="fold")
-            for place, method in enumerate(methods):
-                table.add_row(Text(method), *(cells[key][place] for key in some))
-            console.print(table)
+def _unpacked(value: bytes, arrays: Sequence[np.ndarray]) -> Any:
+    """Load a value that :func:`_packed` pickled in the same program."""
+    return _Unpacker(io.BytesIO(value), arrays).load()
 
 
-def _groups_that_fit(widths: Mapping[str, int], room: int) -> list[list[str]]:
-    """Return columns in groups of at most ``room`` characters; a wider column forms a group."""
-    groups: list[list[str]] = []
-    left = 0
-    for key, width in widths.items():
-        needed = width + len("  │")
-        if not groups or needed > left:
-            groups.append([])
-            left = room
-        groups[-1].append(key)
-        left -= needed
-    return groups
+class _Packer(Pickler):  # pyright: ignore[reportGeneralTypeIssues]  # one of two
+    def __init__(self, stream: io.BytesIO, arrays: list[np.ndarray]) -> None:
+        super().__init__(stream)
+        self._arrays = arrays
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Return the place of a large array, None for other objects."""
+        if type(obj) is not np.ndarray or obj.nbytes < LARGE:
+            return None
+        for place, array in enumerate(self._arrays):
+            if array is obj:
+                return place
+        self._arrays.append(obj)
+        return len(self._arrays) - 1
 
 
-def _beside_paper(result: Result, key: str) -> str:
-    ours, paper = result.get(key), result.get(f"paper_{key}")
-    return _shown(ours) if paper is None else f"{_shown(ours)} ({_shown(paper)})"
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO, arrays: Sequence[np.ndarray]) -> None:
+        super().__init__(stream)
+        self._arrays = arrays
 
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    def persistent_load(self, pid: int) -> np.ndarray:
+        return self._arrays[pid]

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
+from pathlib import Path
 
+import joblib
+import numpy as np
 import pytest
 from rich.console import Console
+from scipy import sparse
 
-from lmbm_torch.compare import cells
+from lmbm_torch.compare.tables import Result, write_tables
+from lmbm_torch.data.dataset import MultilabelData, without_split
+from lmbm_torch.data.features import numbered
+from lmbm_torch.estimators.common.spreading import keep, num_bytes
+from reproduce import cells
 
 QUIET = Console(quiet=True)
+SCRIPTS = str(Path(__file__).parents[3] / "scripts")
 COLUMNS = {"A": "A ↑", "seconds": "time (s)"}
 
 
@@ -87,10 +98,11 @@ def test_cells_side_by_side_come_out_as_one_by_one(tmp_path):
 
 TICKING = """
 import sys, time
+sys.path.insert(0, sys.argv[2])
 from functools import partial
 from pathlib import Path
 
-from lmbm_torch.compare.cells import Cell, compute
+from reproduce.cells import Cell, compute
 from rich.console import Console
 
 def tick(place):
@@ -108,7 +120,7 @@ if __name__ == "__main__":
 def test_no_process_outlives_a_table_that_is_killed(tmp_path):
     script, places = tmp_path / "ticking.py", [tmp_path / "first", tmp_path / "second"]
     script.write_text(TICKING, encoding="utf-8")
-    with subprocess.Popen([sys.executable, str(script), str(tmp_path)]) as table:
+    with subprocess.Popen([sys.executable, str(script), str(tmp_path), SCRIPTS]) as table:
         try:
             until(lambda: all(place.exists() for place in places))
         finally:
@@ -132,7 +144,7 @@ def stands_still(places):
 
 def test_the_paper_stands_beside_ours_and_arrays_stay_out(tmp_path):
     results = cells.compute(table([]), tmp_path, QUIET)
-    text = cells.write_tables(results, COLUMNS, tmp_path)
+    text = write_tables(results, COLUMNS, tmp_path)
     assert "| first | 0.750 (0.682) |" in text
     # Neither result has it.
     assert "time (s)" not in text
@@ -150,3 +162,70 @@ def test_a_cell_that_fails_leaves_nothing_behind(tmp_path):
     with pytest.raises(RuntimeError, match="no such method"):
         cells.compute([cells.Cell("toys", "broken", fail)], tmp_path, QUIET)
     assert not (tmp_path / "cells").exists()
+
+
+def _cell(number: int, *earlier: Result) -> Result:
+    return {"process": os.getpid(), "sum": number + sum(each["sum"] for each in earlier)}
+
+
+def _resumed(*, state: Path) -> Result:
+    return {"process": os.getpid(), "sum": 7}
+
+
+def _total(data: MultilabelData, split: int) -> Result:
+    return {"total": float(data.features.sum()) + float(data.labels.sum()), "rows": len(data.train) + split}
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+def test_cells_that_share_a_set_have_it_sent_once(monkeypatch, tmp_path, form):
+    sizes = []
+    monkeypatch.setattr(cells, "keep", lambda value: sizes.append(num_bytes(value)) or keep(value))
+    X, Y = np.ones((1000, 20)), np.ones((1000, 3))
+    data = without_split("tiny", form(X), Y, numbered("label", 3), numbered("feature", 20))
+    splits = [data.with_split(np.arange(10 + each), np.arange(900, 1000)) for each in range(4)]
+    several = [
+        cells.Cell("tiny", f"split {each}", partial(_total, part, each)) for each, part in enumerate(splits)
+    ]
+    packets, shared = cells._packed(several)
+    assert sum(map(len, packets)) < 10_000
+    stored = num_bytes(splits[0].features) + num_bytes(splits[0].labels)
+    assert sizes[0] <= 1.1 * stored
+    assert cells._unpacked(packets[1], shared.value.value).run() == several[1].run()
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        found = cells.compute(several, tmp_path, QUIET)
+    assert [(row["total"], row["rows"]) for row in found] == [(23_000.0, 10 + 2 * each) for each in range(4)]
+
+
+@pytest.mark.slow
+def test_cells_of_tables_are_computed_by_workers_and_kept_here(tmp_path):
+    distributed = pytest.importorskip("distributed")
+    chain = [
+        cells.Cell(name, f"step {step}", partial(_cell, step), after=f"step {step - 1}" if step else None)
+        for name in ("toys", "games")
+        for step in range(3)
+    ]
+    chain.append(cells.Cell("toys", "long", _resumed, resumable=True))
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config(backend="dask"),
+    ):
+        found = cells.compute(chain, tmp_path, QUIET)
+        assert cells.compute(chain, tmp_path, QUIET) == found
+        assert cells.compute(chain, tmp_path / "late", QUIET, time_limit=0.0) == []
+    assert [row["sum"] for row in found] == [0, 1, 3, 0, 1, 3, 7]
+    assert os.getpid() not in {row["process"] for row in found[:-1]}
+    assert found[-1]["process"] == os.getpid()
+    assert len([*(tmp_path / "cells").iterdir()]) == 7
+
+
+def test_every_cell_is_counted_in_a_log(tmp_path):
+    console = Console(width=60, record=True, file=io.StringIO())
+    todo = [cells.Cell("toys", name, lambda *_: {}) for name in ("first", "second")]
+    cells.compute(todo, tmp_path, console)
+    lines = console.export_text().splitlines()
+    assert [line.partition(" (")[0] for line in lines if " (" in line] == [
+        "1 of 2 cells: toys: first",
+        "2 of 2 cells: toys: second",
+    ]
