@@ -153,7 +153,7 @@ def _swept(
 ) -> tuple[KnownPlanes, StructuralWeights]:
     """Run steps on the planes of some examples; return the duals, and the weights with some round-off."""
     weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
-    kernels("dual.structural", "Frank–Wolfe").sweeps(
+    kernels("dual.structural").sweeps(
         problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
     )
     return KnownPlanes(known.planes, duals, known.idle), weights
