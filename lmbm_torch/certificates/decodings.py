@@ -24,7 +24,7 @@ from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.files import Mode, replacing
 from lmbm_torch.inference.common.results import Decoding
-from lmbm_torch.kernels.search.plain import roof_duality
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.shapes import Known
 
 __all__ = ["digest", "write"]
@@ -290,8 +290,6 @@ def _losses(energy: Any, margin: float | None) -> Losses:
 def _messages(unary: np.ndarray, pair: np.ndarray) -> np.ndarray:
     """Return the messages of roof duality without known labels."""
     least, free = 1e-12 * np.abs(unary).sum(1), np.zeros(unary.shape[1])
-    each = [
-        roof_duality.messages(fields, pair[row % len(pair)], free, least[row])
-        for row, fields in enumerate(unary)
-    ]
+    messages = kernels("search.roof_duality").messages
+    each = [messages(fields, pair[row % len(pair)], free, least[row]) for row, fields in enumerate(unary)]
     return np.stack(each)

@@ -174,7 +174,7 @@ class PairScoreLosses(Losses):
     Args:
         constant: (batch,).
         messages: (batch, labels, labels), row i: the field that label i takes from its pairs. Any messages
-            bound the score; good messages (:mod:`lmbm_torch.kernels.search.plain.roof_duality`) bound
+            bound the score; good messages (:mod:`lmbm_torch.kernels.search.roof_duality`) bound
             tightly.
     """
 

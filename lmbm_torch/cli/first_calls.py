@@ -23,7 +23,7 @@ from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import branch_and_bound, most_probable, undirected_branch_and_bound
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.kernels.jit import num_compiled
-from lmbm_torch.kernels.search.compiled import few_parents
+from lmbm_torch.kernels.search import few_parents
 from lmbm_torch.solvers.chains import exponentiated_gradient
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.linear import LikelihoodProblem

@@ -1,1 +1,1 @@
-"""Compiled inner loops of inference and solvers, with plain references. Internal; may change."""
+"""Inner loops of inference and solvers, compiled by numba or interpreted. Internal; may change."""

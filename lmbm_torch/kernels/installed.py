@@ -1,4 +1,4 @@
-"""Imports of compiled modules, with a fallback for installations without numba or Triton."""
+"""Imports of the kernels, late: importing numba takes a quarter of the time of torch and scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,30 +11,33 @@ from lmbm_torch.extras import uncollected
 
 
 @cache
-def compiled(name: str, task: str) -> ModuleType | None:
-    """Return the compiled module ``name``, or None with one warning if numba or Triton cannot be used.
-
-    Both may be missing, or of versions that do not fit NumPy, the system or the module; any exception counts.
-
-    Args:
-        name: room and module, such as ``dual.network``.
-        task: the task that then runs on the plain reference, for the warning.
-    """
-    room, _, module = name.rpartition(".")
-    try:
-        with uncollected():
-            return import_module(f"lmbm_torch.kernels.{room}.compiled.{module}")
-    except Exception as missing:
+def has_numba() -> bool:
+    """Return whether numba can be used; warn once if not."""
+    missing = import_module("lmbm_torch.kernels.jit").missing
+    if missing is not None:
         warnings.warn(
-            f"{task} runs on its plain reference, which is far slower: {type(missing).__name__}: {missing}",
+            f"numba cannot be used ({type(missing).__name__}: {missing}): loops run interpreted, some 100 "
+            'times slower; pip install "lmbm-torch[fast]" brings numba',
             RuntimeWarning,
             stacklevel=4,
         )
-        return None
+    return missing is None
 
 
 @cache
-def kernels(name: str, task: str) -> ModuleType:
-    """Return the compiled module ``name`` or, if not usable, the plain module with the same functions."""
-    room, _, module = name.rpartition(".")
-    return compiled(name, task) or import_module(f"lmbm_torch.kernels.{room}.plain.{module}")
+def kernels(name: str) -> ModuleType:
+    """Return a module of kernels, compiled by numba or, with one warning, interpreted.
+
+    Args:
+        name: room and module, such as ``dual.network``.
+    """
+    with uncollected():
+        has_numba()
+        return import_module(f"lmbm_torch.kernels.{name}")
+
+
+@cache
+def compiled(name: str) -> ModuleType | None:
+    """Return the module of :func:`kernels`, or None without numba, for callers with a routine in torch."""
+    with uncollected():
+        return kernels(name) if has_numba() else None

@@ -76,7 +76,7 @@ EVERYONE |= {"persistence.stored", "protocol"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
-FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.threads"}
+FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.sums", "kernels.threads"}
 RECORDS = {"inference.common.results", "inference.common"}
 OF_LABEL_VECTORS = {"estimators.common", "estimators.explain", "estimators.machines", "estimators.networks"}
 ROOMS = {
@@ -309,7 +309,7 @@ def test_circles_are_seen(late):
         ("training.runs", "from lmbm_torch.estimators import LMSBNClassifier"),
         ("checks", "from lmbm_torch.energies import DirectedEnergy"),
         ("inference.enumeration.exact", "def late():\n    import numba"),
-        ("kernels.dual.compiled.machine", "from numba import njit"),
+        ("kernels.dual.machine", "from numba import njit"),
         ("training.gradient", "import matplotlib.pyplot as plt"),
         ("data.dataset", "import pandas"),
         ("solvers.logistic.smo", "from cvxpy import Variable"),
@@ -317,7 +317,7 @@ def test_circles_are_seen(late):
         ("inference.enumeration.one_side", "from lmbm_torch.inference.search import beam_search"),
         ("solvers.networks.states", "from lmbm_torch.solvers.machines.problem import SharedProblem"),
         ("solvers.machines.problem", "from lmbm_torch.solvers.networks import dual_coordinate"),
-        ("kernels.dual.plain.machine", "from lmbm_torch.kernels.dual.compiled.machine import sweep"),
+        ("kernels.matrix_bp.plain", "from lmbm_torch.kernels.matrix_bp.compiled.groups import propagate"),
         ("data.formats.npz", "from lmbm_torch.data.sequences.records import SequenceData"),
     ],
 )

@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from interpreted import interpreted
 from strategies.directed import random_known
 from strategies.pairwise import random_pairwise_energy
 
@@ -16,10 +17,8 @@ from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem, tabu
 from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_flips, undirected_problem
-from lmbm_torch.kernels.search.compiled import undirected as compiled
-from lmbm_torch.kernels.search.plain import flips as plain_flips
-from lmbm_torch.kernels.search.plain import undirected as plain
 
+flips = interpreted("search.flips")
 drawn = partial(random_pairwise_energy, per_example=True)
 
 
@@ -52,11 +51,8 @@ def test_the_bound_is_tight_where_labels_do_not_depend_on_each_other():
 
 
 @pytest.mark.parametrize("strength", [0.1, 1.0, 30.0])
-def test_compiled_flips_are_those_of_the_plain_ones_however_many_rows(strength):
+def test_rows_are_flipped_alike_however_many(strength):
     energy = drawn(3, 12, 70, coupling=strength)
-    problem = undirected_problem(energy, random_known(4, energy, 0.3))
-    expected = plain.raised_scores(problem)
-    assert (compiled.raised_scores(problem) == expected).all()
     alone = [decode_by_flips(energy.select(torch.tensor([row]))).labels for row in range(70)]
     assert torch.equal(torch.cat(alone), decode_by_flips(energy).labels)
 
@@ -89,7 +85,7 @@ def test_a_tabu_search_keeps_what_is_known_and_loses_nothing(most_flips):
     spins = np.where(problem.known == 0, 1.0, problem.known)
     found = spins.copy()
     for fields, couplings, known, row in zip(*problem[:3], found, strict=True):
-        plain_flips.tabu(fields, couplings, known, row, most_flips)
+        flips.tabu(fields, couplings, known, row, most_flips)
     assert (found[problem.known != 0] == problem.known[problem.known != 0]).all()
     scores = [energy.score(torch.from_numpy(each > 0).long()) for each in (spins, found)]
     assert (scores[1] >= scores[0]).all()
@@ -102,7 +98,7 @@ def test_a_labelling_that_is_the_best_stays():
     best = 2.0 * exact.decode(energy).labels.double().numpy() - 1
     for fields, couplings, row in zip(energy.unary.numpy(), energy.pairwise.numpy(), best, strict=True):
         expected = row.copy()
-        plain_flips.tabu(fields, couplings, np.zeros(10), row, sys.maxsize)
+        flips.tabu(fields, couplings, np.zeros(10), row, sys.maxsize)
         np.testing.assert_array_equal(row, expected)
 
 

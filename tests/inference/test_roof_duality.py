@@ -12,8 +12,7 @@ from sweeps import thorough
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import lp_relaxation
 from lmbm_torch.inference.relaxations.persistency import Settled, settle_persistent
-from lmbm_torch.kernels.search.compiled import undirected as compiled
-from lmbm_torch.kernels.search.plain import undirected as plain
+from lmbm_torch.kernels.search import roof_duality
 
 STRENGTHS = (0.01, 0.3, 1.0, 100.0)
 
@@ -24,7 +23,7 @@ def roof_bound(energy):
     for row in range(energy.batch_size):
         fields = energy.unary[row].numpy()
         couplings = energy.pairwise.expand(energy.batch_size, -1, -1)[row].numpy()
-        messages = compiled.messages(fields, couplings, np.zeros(len(fields)), 1e-12)
+        messages = roof_duality.messages(fields, couplings, np.zeros(len(fields)), 1e-12)
         agreed = np.abs(fields + messages.sum(1)).sum() + np.abs(couplings).sum() / 2
         found.append(float(energy.constant.expand(energy.batch_size)[row]) + agreed)
     return torch.tensor(found, dtype=torch.float64)
@@ -79,17 +78,3 @@ def test_the_model_that_is_left_has_the_same_best_labellings():
     assert torch.equal(left.known[decided], best.labels[decided].double())
     torch.testing.assert_close(left.energy.score(best.labels), best.objective)
     assert (left.energy.unary[decided] == 0).all()
-
-
-@pytest.mark.parametrize("labels", [1, 2, 7])
-def test_compiled_and_plain_are_alike(labels):
-    random = np.random.default_rng(labels)
-    couplings = np.triu(random.standard_normal((labels, labels)), 1)
-    couplings += couplings.T
-    fields = random.standard_normal(labels)
-    ends = []
-    for kernel in (plain, compiled):
-        messages = kernel.messages(fields, couplings, np.zeros(labels), 1e-12)
-        ends.append((messages, kernel.persistent(fields, couplings, messages, 1e-12)))
-    for one, other in zip(*ends, strict=True):
-        np.testing.assert_allclose(one, other)

@@ -141,7 +141,7 @@ def test_narrow_graphs_are_eliminated_beyond_their_own_cutoff(cutoffs):
 
 
 def test_without_numba_more_is_enumerated(cutoffs, monkeypatch):
-    monkeypatch.setattr(table, "compiled", lambda name, task: None)
+    monkeypatch.setattr(table, "has_numba", lambda: False)
     cutoffs(hinge=1, without_numba=LABELS)
     assert inference.decode_hinge(MACHINES["pairwise"]).nodes is None
     cutoffs(without_numba=LABELS - 1)

@@ -128,13 +128,6 @@ def test_labels_that_rules_fix_make_the_search_smaller():
     assert nodes[0] > nodes[1] > nodes[2]
 
 
-def test_without_numba_the_rules_are_around_the_search(monkeypatch):
-    energy, rules, known, losses = problem(network, 5)
-    monkeypatch.setattr(allowed, "compiled", lambda *_: None)
-    found = DIRECTED.decode(energy, constraints=rules, known=known)
-    torch.testing.assert_close(-found.objective, losses[0].min(0).values)
-
-
 def test_what_is_known_against_the_rules_is_named():
     energy, rules = independent_forest()
     known = torch.full((BATCH, 40), torch.nan).double()

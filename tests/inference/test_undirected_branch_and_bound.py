@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from strategies.directed import random_known
@@ -14,8 +12,6 @@ from strategies.pairwise import random_pairwise_energy, renamed
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import undirected_branch_and_bound
-from lmbm_torch.kernels import installed
-from lmbm_torch.kernels.search.plain import undirected
 
 DECODERS = (
     (undirected_branch_and_bound.decode, exact.decode, 1),
@@ -80,28 +76,6 @@ def test_nodes_grow_exponentially_with_the_labels(decode, enumerate_all, sign):
     ]
     assert nodes[1] > 2 * nodes[0]
     assert nodes[2] > 2 * nodes[1]
-
-
-@pytest.mark.parametrize("known_share", [0.0, 0.4])
-@pytest.mark.parametrize("node_limit", [5, sys.maxsize])
-@pytest.mark.parametrize("rule", ["least_hinges", "best_scores"])
-def test_the_compiled_search_visits_the_nodes_of_the_reference(known_share, node_limit, rule):
-    compiled = pytest.importorskip("lmbm_torch.kernels.search.compiled.undirected")
-    generator = np.random.default_rng(0)
-    upper = np.triu(generator.normal(size=(6, 9, 9)), 1)
-    problem = undirected.UndirectedProblem(
-        fields=generator.normal(size=(6, 9)),
-        couplings=upper + upper.transpose(0, 2, 1),
-        known=generator.choice([-1.0, 1.0], (6, 9)) * (generator.random((6, 9)) < known_share),
-        round_off=1e-12,
-        node_limit=node_limit,
-    )
-    settings = (0.7,) if rule == "least_hinges" else ()
-    came, expected = (getattr(backend, rule)(problem, *settings) for backend in (compiled, undirected))
-    for name in ("spins", "proven", "nodes"):
-        np.testing.assert_array_equal(getattr(came, name), getattr(expected, name), err_msg=name)
-    np.testing.assert_allclose(came.bound, expected.bound, rtol=1e-12)
-    assert (came.nodes > 0).any()
 
 
 @pytest.mark.parametrize(("decode", "enumerate_all", "sign"), DECODERS)
@@ -202,26 +176,3 @@ def test_refuses_what_it_cannot_use(decode, enumerate_all, sign):
 def test_refuses_a_margin_that_is_not_positive(margin):
     with pytest.raises(ValueError, match=r"^margin: expected"):
         undirected_branch_and_bound.decode_hinge(random_pairwise_energy(0, 3), margin)
-
-
-@pytest.fixture
-def without_numba(monkeypatch):
-    """A process in which numba cannot be imported."""
-    installed.compiled.cache_clear()
-    installed.kernels.cache_clear()
-    monkeypatch.setitem(sys.modules, "numba", None)
-    for name in ("jit", "search.compiled.undirected"):
-        monkeypatch.delitem(sys.modules, f"lmbm_torch.kernels.{name}", raising=False)
-    monkeypatch.delattr("lmbm_torch.kernels.search.compiled.undirected", raising=False)
-    yield
-    installed.compiled.cache_clear()
-    installed.kernels.cache_clear()
-
-
-@pytest.mark.usefixtures("without_numba")
-def test_without_numba_the_reference_runs_and_says_so_once():
-    energy = random_pairwise_energy(0, 6)
-    with pytest.warns(RuntimeWarning, match="numba"):
-        first = undirected_branch_and_bound.decode_hinge(energy)
-    assert_agrees(first, exact.decode_hinge(energy))
-    assert torch.equal(undirected_branch_and_bound.decode_hinge(energy).labels, first.labels)

@@ -10,7 +10,7 @@ from strategies.directed import directed_energies, energies_with_known
 
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.search import branch_and_bound
-from lmbm_torch.kernels.search.compiled import few_parents
+from lmbm_torch.kernels.search import few_parents
 
 SHARED = directed_energies(max_labels=8, max_batch=6, dtypes=(torch.float64,)).filter(
     lambda energy: energy.parents.ndim == 2 and not energy.cliques

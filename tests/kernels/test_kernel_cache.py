@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import lmbm_torch
-from lmbm_torch.kernels import installed, numba_internals
-from lmbm_torch.kernels.jit import njit
+from lmbm_torch.kernels import installed, jit, numba_internals
+from lmbm_torch.kernels.jit import njit, part
 
 INNER = """
 from lmbm_torch.kernels.jit import njit
@@ -35,7 +35,7 @@ def outer(value):
 RUN = """
 from lmbm_torch.kernels import installed
 
-kernel = installed.compiled("dual.outer", "a test").outer
+kernel = installed.compiled("dual.outer").outer
 print(kernel(2), "loaded" if sum(kernel.stats.cache_hits.values()) else "compiled")
 """
 
@@ -56,7 +56,7 @@ import sys
 
 from lmbm_torch.kernels import installed
 
-kernel = installed.compiled("dual.outer", "a test").outer
+kernel = installed.compiled("dual.outer").outer
 found = kernel(2), "numba.np.arrayobj" in sys.modules
 try:
     kernel(4)
@@ -74,8 +74,8 @@ def package(tmp_path):
     for needed in ("extras.py", "files.py"):
         shutil.copy(source / needed, copy)
     (copy / "__init__.py").write_text("")
-    (copy / "kernels" / "dual" / "compiled" / "inner.py").write_text(INNER)
-    (copy / "kernels" / "dual" / "compiled" / "outer.py").write_text(OUTER)
+    (copy / "kernels" / "dual" / "inner.py").write_text(INNER)
+    (copy / "kernels" / "dual" / "outer.py").write_text(OUTER)
     return copy
 
 
@@ -99,13 +99,13 @@ def answer(process):
 
 
 def codes(package, room="__pycache__"):
-    return sorted((package / "kernels" / "dual" / "compiled" / room).glob(f"*{numba_internals.SUFFIX}"))
+    return sorted((package / "kernels" / "dual" / room).glob(f"*{numba_internals.SUFFIX}"))
 
 
 def test_an_inner_loop_of_another_file_may_change(package):
     assert answer(start(package)) == ("30 compiled", "")
     assert answer(start(package)) == ("30 loaded", "")
-    inner = package / "kernels" / "dual" / "compiled" / "inner.py"
+    inner = package / "kernels" / "dual" / "inner.py"
     inner.write_text(INNER.replace("+ 1", "+ 2"))
     assert answer(start(package)) == ("40 compiled", "")
     # The codes of the sources that were are gone.
@@ -114,7 +114,7 @@ def test_an_inner_loop_of_another_file_may_change(package):
 
 def test_where_nothing_can_be_written_kernels_are_compiled_and_it_is_said_once(package):
     # A file stands where each folder would be, since permissions do not stop an administrator.
-    for room in ("dual/compiled", "search/plain"):
+    for room in ("dual", "search"):
         (package / "kernels" / room / "__pycache__").write_text("")
     output, warned = answer(start(package, HOME="/dev/null"))
     assert output == "30 compiled"
@@ -132,7 +132,7 @@ def test_code_that_others_can_write_is_compiled_anew_and_it_is_said_once(package
         pytest.skip("only root gives files away")
     assert answer(start(package)) == ("30 compiled", "")
     before = codes(package)
-    folder = package / "kernels" / "dual" / "compiled" / "__pycache__"
+    folder = package / "kernels" / "dual" / "__pycache__"
     match owned_by_others:
         case "a folder":
             os.chown(folder, 12345, 12345)
@@ -159,7 +159,7 @@ def test_code_is_read_where_it_cannot_be_written(package):
 
 
 def test_code_that_is_read_needs_no_module_of_the_compiler_s(package):
-    (package / "kernels" / "dual" / "compiled" / "outer.py").write_text(WITH_ARRAYS)
+    (package / "kernels" / "dual" / "outer.py").write_text(WITH_ARRAYS)
     assert answer(start(package, RUN_WITH_ARRAYS)) == ("1 True too many 4", "")
     assert answer(start(package, RUN_WITH_ARRAYS)) == ("1 False too many 4", "")
 
@@ -169,9 +169,7 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(package):
     processes = [start(package) for _ in range(3)]
     assert {answer(process)[0].split()[0] for process in processes} == {"30"}
     assert answer(start(package)) == ("30 loaded", "")
-    assert len(codes(package)) == len(
-        [*(package / "kernels" / "dual" / "compiled" / "__pycache__").iterdir()]
-    )
+    assert len(codes(package)) == len([*(package / "kernels" / "dual" / "__pycache__").iterdir()])
 
 
 @njit(cache=True)
@@ -233,10 +231,9 @@ def test_code_that_cannot_be_rebuilt_is_compiled(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("error", [ImportError, OSError, SystemError, AttributeError, TypeError])
-def test_without_a_compiler_that_works_the_plain_reference_runs(monkeypatch, error):
-    def refuse(name):
-        raise error("initialization of _internal failed")
-
-    monkeypatch.setattr(installed, "import_module", refuse)
-    with pytest.warns(RuntimeWarning, match="a test runs on its plain reference, .*: initialization of"):
-        assert installed.compiled.__wrapped__("dual.network", "a test") is None
+def test_without_a_numba_that_works_kernels_run_interpreted(monkeypatch, error):
+    monkeypatch.setattr(jit, "missing", error("initialization of _internal failed"))
+    with pytest.warns(RuntimeWarning, match="numba cannot be used .*: initialization of .* run interpreted"):
+        assert not installed.has_numba.__wrapped__()
+    assert njit(cache=True)(lambda x: x / np.float64(0))(1.0) == np.inf
+    assert part(len) is len

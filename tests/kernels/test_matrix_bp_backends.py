@@ -18,7 +18,6 @@ from torch import Tensor
 
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.kernels import installed
 from lmbm_torch.kernels.jit import SUMS
 from lmbm_torch.kernels.matrix_bp import choosing, plain
 from lmbm_torch.kernels.matrix_bp.compiled import groups
@@ -285,19 +284,16 @@ def test_the_reference_can_be_differentiated_unrolled():
 
 @pytest.fixture
 def chosen_anew() -> Iterator[None]:
-    installed.compiled.cache_clear()
-    installed.kernels.cache_clear()
+    choosing._compiled.cache_clear()
     yield
-    installed.compiled.cache_clear()
-    installed.kernels.cache_clear()
+    choosing._compiled.cache_clear()
 
 
 @pytest.mark.usefixtures("chosen_anew")
 def test_without_the_kernel_the_reference_runs_and_says_so_once(monkeypatch):
     energy = BipartiteEnergy(torch.zeros(1, 2), torch.zeros(1, 3), torch.ones(2, 3))
     expected = matrix_bp.marginals(energy)
-    installed.compiled.cache_clear()
-    installed.kernels.cache_clear()
+    choosing._compiled.cache_clear()
     monkeypatch.delattr("lmbm_torch.kernels.matrix_bp.compiled.groups")
     monkeypatch.setitem(sys.modules, "lmbm_torch.kernels.matrix_bp.compiled.groups", None)
     with pytest.warns(RuntimeWarning, match="reference") as told:

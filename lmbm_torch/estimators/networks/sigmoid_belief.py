@@ -57,7 +57,6 @@ from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.search import branch_and_bound
-from lmbm_torch.inference.search.branch_and_bound import HingeSearch
 from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.protocol import Capabilities
@@ -449,7 +448,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
 
         Raises:
             ValueError: a kernel, another decoder than the hinge, constraints, classes instead of label
-                matrices, another device than the CPU, or no compiled search.
+                matrices, or another device than the CPU.
         """
         check_is_fitted(self)
         if reason := self._why_not_compiled():
@@ -482,9 +481,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             return f"constraints=None, got {self.constraints!r}"
         if self.binarizer_ is not None:
             return "an estimator that was fitted to label matrices, got one fitted to classes"
-        if self.device not in ("cpu", torch.device("cpu")):
-            return f"device='cpu', got {self.device!r}"
-        return "" if HingeSearch.is_compiled() else "numba to be installed"
+        return "" if self.device in ("cpu", torch.device("cpu")) else f"device='cpu', got {self.device!r}"
 
     def _predictor(self) -> NetworkPredictor:
         """Return the decoder with shared memory of the weights of features."""

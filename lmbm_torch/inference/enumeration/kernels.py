@@ -60,7 +60,7 @@ def kernel_for(energy: DirectedEnergy) -> ModuleType | None:
     suits = not energy.cliques and energy.device.type == "cpu" and energy.num_labels >= LEAST_LABELS
     if not suits or is_traced():
         return None
-    return compiled("search.directed_sums", "enumeration")
+    return compiled("search.directed_sums")
 
 
 # Constraints whose allowed labellings are cached.
@@ -70,7 +70,7 @@ NUM_KEPT = 16
 def suits(energy: PairwiseEnergy) -> bool:
     """Return whether couplings are shared, tensors on the CPU, and numba installed (reported once)."""
     is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu"
-    return is_plain and compiled("search.enumeration", "enumeration") is not None
+    return is_plain and compiled("search.enumeration") is not None
 
 
 @torch.no_grad()
@@ -93,7 +93,7 @@ def best_labels(
         energy: an energy for which :func:`suits` is true, checked.
         constraints: over the labels; None to let all labellings compete.
     """
-    kernel = compiled("search.enumeration", "enumeration")
+    kernel = compiled("search.enumeration")
     assert kernel is not None
     tensors = (each.detach().contiguous().numpy() for each in (energy.unary, energy.pairwise))
     numbers = kernel.best_numbers(*tensors, None if constraints is None else _allowed(constraints))

@@ -148,7 +148,7 @@ def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def _kernel() -> ModuleType | None:
-    return compiled("search.samples", "decoding for F1")
+    return compiled("search.samples")
 
 
 def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:

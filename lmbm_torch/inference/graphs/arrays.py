@@ -13,7 +13,7 @@ from torch import Tensor
 from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.graphs.parts import Part, parts_of, reduced
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.kernels.search.plain.factor_graphs import Graph
+from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.shapes import Known
 
 # Graphs whose arrays are cached.
@@ -21,8 +21,8 @@ NUM_GRAPHS = 64
 
 
 def sweeps() -> Any:
-    """Return the module of compiled sweeps, or the plain module."""
-    return kernels("search.factor_graphs", "inference in graphs of tables")
+    """Return the module of sweeps."""
+    return kernels("search.factor_graphs")
 
 
 @lru_cache(NUM_GRAPHS)

@@ -151,7 +151,7 @@ def persistent_spins(fields: np.ndarray, couplings: np.ndarray) -> np.ndarray:
         fields: (labels,).
         couplings: (labels, labels).
     """
-    kernel = kernels("search.undirected", "roof duality")
+    kernel = kernels("search.roof_duality")
     least = ROUND_OFF * (np.abs(fields).sum() + np.abs(couplings).sum())
     messages = kernel.messages(fields, couplings, np.zeros(len(fields)), least)
     return kernel.persistent(fields, couplings, messages, least)

@@ -32,7 +32,7 @@ from lmbm_torch.energies.semi_chain import SemiChainEnergy
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.kernels.installed import compiled
+from lmbm_torch.kernels.installed import has_numba
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Known
 
@@ -173,8 +173,7 @@ class Routes(NamedTuple):
 
 def _enumerated(limit: int) -> int:
     """Return the largest number of labels for enumeration of the best labelling."""
-    is_compiled = compiled("search.undirected", "branch and bound") is not None
-    return limit if is_compiled else max(limit, LIMITS.without_numba)
+    return limit if has_numba() else max(limit, LIMITS.without_numba)
 
 
 def _has_kernel(query: Query) -> bool:

@@ -17,7 +17,7 @@ from lmbm_torch.energies import DirectedEnergy, SequentialEnergy
 from lmbm_torch.energies.base import to_spins
 from lmbm_torch.inference.common.results import Marginals, Status
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.kernels.search.plain.samples import Answers, Chances, Network
+from lmbm_torch.kernels.search.records import Answers, Chances, Network
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.verdicts import one_door, settle
@@ -39,7 +39,7 @@ def labellings_of_most_f1(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best labelling of each example, (batch, labels), the mean F1 of samples, and the error."""
-    search = kernels("search.samples", "decoding for F1 by samples")
+    search = kernels("search.samples")
     answers: Answers = search.labellings_of_most_f1(_network(energy), _noise(energy, num_samples, generator))
     labels = torch.from_numpy(answers.labels).long()[:, energy.positions]
     error = (torch.from_numpy(answers.variance) / num_samples).sqrt()
@@ -50,7 +50,7 @@ def mean_chances(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
     """Return the means of P(y_i = 1 | y_pa(i)), (batch, labels), in float64, and the standard errors."""
-    draw = kernels("search.samples", "sampling of marginals")
+    draw = kernels("search.samples")
     chances: Chances = draw.mean_chances(_network(energy), _noise(energy, num_samples, generator))
     error = (torch.from_numpy(chances.variance) / (num_samples - 1)).sqrt()
     return torch.from_numpy(chances.mean)[:, energy.positions], error[:, energy.positions]

@@ -26,8 +26,8 @@ from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.base import known_spins
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.under_rules import allowed, constrained
-from lmbm_torch.kernels.installed import compiled, kernels
-from lmbm_torch.kernels.search.plain.directed import Found, SearchProblem
+from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 
@@ -120,8 +120,7 @@ def decode(
 
 @dataclass(frozen=True)
 class HingeSearch:
-    """Search of :func:`decode_hinge` for one belief network on the CPU, compiled and checked once, for later
-    fields.
+    """Search of :func:`decode_hinge` for one belief network on the CPU, checked once, for later fields.
 
     Attributes:
         problem: the search's input without the fields, as NumPy arrays.
@@ -131,11 +130,6 @@ class HingeSearch:
     problem: SearchProblem
     ordering: np.ndarray
     positions: np.ndarray
-
-    @staticmethod
-    def is_compiled() -> bool:
-        """Return whether the compiled search is installed."""
-        return compiled("search.directed", "branch and bound") is not None
 
     @classmethod
     def of(
@@ -158,13 +152,8 @@ class HingeSearch:
             margin, cutoff, node_limit: see :func:`decode_hinge`.
 
         Raises:
-            ImportError: numba cannot be used.
             ValueError: weights that are not finite; see :func:`decode_hinge`.
         """
-        if not cls.is_compiled():
-            raise ImportError(
-                "numba: branch and bound is compiled and needs numba; inference.decode_hinge works without"
-            )
         check_positive("margin", margin)
         if cutoff is not None:
             check_positive("cutoff", cutoff)
@@ -210,7 +199,7 @@ class HingeSearch:
         if not (np.abs(unary) <= LARGEST).all():
             check_finite("unary", unary)
             raise ValueError(f"unary: expected magnitudes of at most {LARGEST:g}")
-        search = kernels("search.directed", "branch and bound").search_arrays
+        search = kernels("search.directed").search_arrays
         # Rows stay contiguous by take.
         found = search(self.problem._replace(fields=cast(Any, unary.take(self.ordering, 1))))
         return found._replace(labels=found.labels.take(self.positions, 2))
@@ -239,7 +228,7 @@ def _search(
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
     clique_parents, clique_child, clique_weight = _cliques(energy)
-    return kernels("search.directed", "branch and bound").search(
+    return kernels("search.directed").search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
             children=parents.mT.double().reshape(-1, labels, labels),

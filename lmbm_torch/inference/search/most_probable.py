@@ -63,7 +63,7 @@ def _kernel(energy: DirectedEnergy | SequentialEnergy) -> Any:
     """Return the compiled kernel; None for other models than belief networks, devices or without numba."""
     if not isinstance(energy, DirectedEnergy) or energy.device.type != "cpu":
         return None
-    return compiled("search.likely", "the search for likely labellings")
+    return compiled("search.likely")
 
 
 def _unpacked(energy: DirectedEnergy, kernel: Any, found: Sequence[Any]) -> LikelyLabellings:

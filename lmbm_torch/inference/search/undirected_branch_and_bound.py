@@ -28,7 +28,7 @@ from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.search.branch_and_bound import ROUND_OFF
 from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import kernels
-from lmbm_torch.kernels.search.plain.undirected import UndirectedProblem
+from lmbm_torch.kernels.search.records import UndirectedProblem
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 
@@ -74,7 +74,7 @@ def decode_hinge(
         inside = partial(allowed.least_hinges, margin=margin)
         return _under_rules(energy, constraints, routine, inside, margin, known, node_limit)
     problem = undirected_problem(energy, known, node_limit)
-    best = kernels("search.undirected", "branch and bound").least_hinges(problem, float(margin))
+    best = kernels("search.undirected").least_hinges(problem, float(margin))
     spins, bound, proven, nodes = map(torch.from_numpy, best)
     labels = (spins > 0).long()
     objective = hinge_loss(energy.to(torch.float64), labels, margin)
@@ -107,7 +107,7 @@ def decode(
         routine, inside = partial(decode, node_limit=node_limit), allowed.best_scores
         return _under_rules(energy, constraints, routine, inside, None, known, node_limit)
     problem = undirected_problem(energy, known, node_limit)
-    best = kernels("search.undirected", "branch and bound").best_scores(problem)
+    best = kernels("search.undirected").best_scores(problem)
     spins, bound, proven, nodes = map(torch.from_numpy, best)
     labels, precise = (spins > 0).long(), energy.to(torch.float64)
     objective = precise.score(labels)
@@ -134,7 +134,7 @@ def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> De
         ValueError: NaN or infinity in the energy; ``known`` of another shape or with other values.
     """
     problem = undirected_problem(energy, known)
-    spins = torch.from_numpy(kernels("search.undirected", "flips").raised_scores(problem))
+    spins = torch.from_numpy(kernels("search.undirected").raised_scores(problem))
     labels, precise = (spins > 0).long(), energy.to(torch.float64)
     objective = precise.score(labels)
     bound = precise.constant + precise.unary.abs().sum(1) + precise.pairwise.abs().sum((-1, -2)) / 2

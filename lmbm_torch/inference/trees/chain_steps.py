@@ -255,7 +255,7 @@ def best_labels(energy: ChainEnergy) -> Tensor:
 
     On the CPU a kernel computes each chain alone.
     """
-    kernel = compiled("search.chains", "Viterbi") if is_on_host(energy.unary) else None
+    kernel = compiled("search.chains") if is_on_host(energy.unary) else None
     if kernel is None:
         chains = Chains.of(energy)
         return _best_path(_best_scores(chains), chains)
@@ -285,7 +285,7 @@ def sums(
         with_marginals: False for the log partition alone, with empty marginals.
         each_step: False for the sum of the pairs over all steps, (batch, 1, states, states).
     """
-    kernel = compiled("search.chains", "forward–backward") if is_on_host(energy.unary) else None
+    kernel = compiled("search.chains") if is_on_host(energy.unary) else None
     if kernel is None or largest(energy) > COARSE_DOUBLE:
         return None
     unary, tables = torch.stack(chains.unary, 1), chains.tables

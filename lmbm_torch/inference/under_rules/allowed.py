@@ -1,7 +1,7 @@
 """Best labellings under rules: by enumeration, or by searches with the rules inside.
 
 The searches propagate the rules at every node, and use the rules in the bound:
-:mod:`lmbm_torch.kernels.search.compiled.under_rules`.
+:mod:`lmbm_torch.kernels.search.under_rules`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lmbm_torch.inference.relaxations.local_polytope import hinge_loss
 from lmbm_torch.inference.relaxations.objectives import FLIPS_PER_LABEL, Hinge
 from lmbm_torch.inference.relaxations.semidefinite import spin_problems
 from lmbm_torch.inference.relaxations.semidefinite.spin_problems import SpinProblem
-from lmbm_torch.kernels.installed import compiled
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.shapes import Known
 
 # Improvements below this share of a label's largest loss are rounding.
@@ -37,10 +37,9 @@ NUM_KEPT = 16
 
 
 def suits(energy: Any) -> bool:
-    """Return whether the energy can be searched: pairs of labels at most, and a usable kernel."""
+    """Return whether the energy can be searched: pairs of labels at most, and not too many labels."""
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
-    is_able = (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
-    return is_able and _kernel() is not None
+    return (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
 
 
 def enumerated(energy: PairwiseEnergy, constraints: Constraints) -> Decoding:
@@ -116,7 +115,7 @@ class _Found(NamedTuple):
 
 
 def _kernel() -> Any:
-    return compiled("search.under_rules", "branch and bound under rules")
+    return kernels("search.under_rules")
 
 
 def _search(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 
 import torch
 
-from lmbm_torch.kernels.installed import compiled
+from lmbm_torch.extras import uncollected
 from lmbm_torch.kernels.matrix_bp import plain
 from lmbm_torch.kernels.matrix_bp.compiled import resident
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, converted
@@ -76,6 +79,21 @@ def kernel(device: str) -> Callable[[Problem], Beliefs]:
     """Return the kernel for a kind of device if installed, else (with one warning) the plain reference."""
     if is_traced():
         return plain.propagate
-    name = {"cpu": "matrix_bp.groups", "cuda": "matrix_bp.cuda"}.get(device)
-    module = None if name is None else compiled(name, "belief propagation")
-    return (module or plain).propagate
+    name = {"cpu": "groups", "cuda": "cuda"}.get(device)
+    return plain.propagate if name is None else _compiled(name)
+
+
+@cache
+def _compiled(name: str) -> Callable[[Problem], Beliefs]:
+    """Return a compiled kernel or, if numba or Triton are missing or do not fit, the plain reference."""
+    try:
+        with uncollected():
+            return import_module(f"lmbm_torch.kernels.matrix_bp.compiled.{name}").propagate
+    except Exception as missing:
+        warnings.warn(
+            "belief propagation runs on its plain reference, which is far slower: "
+            f"{type(missing).__name__}: {missing}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return plain.propagate

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.kernels.dual.plain.chains import Marginals
+from lmbm_torch.kernels.dual.records import Marginals
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.chains.kernel_problem import PASSES_AT_ONCE, ChainKernelProblem, ChainState
 from lmbm_torch.solvers.chains.kernel_problem import limits as limits
@@ -71,7 +71,7 @@ def update(
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
-    backend = kernels("dual.chains", "exponentiated gradient")
+    backend = kernels("dual.chains")
     own = Marginals(*(getattr(state, name).copy() for name in Marginals._fields))
     scores = np.ascontiguousarray(state.scores.T)
     transition = state.transition.copy()

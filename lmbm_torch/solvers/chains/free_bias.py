@@ -68,7 +68,7 @@ def update(
     pull = PULL * max(float(problem.gram.diagonal().mean()), 1e-12)
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
     nodes, penalised = state.nodes.copy(), replace(problem, gram=problem.gram + pull)
-    backend = kernels("dual.multi_class", "the multi-class SVM")
+    backend = kernels("dual.multi_class")
     # The loop adds changes to the scores, so the biases stay part of the scores.
     scores = np.ascontiguousarray((state.scores + state.bias).T)
     made = backend.ascend(penalised, nodes, scores, tol / 2, num_iters, drawn)

@@ -32,7 +32,7 @@ def likelihoods(
         labels: (positions,), allowed ones.
         upper: (chains,), C_x.
     """
-    backend = kernels("dual.chains", "chain CRFs")
+    backend = kernels("dual.chains")
     # A fixed number of blocks, so sums do not depend on the number of threads.
     ends = np.searchsorted(start, np.linspace(0, len(scores), BLOCKS + 1))
     losses, errors = np.zeros(BLOCKS), np.empty_like(scores)

@@ -60,7 +60,7 @@ def update(
     check_shape("state.nodes", state.nodes, len(problem.upper), problem.num_states)
     nodes = state.nodes.copy()
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
-    backend = kernels("dual.multi_class", "the multi-class SVM")
+    backend = kernels("dual.multi_class")
     made = backend.ascend(problem, nodes, np.ascontiguousarray(state.scores.T), tol, num_iters, drawn)
     # The last block may exceed the allowed passes a little.
     return smo.certified(problem, nodes, state.pairs, state.num_iters + min(max(made, 1), num_iters))

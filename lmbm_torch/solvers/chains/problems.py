@@ -242,7 +242,7 @@ def _best_paths(
     scores: np.ndarray, transition: np.ndarray, lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return each chain's labelling of largest score (positions,), and whether one is allowed (chains,)."""
-    labels, kernel = np.zeros(len(scores), np.int64), kernels("search.chains", "Viterbi")
+    labels, kernel = np.zeros(len(scores), np.int64), kernels("search.chains")
     first = lengths.cumsum() - lengths
     return labels, kernel.best_paths(scores, first, lengths, transition[None], (0, 0), labels)
 

@@ -60,7 +60,7 @@ def update(
     """
     check_count("num_iters", num_iters)
     check_shape("state.nodes", state.nodes, len(problem.labels), problem.num_states)
-    backend = kernels("dual.chains", "SMO of chains")
+    backend = kernels("dual.chains")
     nodes, edges = state.nodes.copy(), state.edges
     scores, transition = problem.forbidding(state.scores, state.transition.copy())
     scores = np.ascontiguousarray(scores.T)

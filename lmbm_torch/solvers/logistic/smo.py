@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from lmbm_torch.checks import check_count, check_shape
-from lmbm_torch.kernels.dual.plain import logistic
-from lmbm_torch.kernels.installed import compiled
+from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.shapes import Float
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.logistic import newton
@@ -181,24 +180,31 @@ def _certified(problem: Problem, probabilities: Tensor, num_iters: int) -> Logis
         own, upper = probabilities[index], problem.upper[index]
         square_norm += float((coef[index] * scores).sum())
         loss -= float(upper @ (problem.targets[index] * log_model).sum(-1))
-        divergences[index] = upper * logistic.divergence(own, scores)
+        divergences[index] = upper * _divergence(own, scores)
     return LogisticState(probabilities, coef, divergences, 0.5 * square_norm + loss, num_iters)
+
+
+def _divergence(probabilities: Tensor, scores: Tensor) -> Tensor:
+    """Return KL(α ‖ softmax(f)), a sum of non-negative terms, accurate for small values."""
+    log_model = scores.log_softmax(-1)
+    difference = probabilities.log() - log_model
+    near = difference.clamp(-1, 1)
+    small = probabilities * (torch.expm1(-near) + near)
+    large = log_model.exp() - probabilities * (1 - difference)
+    return torch.where(difference.abs() < 1, small, large).sum(-1)
 
 
 def _block_pass(
     problem: Problem, gram: Tensor, upper: Tensor, scores: Tensor, own: Tensor, found: Tensor
 ) -> None:
-    """Run one visit to each instance of a block on the CPU: compiled, or in torch without numba.
+    """Run one visit to each instance of a block on the CPU.
 
     A block on another device is copied: a visit computes a few numbers per class and needs the visit before,
     so a GPU would launch some ten kernels for every instance.
     """
     block = tuple(each.cpu() for each in (gram, upper, scores, own, found))
-    joint = isinstance(problem, JointProblem)
-    backend = compiled("dual.logistic", "kernel logistic regression")
-    if backend is None:
-        (logistic.joint_pass if joint else logistic.class_pass)(*block)
-    elif joint:
+    backend = kernels("dual.logistic")
+    if isinstance(problem, JointProblem):
         backend.pair_pass(*(each.numpy() for each in block), PAIR_STEPS)
     else:
         backend.class_pass(*(each.numpy() for each in block))

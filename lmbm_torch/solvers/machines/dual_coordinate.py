@@ -62,7 +62,7 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
             "sample_weight: expected shape (rows,), one weight for each row, got weights for each label"
         )
     check_shape("state.dual_coef", state.dual_coef, *problem.spins.shape)
-    backend = kernels("dual.machine", "dual coordinate descent")
+    backend = kernels("dual.machine")
     weights, couplings = (part.copy() for part in state.weights)
     duals = state.dual_coef.copy()
     # A stored state continues with the same random numbers.

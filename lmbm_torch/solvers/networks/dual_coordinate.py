@@ -62,7 +62,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         return _finished(problems, state, labels, tol)
     # A non-integer number of rounds would be compiled again.
     num_iters = int(min(num_iters, left))
-    backend = kernels("dual.network", "dual coordinate descent")
+    backend = kernels("dual.network")
     weights, duals = state.weights.copy(), state.dual_coef.copy()
     # A stored state continues with the same random numbers.
     seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) + state.num_iters

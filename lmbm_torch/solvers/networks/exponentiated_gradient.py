@@ -38,7 +38,7 @@ def update(problems: LabelProblems, state: NetworkState, **settings: Unpack[Upda
         ValueError: a state of other problems, unknown positions.
     """
     labels, tol, num_iters, seed = states.work(problems, state, **settings)
-    backend = kernels("dual.network", "exponentiated gradient")
+    backend = kernels("dual.network")
     for _ in range(num_iters):
         if not len(labels):
             break

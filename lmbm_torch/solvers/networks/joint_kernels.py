@@ -16,13 +16,11 @@ from copy import copy
 
 import numpy as np
 
-from lmbm_torch.kernels.dual.plain.kernel_network import Box, active, shares
+from lmbm_torch.kernels.dual.records import Box
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.solvers.gram import CachedGram
 from lmbm_torch.solvers.networks.kernel_problems import KernelLabelProblems
-
-BACKEND = ("dual.kernel_network", "training of kernel networks")
 
 # Most bytes of a joint kernel.
 MEMORY = 2**30
@@ -99,7 +97,7 @@ class JointKernel:
         (new,) = (sees != self._seen).nonzero()
         if len(new):
             scale = np.where(sees[new], 1.0, -1.0) * self._scale[new]
-            kernels(*BACKEND).add_columns(self.values, self._context[new], scale)
+            kernels("dual.kernel_network").add_columns(self.values, self._context[new], scale)
         self._seen = sees
         return self.values
 
@@ -125,7 +123,7 @@ def solve_parts(
         _visit_blocks(problems, {label: boxes[label] for label in left}, tols, random)
         changes = np.zeros((problems.num_instances, problems.num_labels))
         for label in left:
-            index = _active(boxes[label])
+            index = boxes[label].active()
             if len(index) <= most_instances():
                 goals = {label: _goal(boxes[label], tols[label])}
                 changes[index] += _solve_together(problems, boxes, index, goals)
@@ -140,7 +138,7 @@ def _visit_blocks(
     boxes = _wide(boxes)
     matters = np.zeros(problems.num_instances, bool)
     for box in boxes.values():
-        matters[_active(box)] = True
+        matters[box.active()] = True
     # Random blocks mix all instances quickly: blocks in the order of gaps took ten times the rounds.
     order = random.permutation(np.flatnonzero(matters))
     step = min(BLOCK, most_instances())
@@ -158,7 +156,7 @@ def _visit_blocks(
 
 def _wide(boxes: dict[int, Box]) -> dict[int, Box]:
     """Select the labels with more active instances than fit into memory."""
-    return {label: box for label, box in boxes.items() if len(_active(box)) > most_instances()}
+    return {label: box for label, box in boxes.items() if len(box.active()) > most_instances()}
 
 
 def _goal(box: Box, tol: float) -> float:
@@ -182,7 +180,7 @@ def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) ->
     # A gap relative to the primal value of the block alone would never improve the block.
     primal = _primal(some)
     if primal > 0:
-        kernels(*BACKEND).solve_label(joint, some, goal / primal, 10 * len(index))
+        kernels("dual.kernel_network").solve_label(joint, some, goal / primal, 10 * len(index))
     change = some.coef - box.coef[index]
     box.coef[index] = some.coef
     return change
@@ -195,12 +193,8 @@ def _tell(problems: KernelLabelProblems, boxes: dict[int, Box], changes: np.ndar
         box.gradient[:] += gained[:, label]
 
 
-def _active(box: Box) -> np.ndarray:
-    return active(box, shares(box))
-
-
 def _gap(box: Box) -> float:
-    return float(shares(box).sum())
+    return float(box.shares().sum())
 
 
 def _primal(box: Box) -> float:

@@ -15,12 +15,11 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 import torch
 
-from lmbm_torch.kernels.dual.plain.kernel_network import Box
+from lmbm_torch.kernels.dual.records import Box
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.solvers.networks import states
 from lmbm_torch.solvers.networks.joint_kernels import (
-    BACKEND,
     JointKernel,
     is_within_memory,
     most_instances,
@@ -293,7 +292,8 @@ def _solve(
     def work(task: tuple[np.ndarray, JointKernel]) -> None:
         labels, own = task
         for label in labels.tolist():
-            found = kernels(*BACKEND).solve_label(own.of(label), boxes[label], tols[label], num_iters * size)
+            solve = kernels("dual.kernel_network").solve_label
+            found = solve(own.of(label), boxes[label], tols[label], num_iters * size)
             made.append(found)
 
     share(list(zip(np.array_split(list(boxes), at_once), joints, strict=True)), work)

@@ -15,8 +15,6 @@ from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.solvers.base import Certified
 from lmbm_torch.solvers.networks.problems import Features, feature_rows, row_square_norms, sample_weights
 
-BACKEND = ("dual.structural", "training of structural SVMs")
-
 
 class StructuralWeights(NamedTuple):
     """Weights of a linear structured model.
@@ -89,7 +87,7 @@ class CuttingPlanes:
         """Select planes by number or by mask."""
         planes = np.arange(len(self))[planes]
         start = np.concatenate([[0], np.diff(self.start)[planes].cumsum()])
-        entries = kernels(*BACKEND).entries(self, planes, start)
+        entries = kernels("dual.structural").entries(self, planes, start)
         return CuttingPlanes(self.example[planes], self.loss[planes], start, *entries)
 
     def join(self, other: CuttingPlanes) -> tuple[CuttingPlanes, np.ndarray]:
@@ -252,14 +250,16 @@ class StructuralProblem:
     def values(self, planes: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
         """Return loss − ⟨w, ψ⟩, (planes,)."""
         scores = self.scores(weights).ravel()
-        return planes.loss - kernels(*BACKEND).products(
+        return planes.loss - kernels("dual.structural").products(
             planes, self._first(planes), scores, weights.couplings
         )
 
     def weights(self, planes: CuttingPlanes, dual_coef: np.ndarray) -> StructuralWeights:
         """Return w = Σ_p α_p ψ_p, couplings divided by the penalty."""
         size = self.num_rows * self.num_outputs
-        total = kernels(*BACKEND).sums(planes, self._first(planes), dual_coef, size, self.num_couplings)
+        total = kernels("dual.structural").sums(
+            planes, self._first(planes), dual_coef, size, self.num_couplings
+        )
         rows = total[:size].reshape(self.num_rows, self.num_outputs)
         features = np.column_stack([(self.features.T @ rows).T, rows.sum(0)])
         return StructuralWeights(features, total[size:] / self.coupling_penalty)

@@ -9,19 +9,10 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.metrics.pairwise import rbf_kernel
 
-from lmbm_torch.kernels.dual.compiled import multi_class as compiled
-from lmbm_torch.kernels.dual.plain import multi_class as plain
 from lmbm_torch.references import TinyChains, chain_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.chains import multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
-
-BACKENDS = {"compiled": compiled, "plain": plain}
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request, monkeypatch):
-    monkeypatch.setattr(multi_class, "kernels", lambda *_: BACKENDS[request.param])
 
 
 def classes(gram, labels, C=1.0, weight=None):
@@ -48,21 +39,17 @@ def random_inputs(seed, size, states, features=3):
     size=st.integers(2, 9),
     states=st.integers(2, 5),
     C=st.sampled_from((0.1, 1.0, 30.0)),
-    is_plain=st.booleans(),
 )
-def test_the_optimum_is_that_of_a_convex_solver(seed, size, states, C, is_plain):
+def test_the_optimum_is_that_of_a_convex_solver(seed, size, states, C):
     inputs, labels, weight = random_inputs(seed, size, states)
     problem = classes(inputs @ inputs.T, labels, C, weight)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(multi_class, "kernels", lambda *_: plain if is_plain else compiled)
-        state = run(multi_class, problem, tol=1e-7, max_iter=20_000)
+    state = run(multi_class, problem, tol=1e-7, max_iter=20_000)
     tiny = TinyChains(list(inputs[:, None]), list(labels[:, None]), problem.num_states, C * weight)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(chain_primal(tiny), rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize("C", [0.1, 10.0])
-@pytest.mark.usefixtures("backend")
 def test_the_optimum_is_that_of_pairwise_steps(C):
     problem = digits(150, C)
     expected = run(smo, problem, tol=1e-5, max_iter=5000)
@@ -82,7 +69,6 @@ def test_few_active_instances_among_many_leave_all_values_right():
     assert state.num_iters <= 100
 
 
-@pytest.mark.usefixtures("backend")
 def test_states_are_feasible_and_their_dual_rises():
     problem = digits(200, 3.0)
     states = [multi_class.init(problem)]
@@ -96,7 +82,6 @@ def test_states_are_feasible_and_their_dual_rises():
     assert states[-1].gap < 0.2 * states[0].gap
 
 
-@pytest.mark.usefixtures("backend")
 def test_instances_without_weight_or_likeness_change_nothing():
     inputs, labels, _ = random_inputs(1, 40, 4)
     weight = np.tile([1.0, 0.0], 20)

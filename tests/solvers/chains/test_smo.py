@@ -6,8 +6,7 @@ import torch
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from lmbm_torch.kernels.dual.compiled import logistic
-from lmbm_torch.kernels.dual.plain import logistic as torch_smo
+from lmbm_torch.kernels.dual import logistic
 from lmbm_torch.references import logistic_dual, logistic_primal
 from lmbm_torch.solvers import gram as kernels
 from lmbm_torch.solvers.base import run
@@ -76,17 +75,6 @@ def test_two_classes_at_a_time_reach_what_all_at_once_do(seed):
     together, in_pairs = (run(smo, each, tol=1e-10) for each in (problem, as_joint(problem)))
     torch.testing.assert_close(in_pairs.probabilities, together.probabilities, atol=1e-4, rtol=0)
     assert in_pairs.primal == pytest.approx(together.primal, rel=1e-9)
-
-
-@pytest.mark.parametrize("joint", [False, True])
-def test_the_torch_reference_reaches_the_same(joint, monkeypatch):
-    problem, _ = random_problem(0, C=0.3)
-    problem = as_joint(problem) if joint else problem
-    expected = run(smo, problem, tol=1e-9)
-    monkeypatch.setattr(smo, "compiled", lambda name, task: None)
-    found = run(smo, problem, tol=1e-9)
-    assert found.gap <= 1e-9
-    assert found.primal == pytest.approx(expected.primal, rel=1e-8)
 
 
 def test_unconditional_maximum_likelihood():
@@ -167,11 +155,6 @@ def test_one_instance_is_solved_exactly_at_every_scale(curvature, scale):
         inside = found > 1e-250
         spread = np.ptp(multiplier[inside])
         assert spread <= 1e-8 * max(1.0, np.abs(linear).max(), curvature)
-        batch = torch.from_numpy(np.stack([linear, linear]))
-        in_torch = torch_smo._simplex_step(
-            batch, torch.full((2, 1), curvature, dtype=torch.float64), torch.from_numpy(np.stack([start] * 2))
-        )
-        np.testing.assert_allclose(in_torch[1].numpy(), found, atol=1e-8)
 
 
 @pytest.mark.parametrize("difference", [-300.0, -1.0, 0.0, 2.0, 800.0])

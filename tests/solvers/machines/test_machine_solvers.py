@@ -13,7 +13,6 @@ from sklearn.svm import LinearSVC
 from strategies.label_problems import random_inputs
 from strategies.shared_problems import FORMS, random_shared_problem, shared_problems
 
-from lmbm_torch.kernels.dual.plain import machine
 from lmbm_torch.losses import local_hinge
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.references import machine_dual, machine_primal
@@ -151,19 +150,6 @@ def test_warm_start_begins_at_the_given_duals(solver):
     again = run(solver, problem, tol=1e-5, start=solver.init(problem, solved.dual_coef))
     assert again.num_iters == 0
     np.testing.assert_array_equal(again.dual_coef, solved.dual_coef)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_plain_reference_climbs_to_the_same_optimum(form):
-    problem = random_shared_problem(9, form=form, csr=form == "tied", bias=form != "mixed")
-    weights, couplings = (part.copy() for part in shared_dual_coordinate.init(problem).weights)
-    duals = np.zeros(problem.spins.shape)
-    machine.sweep(problem, problem.curvature(), weights, couplings, duals, 100, 0)
-    state = shared_dual_coordinate.init(problem, duals)
-    np.testing.assert_allclose(weights, state.weights.features, atol=1e-9)
-    np.testing.assert_allclose(couplings, state.weights.cliques, atol=1e-9)
-    assert state.gap <= 1e-2
-    assert state.dual == pytest.approx(run(proximal_newton, problem, tol=1e-6).primal, rel=1e-2)
 
 
 @every_solver

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from scipy import sparse
 from strategies.label_problems import label_problems, optima, random_inputs, random_problems
 
-from lmbm_torch.kernels.dual.compiled import network as compiled_network
-from lmbm_torch.kernels.dual.plain import network as numpy_network
+from lmbm_torch.kernels.dual import network
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, exponentiated_gradient, states
 from lmbm_torch.solvers.networks.problems import LabelProblems
@@ -49,32 +48,15 @@ def test_the_dual_climbs_with_every_round(problems):
 
 @given(problems=label_problems(missing=(0.0, 0.3)))
 @settings(max_examples=10)
-def test_the_plain_sweeps_climb_as_the_compiled_ones(problems):
-    """Their random orders differ, so that it is the values reached which agree."""
-    reached = []
-    for backend in (compiled_network, numpy_network):
-        start = exponentiated_gradient.init(problems)
-        weights, duals = start.weights.copy(), start.dual_coef.copy()
-        labels = np.arange(problems.num_labels)
-        backend.gradient_sweeps(problems, labels, weights, duals, 400, 0)
-        np.testing.assert_allclose(weights, problems.weights(duals), atol=1e-8)
-        assert (duals >= 0).all()
-        assert (duals <= problems.upper * (problems.spins != 0)).all()
-        reached.append(states.certified(problems, duals, 1))
-    np.testing.assert_allclose(reached[0].dual, reached[1].dual, rtol=0.01, atol=1e-12)
-
-
-def test_a_single_step_is_the_same_in_both_backends():
-    features, labels = random_inputs(1, 1, 4, 3)
-    problems = LabelProblems.from_labels(features, labels, C=0.3)
-    reached = []
-    for backend in (compiled_network, numpy_network):
-        start = exponentiated_gradient.init(problems)
-        weights, duals = start.weights.copy(), start.dual_coef.copy()
-        backend.gradient_sweeps(problems, np.arange(3), weights, duals, 1, 0)
-        reached.append((weights, duals))
-    np.testing.assert_allclose(reached[0][0], reached[1][0], rtol=1e-12)
-    np.testing.assert_allclose(reached[0][1], reached[1][1], rtol=1e-12)
+def test_sweeps_climb_within_the_box_to_the_optimum_of_coordinate_descent(problems):
+    start = exponentiated_gradient.init(problems)
+    weights, duals = start.weights.copy(), start.dual_coef.copy()
+    network.gradient_sweeps(problems, np.arange(problems.num_labels), weights, duals, 400, 0)
+    np.testing.assert_allclose(weights, problems.weights(duals), atol=1e-8)
+    assert (duals >= 0).all()
+    assert (duals <= problems.upper * (problems.spins != 0)).all()
+    best = dual_coordinate.update(problems, dual_coordinate.init(problems), tol=1e-8, num_iters=1000)
+    np.testing.assert_allclose(states.certified(problems, duals, 1).dual, best.dual, rtol=0.02, atol=1e-9)
 
 
 def test_csr_is_as_dense():

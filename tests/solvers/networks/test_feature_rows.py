@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from lmbm_torch.estimators import LMBMClassifier, LMSBNClassifier, StructuralSVMClassifier
-from lmbm_torch.kernels.dual.compiled import network
+from lmbm_torch.kernels.dual import network
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate, problems
 from lmbm_torch.solvers.networks.problems import MANY_COLUMNS, LabelProblems, feature_rows

@@ -1,1 +1,0 @@
-"""Inner loops of the dual solvers, compiled for the CPU."""

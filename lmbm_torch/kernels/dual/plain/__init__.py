@@ -1,1 +1,0 @@
-"""Plain references of the dual solvers' inner loops, in NumPy and PyTorch."""

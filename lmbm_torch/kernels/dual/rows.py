@@ -1,0 +1,162 @@
+"""Rows of a feature matrix inside compiled code, with one interface for dense arrays and CSR triples.
+
+``rows`` is the result of :func:`readable`: the dense ``(instances, features)`` array, or a triple ``(data,
+indices, indptr)``. A solver is written once for both. Loops run over slices with unsigned indices: numba then
+need not handle negative indices, and LLVM vectorises (measured on text, two to three times as fast).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lmbm_torch.kernels.jit import by_type, inlined
+
+
+def readable(features: Any) -> Any:
+    """Convert features for compiled code: a dense array, or a SciPy CSR array as a triple.
+
+    The results are read-only views: features may be memory-mapped, and numba compiles separate code for
+    read-only arrays.
+    """
+    if isinstance(features, np.ndarray):
+        return _unwritable(features)
+    indices = features.indices.view(f"u{features.indices.itemsize}")
+    return _unwritable(features.data), _unwritable(indices), _unwritable(features.indptr)
+
+
+def _unwritable(array: np.ndarray) -> np.ndarray:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_dense(rows):
+    """Return whether rows, or numba's type of rows, are an array; a triple has no dimensions."""
+    return hasattr(rows, "ndim")
+
+
+def _is_by_column(weights):
+    """Return whether an array, or numba's type of an array, is column-major."""
+    return weights.layout == "F" if hasattr(weights, "layout") else weights.flags.f_contiguous
+
+
+@by_type(inline="always")
+def _entries(rows, i):
+    """Return columns and values of row i; no columns for a dense row."""
+    if _is_dense(rows):
+        return lambda rows, i: (None, rows[i])
+
+    def sparse(rows, i):
+        data, indices, indptr = rows
+        start, stop = indptr[i], indptr[i + 1]
+        return indices[start:stop], data[start:stop]
+
+    return sparse
+
+
+@by_type(inline="always")
+def _column(columns, t):
+    """Return the column of a row's entry t."""
+    return (lambda columns, t: columns[t]) if hasattr(columns, "ndim") else (lambda columns, t: t)
+
+
+@inlined
+def row_dot(rows, i, weights):
+    """Return the inner product of row i with ``weights``."""
+    columns, values = _entries(rows, i)
+    total = 0.0
+    for t in range(len(values)):
+        total += values[t] * weights[_column(columns, t)]
+    return total
+
+
+@inlined
+def row_add(rows, i, scale, weights):
+    """Add scale · row i to the weights."""
+    columns, values = _entries(rows, i)
+    for t in range(len(values)):
+        weights[_column(columns, t)] += scale * values[t]
+
+
+@by_type
+def by_output(rows, weights):
+    """Return weights as (columns, outputs); for dense rows the argument is (outputs, columns), row-major.
+
+    An array of one row or column is both row- and column-major, and would be compiled anew.
+    """
+    if _is_dense(rows):
+        return lambda rows, weights: weights.T
+    return lambda rows, weights: weights
+
+
+@by_type
+def row_support(rows, members, count, seen, support):
+    """Collect the columns with a non-zero entry in the rows ``members[:count]``; return the number."""
+    if _is_dense(rows):
+
+        def dense(rows, members, count, seen, support):
+            for d in range(rows.shape[1]):
+                support[d] = d
+            return rows.shape[1]
+
+        return dense
+
+    def sparse(rows, members, count, seen, support):
+        found = 0
+        for a in range(count):
+            columns, _ = _entries(rows, members[a])
+            for column in columns:
+                if not seen[column]:
+                    seen[column] = True
+                    support[found] = column
+                    found += 1
+        for f in range(found):
+            seen[support[f]] = False
+        return found
+
+    return sparse
+
+
+@by_type(inline="always")
+def row_dot_block(rows, i, weights, out):
+    """Add ⟨row i, weights[:, k]⟩ to out[k] for every k; fastest with column-major ``weights``."""
+    if _is_dense(rows) and _is_by_column(weights):
+
+        def by_column(rows, i, weights, out):
+            for k in range(len(out)):
+                out[k] += row_dot(rows, i, weights[:, k])
+
+        return by_column
+
+    def by_entry(rows, i, weights, out):
+        columns, values = _entries(rows, i)
+        for t in range(len(values)):
+            weight = weights[_column(columns, t)]
+            for k in range(len(out)):
+                out[k] += values[t] * weight[k]
+
+    return by_entry
+
+
+@by_type(inline="always")
+def row_add_block(rows, i, scale, weights):
+    """Add scale[k] · row i to weights[:, k] for every k; fastest with column-major ``weights``."""
+    if _is_dense(rows) and _is_by_column(weights):
+
+        def by_column(rows, i, scale, weights):
+            for k in range(len(scale)):
+                if scale[k] != 0.0:
+                    row_add(rows, i, scale[k], weights[:, k])
+
+        return by_column
+
+    def by_entry(rows, i, scale, weights):
+        columns, values = _entries(rows, i)
+        for t in range(len(values)):
+            weight = weights[_column(columns, t)]
+            for k in range(len(scale)):
+                weight[k] += scale[k] * values[t]
+
+    return by_entry

@@ -1,1 +1,0 @@
-"""Inner loops of inference, compiled for the CPU."""

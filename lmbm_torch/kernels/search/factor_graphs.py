@@ -1,0 +1,466 @@
+"""Sweeps over graphs of tables: dual ascent with labellings, belief propagation and mean field.
+
+A graph is a handful of flat arrays (:class:`~lmbm_torch.kernels.search.records.Graph`). A table's entries run
+fastest in the last variable; a place of a table with ``inner`` entries between neighbouring states is visited
+by three loops, without divisions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmbm_torch.kernels.jit import compiled, compiled_part
+
+
+@compiled_part
+def max_marginal(graph, entries, place, out):
+    """Set ``out`` to the largest entry of a place's table for each state of the place."""
+    states, inner = graph.states[graph.variable[place]], graph.inner[place]
+    table = graph.table[place]
+    begin, end = graph.first[table], graph.first[table + 1]
+    for state in range(states):
+        out[state] = -np.inf
+    index = begin
+    while index < end:
+        for state in range(states):
+            for _ in range(inner):
+                if entries[index] > out[state]:
+                    out[state] = entries[index]
+                index += 1
+
+
+@compiled_part
+def add_unary(graph, entries, place, values, factor):
+    """Add ``factor · values`` of a place's state to all entries of the place's table.
+
+    A value of −∞ rules out the entries of its state, with any factor.
+    """
+    states, inner = graph.states[graph.variable[place]], graph.inner[place]
+    table = graph.table[place]
+    index, end = graph.first[table], graph.first[table + 1]
+    while index < end:
+        for state in range(states):
+            change = factor * values[state] if values[state] > -np.inf else -np.inf
+            for _ in range(inner):
+                entries[index] += change
+                index += 1
+
+
+@compiled
+def ascend(graph, unary, entries, order, rank, sweeps, tolerance, bounds):
+    """Reparametrise a graph by sequential tree-reweighted sweeps; return the number of sweeps made.
+
+    In the order of the variables, a variable collects the max-marginals of its tables and gives equal shares
+    to the tables with a later variable, so that the bound Σ max unary + Σ max table falls (Kolmogorov,
+    Convergent tree-reweighted message passing for energy minimization, 2006; Kolmogorov, A new look at
+    reweighted message passing, 2015). The next sweep runs backwards.
+
+    Args:
+        unary, entries: log-potentials, changed in place; sums of a labelling stay.
+        order: (variables,), variables in their order.
+        rank: (variables,), the place of each variable in ``order``.
+        sweeps: pairs of sweeps at most.
+        tolerance: the gain of a pair of sweeps, relative to the bound, below which the ascent ends.
+        bounds: (2,), the bound before the last pair, and after.
+    """
+    most = 1
+    for states in graph.states:
+        most = max(most, states)
+    out = np.empty(most)
+    bounds[0] = bounds[1] = np.inf
+    made = 0
+    while made < sweeps:
+        for direction in range(2):
+            for step in range(len(order)):
+                variable = order[step] if direction == 0 else order[len(order) - 1 - step]
+                states, at = graph.states[variable], graph.at[variable]
+                own = unary[at : at + states]
+                later, earlier = 0, 0
+                for index in range(graph.start[variable], graph.start[variable + 1]):
+                    place = graph.around[index]
+                    max_marginal(graph, entries, place, out)
+                    add_unary(graph, entries, place, out, -1.0)
+                    for state in range(states):
+                        own[state] += out[state]
+                    lowest, highest = rank[variable], rank[variable]
+                    table = graph.table[place]
+                    for other in range(graph.place[table], graph.place[table + 1]):
+                        lowest = min(lowest, rank[graph.variable[other]])
+                        highest = max(highest, rank[graph.variable[other]])
+                    later += highest > rank[variable]
+                    earlier += lowest < rank[variable]
+                ahead = later if direction == 0 else earlier
+                if ahead == 0:
+                    continue
+                share = 1.0 / max(later, earlier)
+                for index in range(graph.start[variable], graph.start[variable + 1]):
+                    place = graph.around[index]
+                    table, goes = graph.table[place], False
+                    for other in range(graph.place[table], graph.place[table + 1]):
+                        away = rank[graph.variable[other]] - rank[variable]
+                        goes = goes or (away > 0 if direction == 0 else away < 0)
+                    if goes:
+                        add_unary(graph, entries, place, own, share)
+                for state in range(states):
+                    if own[state] > -np.inf:
+                        own[state] *= 1.0 - share * ahead
+        made += 1
+        bounds[0], bounds[1] = bounds[1], bound_of(graph, unary, entries)
+        if bounds[0] - bounds[1] <= tolerance * (1.0 + abs(bounds[1])):
+            break
+    return made
+
+
+@compiled_part
+def bound_of(graph, unary, entries):
+    """Return Σ max unary + Σ max table, at least the score of every labelling."""
+    total = 0.0
+    for variable in range(len(graph.states)):
+        best = -np.inf
+        for index in range(graph.at[variable], graph.at[variable + 1]):
+            best = max(best, unary[index])
+        total += best
+    for table in range(len(graph.first) - 1):
+        best = -np.inf
+        for index in range(graph.first[table], graph.first[table + 1]):
+            best = max(best, entries[index])
+        total += best
+    return total
+
+
+@compiled_part
+def conditional(graph, unary, entries, labels, variable, decided, out, most):
+    """Set ``out`` to the best score of each state of a variable, given the decided variables of its tables.
+
+    Variables that are not decided take their best state in each table alone. ``most`` is scratch memory.
+    """
+    states, at = graph.states[variable], graph.at[variable]
+    for state in range(states):
+        out[state] = unary[at + state]
+    for index in range(graph.start[variable], graph.start[variable + 1]):
+        place = graph.around[index]
+        table = graph.table[place]
+        begin, end = graph.first[table], graph.first[table + 1]
+        inner = graph.inner[place]
+        offset, free, fixed = begin, 0, 0
+        for other in range(graph.place[table], graph.place[table + 1]):
+            if other != place:
+                name = graph.variable[other]
+                if decided[name]:
+                    offset += labels[name] * graph.inner[other]
+                    fixed += 1
+                else:
+                    free += 1
+        if free == 0:
+            for state in range(states):
+                out[state] += entries[offset + state * inner]
+            continue
+        if fixed == 0:
+            max_marginal(graph, entries, place, most)
+            for state in range(states):
+                out[state] += most[state]
+            continue
+        for state in range(states):
+            best = -np.inf
+            for entry in range(begin, end):
+                if (entry - begin) // inner % states != state:
+                    continue
+                fits = True
+                for other in range(graph.place[table], graph.place[table + 1]):
+                    name = graph.variable[other]
+                    if other != place and decided[name]:
+                        here = (entry - begin) // graph.inner[other] % graph.states[name]
+                        if here != labels[name]:
+                            fits = False
+                            break
+                if fits and entries[entry] > best:
+                    best = entries[entry]
+            out[state] += best
+
+
+@compiled
+def rounded(graph, unary, entries, order, labels):
+    """Set labels in their order, each to its best state given the labels before (Kolmogorov 2006)."""
+    decided = np.zeros(len(order), np.bool_)
+    out, most = np.empty(len(unary)), np.empty(len(unary))
+    for variable in order:
+        conditional(graph, unary, entries, labels, variable, decided, out, most)
+        best = 0
+        for state in range(graph.states[variable]):
+            if out[state] > out[best]:
+                best = state
+        labels[variable] = best
+        decided[variable] = True
+
+
+@compiled
+def improved(graph, unary, entries, labels):
+    """Change single labels as long as the score grows."""
+    decided = np.ones(len(labels), np.bool_)
+    out, most = np.empty(len(unary)), np.empty(len(unary))
+    changed = True
+    while changed:
+        changed = False
+        for variable in range(len(labels)):
+            conditional(graph, unary, entries, labels, variable, decided, out, most)
+            best = labels[variable]
+            for state in range(graph.states[variable]):
+                if out[state] > out[best] + 1e-12 * (1.0 + abs(out[best])):
+                    best = state
+            if best != labels[variable]:
+                labels[variable] = best
+                changed = True
+
+
+@compiled
+def score_of(graph, unary, entries, labels):
+    """Return the score of a labelling."""
+    total = 0.0
+    for variable in range(len(labels)):
+        total += unary[graph.at[variable] + labels[variable]]
+    for table in range(len(graph.first) - 1):
+        index = graph.first[table]
+        for place in range(graph.place[table], graph.place[table + 1]):
+            index += labels[graph.variable[place]] * graph.inner[place]
+        total += entries[index]
+    return total
+
+
+@compiled_part
+def to_variables(graph, values, table, sums, is_max, found):
+    """Set ``found`` to the messages of a table to its places, from the messages ``sums`` to the table.
+
+    Args:
+        values: (entries,), exponentials of log-potentials.
+        sums: (numbers of all messages,), probabilities of the variables' states.
+        is_max: whether entries are maximised, not summed.
+    """
+    begin, end = graph.first[table], graph.first[table + 1]
+    low, high = graph.place[table], graph.place[table + 1]
+    for number in range(graph.slot[low], graph.slot[high]):
+        found[number] = 0.0
+    for entry in range(begin, end):
+        if values[entry] == 0.0:
+            continue
+        for place in range(low, high):
+            weight, own = values[entry], 0
+            for other in range(low, high):
+                state = (entry - begin) // graph.inner[other] % graph.states[graph.variable[other]]
+                if other == place:
+                    own = state
+                else:
+                    weight *= sums[graph.slot[other] + state]
+            number = graph.slot[place] + own
+            if is_max:
+                found[number] = max(found[number], weight)
+            else:
+                found[number] += weight
+    for place in range(low, high):
+        total = 0.0
+        for number in range(graph.slot[place], graph.slot[place + 1]):
+            total += found[number]
+        if total > 0.0:
+            for number in range(graph.slot[place], graph.slot[place + 1]):
+                found[number] /= total
+
+
+@compiled_part
+def to_tables(graph, unary, messages, variable, sums, belief):
+    """Set the messages of a variable to its tables, and the variable's belief; return log Σ of the belief.
+
+    Products leave one message out by prefixes and suffixes, so that zeros are exact.
+    """
+    states, at = graph.states[variable], graph.at[variable]
+    low, high = graph.start[variable], graph.start[variable + 1]
+    before = np.empty((high - low + 1, states))
+    for state in range(states):
+        before[0, state] = unary[at + state]
+    for index in range(low, high):
+        slot = graph.slot[graph.around[index]]
+        for state in range(states):
+            before[index - low + 1, state] = before[index - low, state] + np.log(messages[slot + state])
+    largest, total = -np.inf, 0.0
+    for state in range(states):
+        largest = max(largest, before[high - low, state])
+    for state in range(states):
+        belief[at + state] = np.exp(before[high - low, state] - largest) if largest > -np.inf else 0.0
+        total += belief[at + state]
+    for state in range(states):
+        belief[at + state] /= total if total > 0.0 else 1.0
+    after = np.zeros(states)
+    for index in range(high - 1, low - 1, -1):
+        slot = graph.slot[graph.around[index]]
+        most, norm = -np.inf, 0.0
+        for state in range(states):
+            most = max(most, before[index - low, state] + after[state])
+        for state in range(states):
+            value = before[index - low, state] + after[state]
+            sums[slot + state] = np.exp(value - most) if most > -np.inf else 0.0
+            norm += sums[slot + state]
+        for state in range(states):
+            sums[slot + state] /= norm if norm > 0.0 else 1.0
+            after[state] += np.log(messages[slot + state])
+    return largest + np.log(total) if total > 0.0 else -np.inf
+
+
+@compiled
+def propagate(graph, unary, values, messages, sums, belief, schedule, is_max, damping, tolerance, limit):
+    """Pass messages until no message changes by more than ``tolerance``; return (sweeps, largest change).
+
+    Args:
+        messages: (numbers,), of tables to variables, in and out; uniform at first.
+        sums: (numbers,), of variables to tables, out.
+        belief: (unary entries,), out.
+        schedule: 0 for all tables at once, 1 for table after table, forwards and backwards in turn, 2 for the
+            table with the largest change next (Elidan, McGraw and Koller, Residual belief propagation, 2006).
+        limit: sweeps at most; a sweep of the last schedule is as many updates as there are tables.
+    """
+    tables = len(graph.first) - 1
+    for variable in range(len(graph.states)):
+        to_tables(graph, unary, messages, variable, sums, belief)
+    found = messages.copy()
+    change = np.zeros(tables)
+    for table in range(tables):
+        to_variables(graph, values, table, sums, is_max, found)
+        change[table] = moved(graph, table, messages, found)
+    sweeps, largest = 0, change.max() if tables else 0.0
+    while sweeps < limit and largest > tolerance:
+        for step in range(tables):
+            table = step if sweeps % 2 == 0 else tables - 1 - step
+            if schedule == 2:
+                table = np.argmax(change)
+                if change[table] <= tolerance:
+                    break
+            if schedule == 1:
+                to_variables(graph, values, table, sums, is_max, found)
+            for number in range(graph.slot[graph.place[table]], graph.slot[graph.place[table + 1]]):
+                messages[number] = damping * messages[number] + (1.0 - damping) * found[number]
+            if schedule == 0:
+                continue
+            for place in range(graph.place[table], graph.place[table + 1]):
+                variable = graph.variable[place]
+                to_tables(graph, unary, messages, variable, sums, belief)
+                if schedule == 2:
+                    for index in range(graph.start[variable], graph.start[variable + 1]):
+                        other = graph.table[graph.around[index]]
+                        to_variables(graph, values, other, sums, is_max, found)
+                        change[other] = moved(graph, other, messages, found)
+        if schedule == 0:
+            for variable in range(len(graph.states)):
+                to_tables(graph, unary, messages, variable, sums, belief)
+        if schedule < 2:
+            for table in range(tables):
+                to_variables(graph, values, table, sums, is_max, found)
+                change[table] = moved(graph, table, messages, found)
+        sweeps, largest = sweeps + 1, change.max()
+    return sweeps, largest
+
+
+@compiled_part
+def moved(graph, table, messages, found):
+    """Return the largest difference of a table's messages."""
+    largest = 0.0
+    for number in range(graph.slot[graph.place[table]], graph.slot[graph.place[table + 1]]):
+        largest = max(largest, abs(messages[number] - found[number]))
+    return largest
+
+
+@compiled
+def bethe(graph, unary, values, messages, sums, belief):
+    """Return the Bethe approximation of log Σ exp(score), for values of largest entry 1 in each table.
+
+    Σ_i log Σ_s exp(unary) Π m + Σ_c log Σ_y table_c Π n − Σ_places log Σ_s m n (Yedidia, Freeman and Weiss,
+    Constructing free-energy approximations and generalized belief propagation algorithms, 2005).
+    """
+    total = 0.0
+    for variable in range(len(graph.states)):
+        total += to_tables(graph, unary, messages, variable, sums, belief)
+    for table in range(len(graph.first) - 1):
+        begin, low, high = graph.first[table], graph.place[table], graph.place[table + 1]
+        mass = 0.0
+        for entry in range(begin, graph.first[table + 1]):
+            weight = values[entry]
+            for place in range(low, high):
+                state = (entry - begin) // graph.inner[place] % graph.states[graph.variable[place]]
+                weight *= sums[graph.slot[place] + state]
+            mass += weight
+        total += np.log(mass)
+    for place in range(len(graph.variable)):
+        mass = 0.0
+        for number in range(graph.slot[place], graph.slot[place + 1]):
+            mass += messages[number] * sums[number]
+        total -= np.log(mass)
+    return total
+
+
+@compiled
+def mean_field(graph, unary, entries, belief, limit, tolerance):
+    """Improve a product of distributions by coordinate ascent; return (bound, sweeps, last gain).
+
+    The bound E[score] + Σ entropies is at most log Σ exp(score), and does not fall. An entry of −∞ with
+    probability 0 counts as 0.
+    """
+    fields = np.empty(len(unary))
+    last, bound, sweeps = -np.inf, -np.inf, 0
+    while sweeps < limit:
+        for variable in range(len(graph.states)):
+            states, at = graph.states[variable], graph.at[variable]
+            expected(graph, unary, entries, belief, variable, fields)
+            largest, total = -np.inf, 0.0
+            for state in range(states):
+                largest = max(largest, fields[state])
+            if largest == -np.inf:
+                continue
+            for state in range(states):
+                belief[at + state] = np.exp(fields[state] - largest)
+                total += belief[at + state]
+            for state in range(states):
+                belief[at + state] /= total
+        last, bound = bound, free_energy(graph, unary, entries, belief)
+        sweeps += 1
+        if bound - last <= tolerance * (1.0 + abs(bound)):
+            break
+    return bound, sweeps, bound - last
+
+
+@compiled_part
+def expected(graph, unary, entries, belief, variable, fields):
+    """Set ``fields`` to the expected score of each state, the others drawn from their beliefs."""
+    states, at = graph.states[variable], graph.at[variable]
+    for state in range(states):
+        fields[state] = unary[at + state]
+    for index in range(graph.start[variable], graph.start[variable + 1]):
+        place = graph.around[index]
+        table = graph.table[place]
+        begin, low, high = graph.first[table], graph.place[table], graph.place[table + 1]
+        for entry in range(begin, graph.first[table + 1]):
+            weight, own = 1.0, 0
+            for other in range(low, high):
+                name = graph.variable[other]
+                state = (entry - begin) // graph.inner[other] % graph.states[name]
+                if other == place:
+                    own = state
+                else:
+                    weight *= belief[graph.at[name] + state]
+            if weight > 0.0:
+                fields[own] += weight * entries[entry]
+
+
+@compiled_part
+def free_energy(graph, unary, entries, belief):
+    """Return E[score] + Σ entropies of a product of distributions."""
+    total = 0.0
+    for index in range(len(unary)):
+        if belief[index] > 0.0:
+            total += belief[index] * (unary[index] - np.log(belief[index]))
+    for table in range(len(graph.first) - 1):
+        begin, low, high = graph.first[table], graph.place[table], graph.place[table + 1]
+        for entry in range(begin, graph.first[table + 1]):
+            weight = 1.0
+            for place in range(low, high):
+                name = graph.variable[place]
+                state = (entry - begin) // graph.inner[place] % graph.states[name]
+                weight *= belief[graph.at[name] + state]
+            if weight > 0.0:
+                total += weight * entries[entry]
+    return total

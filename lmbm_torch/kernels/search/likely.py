@@ -1,0 +1,328 @@
+"""The most probable labellings of belief networks, one pass through the labels per threshold.
+
+Finds the labellings of :mod:`lmbm_torch.inference.search.most_probable`, the reference with tensors, example
+by example. Probabilities are relative to the best prefix's, so a node takes one exponential and no logarithm;
+labels are bits, and a field is a sum of table entries for groups of four labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from lmbm_torch.kernels.jit import SUMS, fast, njit, part
+from lmbm_torch.kernels.threads import by_rows
+
+# Labels per table lookup, labels per word of bits, and the least number of prefixes for a table.
+_GROUP = 4
+_WORD = 60
+_LEAST_PREFIXES = 12
+# Relative probabilities are rescaled below _SMALL; no threshold is below _LEAST.
+_SMALL = 1e-100
+_LEAST = 1e-300
+# Low bits of a positive float (read as an integer) outside the histogram's bins, and the number of bins.
+_UNBINNED = 47
+_BINS = 1024
+
+_step = part(nogil=True, fastmath=SUMS, error_model="numpy")
+
+
+class Network(NamedTuple):
+    """A belief network of labels in the model's ordering, in float64.
+
+    Args:
+        unary: (batch, labels).
+        parents: (1 or batch, labels, labels), row t the weights of the labels before label t.
+        clique_start: (labels + 1,), child t has the cliques from ``clique_start[t]`` to ``clique_start[t +
+            1]``.
+        clique_parents: (cliques, most of a clique), padded with −1.
+        clique_weight: (1 or batch, cliques).
+    """
+
+    unary: np.ndarray
+    parents: np.ndarray
+    clique_start: np.ndarray
+    clique_parents: np.ndarray
+    clique_weight: np.ndarray
+
+
+class Limits(NamedTuple):
+    """The end of a search.
+
+    Args:
+        mass_left: most probability mass left out.
+        width: most labellings.
+        step: step of the threshold's logarithm from pass to pass.
+        slack: slack of the first threshold's logarithm.
+    """
+
+    mass_left: float
+    width: int
+    step: float
+    slack: float
+
+
+class Found(NamedTuple):
+    """The labellings of one example.
+
+    Args:
+        log_prob: (found,), most probable first.
+        bits: (found, words), the labels.
+        left: share of all further labellings among labellings in agreement with known labels.
+        log_known: log P(known), at most.
+        reached: whether ``left`` is at most the limit.
+        nodes: expanded prefixes.
+    """
+
+    log_prob: np.ndarray
+    bits: np.ndarray
+    left: float
+    log_known: float
+    reached: bool
+    nodes: int
+
+
+def labellings(network: Network, known: np.ndarray, limits: Limits) -> list[Found]:
+    """Return each example's labellings by decreasing probability until little mass is left, or ``width``.
+
+    Args:
+        known: (batch, labels), in the network's ordering; −1 for a free label.
+    """
+    return _by_example(len(known), lambda row, stop: _search(network, known[row], row, limits, stop))
+
+
+def above(network: Network, known: np.ndarray, least: np.ndarray, width: int) -> list[Found]:
+    """Return each example's labellings with a log-probability of at least ``least``.
+
+    ``reached`` says whether the list is complete: more than ``width`` prefixes of a length are cut. An
+    example without such labellings has one, which is found greedily.
+
+    Args:
+        known: (batch, labels), in the network's ordering; −1 for a free label.
+        least: (batch,).
+    """
+    return _by_example(
+        len(known), lambda row, stop: _above(network, known[row], row, least[row], width, stop)
+    )
+
+
+def _by_example(count: int, search: Callable[[int, np.ndarray], tuple]) -> list[Found]:
+    found: list[Found | None] = [None] * count
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        for row in range(first, last):
+            found[row] = Found(*search(row, stop))
+
+    by_rows(count, work)
+    return [each for each in found if each is not None]
+
+
+@njit(nogil=True, cache=True)
+def read_labels(bits, ordering, labels):
+    """Write the labels (found, labels) of bits (found, words)."""
+    for one in range(len(bits)):
+        for first in range(0, len(ordering), _WORD):
+            word = bits[one, first // _WORD]
+            for position in range(first, min(first + _WORD, len(ordering))):
+                labels[one, ordering[position]] = word & 1
+                word >>= 1
+
+
+@fast
+def _search(network, known, row, limits, stop):
+    """Compute the fields of :class:`Found`, in order."""
+    least, nodes = -np.inf, 0
+    if limits.mass_left > 0:
+        log_prob, bits, mass, _, nodes = _sweep(network, known, row, np.inf, 1, stop)
+        least = np.log((np.exp(log_prob[0]) + mass) * limits.mass_left)
+        least = min(log_prob[0], least) - limits.slack
+    while True:
+        log_prob, bits, mass, is_cut, expanded = _sweep(network, known, row, least, limits.width, stop)
+        nodes += expanded
+        total = np.exp(log_prob).sum() + mass
+        # For impossible known values nothing is found.
+        share = mass / total if total > 0 else 1.0
+        reached = share <= limits.mass_left
+        # Each remaining labelling is less probable than the threshold: a lower bound on how many are missing.
+        missing = (share - limits.mass_left) * total / np.exp(least)
+        if reached or is_cut or stop[0] or not len(log_prob) + missing <= limits.width:
+            break
+        least -= limits.step
+    order = np.argsort(-log_prob, kind="mergesort")
+    return log_prob[order], bits[order], share, np.log(total), reached, nodes
+
+
+@fast
+def _above(network, known, row, least, width, stop):
+    """Compute the fields of :class:`Found` by one pass, in order."""
+    log_prob, bits, mass, is_cut, nodes = _sweep(network, known, row, least, width, stop)
+    total = np.exp(log_prob).sum() + mass
+    order = np.argsort(-log_prob, kind="mergesort")
+    return log_prob[order], bits[order], mass / total, np.log(total), not is_cut, nodes
+
+
+@_step
+def _sweep(network, known, row, least, width, stop):
+    """Keep prefixes of log-probability ``least`` and more, the ``width`` best of a length, at least one.
+
+    Returns:
+        log P of the labellings; the bits; the probability of all dropped prefixes; whether a dropped prefix
+        was as probable as ``least``; the number of expanded prefixes.
+    """
+    values, bits = np.ones(1), np.zeros((1, (len(known) - 1) // _WORD + 1), np.int64)
+    offset, mass, is_cut, nodes = 0.0, 0.0, False, 0
+    for position in range(len(known)):
+        if stop[0]:
+            break
+        nodes += len(values)
+        children = _children(network, known[position], row, position, values, bits)
+        # If some are too improbable to distinguish, all children are kept.
+        relative = max(np.exp(least - offset), _LEAST if least > -np.inf else 0.0)
+        bar, kept, equals, is_full = _bar(children, relative, width)
+        is_cut |= is_full
+        values, bits, dropped = _kept(children, bits, position, bar, kept, equals)
+        mass += dropped * np.exp(offset)
+        best = values.max()
+        if 0 < best < _SMALL:
+            values /= best
+            offset += np.log(best)
+    return np.log(values) + offset, bits, mass, is_cut, nodes
+
+
+@_step
+def _children(network, given, row, position, values, bits):
+    """Return the probability of each prefix followed by 0 and by 1, (2 · prefixes,).
+
+    Children against a known label have −1.
+    """
+    fields = _fields(network, row, position, bits)
+    children = np.empty(2 * len(values))
+    for node in range(len(values)):
+        less = np.exp(-2 * abs(fields[node]))
+        more = values[node] / (1 + less)
+        agrees = fields[node] >= 0
+        children[2 * node + agrees] = more
+        children[2 * node + 1 - agrees] = more * less
+    if given >= 0:
+        children[1 - given :: 2] = -1.0
+    return children
+
+
+@_step
+def _fields(network, row, position, bits):
+    """Return the local field of the label at a position behind each prefix, (prefixes,)."""
+    parents = network.parents[row if len(network.parents) > 1 else 0, position]
+    fields = np.full(len(bits), network.unary[row, position])
+    if len(bits) < _LEAST_PREFIXES:
+        for node in range(len(bits)):
+            for first in range(0, position, _WORD):
+                word, total = bits[node, first // _WORD], 0.0
+                for label in range(first, min(first + _WORD, position)):
+                    total += parents[label] * (2 * (word & 1) - 1)
+                    word >>= 1
+                fields[node] += total
+    else:
+        table = _table(parents, position)
+        for node in range(len(bits)):
+            total = 0.0
+            for first in range(0, len(table), _WORD // _GROUP):
+                word = bits[node, first // (_WORD // _GROUP)]
+                for group in range(first, min(first + _WORD // _GROUP, len(table))):
+                    total += table[group, word & (2**_GROUP - 1)]
+                    word >>= _GROUP
+            fields[node] += total
+    for clique in range(network.clique_start[position], network.clique_start[position + 1]):
+        weight = network.clique_weight[row if len(network.clique_weight) > 1 else 0, clique]
+        for node in range(len(bits)):
+            term = weight
+            for label in network.clique_parents[clique]:
+                if label >= 0 and not (bits[node, label // _WORD] >> (label % _WORD)) & 1:
+                    term = -term
+            fields[node] += term
+    return fields
+
+
+@_step
+def _table(parents, position):
+    """Return the effect of each four earlier labels on the field, (groups, values of four labels)."""
+    table = np.zeros(((position + _GROUP - 1) // _GROUP, 2**_GROUP))
+    for label in range(position):
+        own, size = table[label // _GROUP], 1 << (label % _GROUP)
+        for code in range(size):
+            own[code + size] = own[code] + parents[label]
+            own[code] -= parents[label]
+    return table
+
+
+@_step
+def _bar(children, least, width):
+    """Choose the threshold for keeping children.
+
+    Returns:
+        The least probability kept; the number kept; the number kept with exactly the threshold; whether
+        likely children were dropped.
+    """
+    likely, best = 0, 0.0
+    for value in children:
+        likely += value >= least
+        best = max(best, value)
+    if likely == 0:
+        return best, 1, 1, False
+    if likely <= width:
+        return least, likely, likely, False
+    bar = _largest(children, best, width)
+    above = 0
+    for value in children:
+        above += value > bar
+    return bar, width, width - above, True
+
+
+@_step
+def _largest(children, best, width):
+    """Return the ``width``-th largest of more values, at least ``width`` of them not negative."""
+    numbers = children.view(np.int64)
+    # Floats of one sign are ordered like the bits: octaves below the best, each divided into bins.
+    top = np.array([best]).view(np.int64)[0] >> _UNBINNED
+    counts = np.zeros(_BINS, np.int64)
+    for number in numbers:
+        if number >= 0:
+            counts[min(top - (number >> _UNBINNED), _BINS - 1)] += 1
+    place, above = 0, 0
+    while above + counts[place] < width:
+        above += counts[place]
+        place += 1
+    some = np.empty(counts[place])
+    count = 0
+    for node in range(len(numbers)):
+        if numbers[node] >= 0 and min(top - (numbers[node] >> _UNBINNED), _BINS - 1) == place:
+            some[count] = children[node]
+            count += 1
+    some.sort()
+    return some[count - (width - above)]
+
+
+@_step
+def _kept(children, bits, position, bar, kept, equals):
+    """Return the kept children's probabilities and bits, and the probability of dropped children."""
+    values, longer, dropped, count = np.empty(kept), np.empty((kept, bits.shape[1]), np.int64), 0.0, 0
+    word, one = position // _WORD, 1 << (position % _WORD)
+    for child in range(len(children)):
+        value = children[child]
+        if value < 0:
+            continue
+        is_kept = value > bar
+        if value == bar and equals > 0:
+            is_kept = True
+            equals -= 1
+        if is_kept:
+            values[count] = value
+            for each in range(bits.shape[1]):
+                longer[count, each] = bits[child // 2, each]
+            if child % 2:
+                longer[count, word] |= one
+            count += 1
+        else:
+            dropped += value
+    return values, longer, dropped

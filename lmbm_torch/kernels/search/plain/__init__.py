@@ -1,1 +1,0 @@
-"""Plain references of inference's inner loops, in NumPy and PyTorch."""
