@@ -36,7 +36,7 @@ def test_they_are_numbered_from_one():
     assert len(NOTEBOOKS) >= 6
 
 
-@pytest.mark.parametrize("path", thorough(NOTEBOOKS, 2), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", thorough(NOTEBOOKS, 1), ids=lambda path: path.stem)
 def test_a_notebook_runs(path, monkeypatch):
     monkeypatch.setenv("LMBM_SHORT", "1")
     if path not in NEED_DATA:
