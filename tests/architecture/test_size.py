@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 478
-MOST_LINES = 81_240
-MOST_CODE = 49_360
+MOST_LINES = 81_245
+MOST_CODE = 49_365
 # In packages, and in modules besides.
 MOST_NAMES = 193
 MOST_NAMES_OF_MODULES = 88

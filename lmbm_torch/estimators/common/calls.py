@@ -54,7 +54,9 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
     def fitting(self: Any, X: Any, *arguments: Any, uncertain: str | None = None, **named: Any) -> Any:
         before = dict(vars(self))
         try:
-            y, mask = arguments[0] if arguments else named.get("y"), None
+            y: Any = arguments[0] if arguments else named.get("y")
+            certain: Any = None
+            mask: Any = None
             encodes = getattr(self, "encodes_frames", True)
             if encodes and (type(y) is not np.ndarray or y.dtype.kind in "OU"):
                 y = named_labels(y)
@@ -64,7 +66,8 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
             if uncertain is not None:
                 if uncertain == "self_trained" and fit.__name__ != "fit":
                     raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
-                y, mask = certain_labels(y, uncertain)
+                certain, mask = certain_labels(y, uncertain)
+                y = certain
             if encodes:
                 if is_new:
                     vars(self).pop("encoder_", None)
@@ -78,7 +81,8 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 
             found = trained(y)
             if uncertain == "self_trained" and mask.any():
-                found = trained(LabelFrame(y.columns, np.where(mask, _own_labels(self, X, y), y.values)))
+                own = np.where(mask, _own_labels(self, X, certain), certain.values)
+                found = trained(LabelFrame(certain.columns, own))
             if uncertain is not None:
                 self.uncertain_ = uncertain
             if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
