@@ -79,5 +79,5 @@ hooks: $(READY) ## check every commit before it is made
 	$(BIN)/pre-commit install
 
 clean: ## remove the environment and caches, never your runs
-	rm -rf $(VENV) .pytest_cache .ruff_cache build dist docs/_build docs/gallery docs/reference *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache build dist docs/_build docs/gallery docs/reference docs/tutorials/[0-9]* *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

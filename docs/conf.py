@@ -37,6 +37,7 @@ extensions = [
     "mathml",
     "papers",
     "reference",
+    "tutorials",
     "colab",
 ]
 exclude_patterns = ["_build", "templates", "extensions", "gallery/*.ipynb", "gallery/*.md5", "gallery/sg_*"]
@@ -69,7 +70,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "show_toc_level": 2,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 7,
     "navigation_with_keys": False,
     "show_prev_next": False,
     "footer_start": ["copyright"],

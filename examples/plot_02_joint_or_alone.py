@@ -3,8 +3,8 @@ Labels alone, in a chain, and together
 ======================================
 
 Seven segments of a display have 128 combinations, of which ten are digits. Classifiers that decide each
-segment alone often show none of the ten; a greedy chain commits to its first mistake; joint decoding weighs
-all labels at once.
+segment alone often show none of the ten. A greedy classifier chain keeps its first mistake. Joint decoding
+compares whole label sets.
 """
 
 # %%
@@ -28,7 +28,7 @@ models = {
 answers = {name: model.fit(X, Y).predict(X_test).astype(int) for name, model in models.items()}
 
 # %%
-# Every label right, and whether the answer is a digit at all.
+# The share of images with all labels right, and the share of answers that are digits.
 codes = SevenSegment.codes().astype(int)
 right = [(answer == Y_test).all(1).mean() for answer in answers.values()]
 shown = [(answer[:, None] == codes).all(2).any(1).mean() for answer in answers.values()]
@@ -42,7 +42,7 @@ axes.legend(frameon=False, loc="lower right")
 plt.show()
 
 # %%
-# Some of the images that the first model misreads; wrong segments are drawn in another colour.
+# Some of the images that the first model misreads; wrong segments have another colour.
 some = np.flatnonzero((answers["alone"] != Y_test).any(1))[:10]
 drawn = {name: answers[name][some] for name in ("alone", "together")}
 segment_displays(X_test[some].reshape(-1, 8, 8), Y_test[some], drawn)

@@ -2,8 +2,9 @@
 Proofs of decodings
 ===================
 
-Branch and bound looks for the labelling of least loss, and ends when nothing better can be left. How much it
-had to look at says how hard an instance was; the proof can be written down for a reader who trusts nobody.
+Branch and bound searches for the label set of least loss, and ends when no other label set can have a
+smaller loss. The number of visited nodes shows how hard an instance was. The proof can be written into a
+file, and checked without this library.
 """
 
 # %%
@@ -27,18 +28,18 @@ decoding = branch_and_bound.decode_hinge(energy)
 print(f"{decoding.status.exact.float().mean():.0%} proven, of {2**20:,} labellings each")
 
 # %%
-# Nodes of the search tree that were visited, of 2,097,150.
+# The number of visited nodes of the search tree, of 2,097,150.
 node_histogram(decoding.nodes)
 
 # %%
-# Where a deadline matters more than a proof, the bound still says how much better an answer could be.
+# With a limit of nodes, the bound still says how much better another answer could be at most.
 hurried = branch_and_bound.decode_hinge(energy, node_limit=40)
 gap = hurried.objective - hurried.bound
 print(f"within 40 nodes {hurried.status.exact.float().mean():.0%} proven, all within {gap.max():.2f}")
 
 # %%
-# A certificate is a file with the problem, the answers and the proof, which ``scripts/certificate_checker``
-# checks in NumPy alone.
+# A certificate is a file with the problem, the answers and the proof. ``scripts/certificate_checker`` checks
+# the file with NumPy alone.
 with TemporaryDirectory() as folder:
     path = Path(folder) / "tags.jsonl"
     name = certificates.write(decoding, path, energy, margin=1.0)

@@ -2,9 +2,9 @@
 Answers that obey rules
 =======================
 
-Where something is known about labels, answers can be held to it: the best of all labellings that obey the
-rules is returned, with its certificate. A rule that is obeyed anyway costs nothing. Rules guarantee, they do
-not teach: a network that decodes jointly obeys most of them untold, even when trained on forty images.
+Answers can be held to rules: the best of all label sets that obey the rules is returned, with a
+certificate. Rules guarantee; they do not teach: a belief network decoded jointly obeys most of the rules
+without being told, even after training on forty images.
 """
 
 # %%
@@ -27,7 +27,7 @@ def literals():
         yield f"not {name}", column == 0
 
 
-# All that one segment says about another, if a digit is shown: "e -> d", "not b -> f", …
+# All implications between two segments that hold for every digit: "e -> d", "not b -> f", …
 rules = [
     f"{one} -> {other}"
     for one, is_one in literals()
@@ -42,7 +42,7 @@ model = ConstrainedClassifier(base, rules).fit(digits.features[few], labels.iloc
 free = base.fit(digits.features[few], labels.iloc[few])
 
 # %%
-# Which rules changed which answers, and whether that was for the better.
+# The rules that changed answers, and whether the changed answers are right.
 answers, before = model.predict(digits.test_features), free.predict(digits.test_features)
 print(f"{(answers != before).any(1).sum()} of {len(answers)} answers were changed by rules")
 print(f"exact match {(before == digits.test_labels).all(1).mean():.3f} without,", end=" ")

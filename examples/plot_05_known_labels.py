@@ -2,8 +2,8 @@
 When some labels are known
 ==========================
 
-A person has confirmed a tag, or a sensor tells one of the outputs: the others are decoded given what is
-known. The more labels are given, the more of the rest come out right.
+A person has confirmed a tag, or a sensor reports one of the outputs: the other labels are decoded given the
+known labels. With more known labels, more of the remaining labels are right.
 """
 
 # %%
@@ -14,7 +14,7 @@ from lmbm_torch.data import SevenSegment
 from lmbm_torch.estimators import LMSBNClassifier
 
 digits = SevenSegment()
-X, Y = digits.train_features[:60], digits.train_labels[:60]  # few, so that there is something to gain
+X, Y = digits.train_features[:60], digits.train_labels[:60]  # few rows, so that known labels help
 X_test, Y_test = digits.test_features, digits.test_labels
 networks = {
     "labels alone": LMSBNClassifier(C=0.3, degree=1, random_state=0).fit(X, Y),
@@ -22,7 +22,7 @@ networks = {
 }
 
 # %%
-# ``known`` holds 0, 1, or NaN for what is open.
+# ``known`` holds 0 and 1 for known labels, and NaN for free labels.
 random = np.random.default_rng(0)
 hidden_order = random.permuted(np.tile(np.arange(7), (len(Y_test), 1)), axis=1)
 

@@ -1,9 +1,9 @@
 """
-Training with labels that are missing
-=====================================
+Training with missing labels
+============================
 
-A label nobody looked at is no negative. NaN in the label matrix says so: the network completes what is
-missing by its own prediction, in turns with training.
+A missing label is not a 0. Missing labels are NaN in the label matrix. The belief network completes missing
+labels by its own predictions, in turns with training.
 """
 
 # %%

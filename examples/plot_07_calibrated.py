@@ -1,10 +1,9 @@
 """
-Probabilities that mean what they say
-=====================================
+Calibrated probabilities
+========================
 
-Hinge training makes good labellings and poor probabilities: right answers are left at the margin. With
-``calibrate=True`` the fields are scaled on held-out folds, and of the answers given with 80 % about 80 % are
-right.
+Training with the hinge loss gives good label sets and poor probabilities. ``calibrate=True`` fits a scale
+of the scores on held-out folds: of the answers with a probability of 80 %, about 80 % are right.
 """
 
 # %%

@@ -1,9 +1,9 @@
 """
-Decode what is measured
-=======================
+Decode for the measure that counts
+==================================
 
-The most probable labelling is best for exact match, not for F1 or the Hamming loss. A network is a joint
-distribution, so that each measure has its own decoder: the answer of largest expected value.
+The most probable label set is best for exact match, but not for F1 or the Hamming loss. A belief network is
+a joint distribution, so each measure has a decoder of its own: the answer of largest expected value.
 """
 
 # %%
@@ -33,7 +33,7 @@ for row, decoder in enumerate(decoders):
     scores[row] = [measure(answers, target) for measure in measures.values()]
 
 # %%
-# Rows are decoders, columns measures; each column's best is set in bold.
+# Rows are decoders, columns are measures; the best value of each column is bold.
 figure, axes = plt.subplots(figsize=(6, 3), layout="constrained")
 axes.imshow((scores - scores.min(0)) / np.ptp(scores, axis=0), cmap="Blues", vmax=2, aspect="auto")
 for (row, column), value in np.ndenumerate(scores):

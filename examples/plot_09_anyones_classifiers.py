@@ -1,9 +1,10 @@
 """
-Anyone's classifiers, decoded jointly
-=====================================
+Any classifiers, decoded jointly
+================================
 
-A chain of forests, boosted trees or networks is a joint distribution as soon as its members give
-probabilities. scikit-learn's chain follows it greedily; here its best labelling is searched, with a proof.
+A chain of forests, boosted trees or neural networks is a joint distribution if its members return
+probabilities. scikit-learn decodes such a chain greedily. ``ProbabilisticClassifierChain`` searches for the
+most probable label set, with a proof.
 """
 
 # %%

@@ -1,9 +1,9 @@
 """
-A Boltzmann machine without an order
-====================================
+A Boltzmann machine needs no order
+==================================
 
-Sigmoid belief networks need an order of the labels, Boltzmann machines do not: every two labels share one
-coupling. It is trained in the dual too, and its couplings can be read as a map of what goes with what.
+Sigmoid belief networks need an order of the labels. Boltzmann machines need none: each pair of labels
+shares one coupling. Training solves the dual problem, and the couplings show which labels go together.
 """
 
 # %%
@@ -18,6 +18,6 @@ print(f"exact match {model.score(digits.test_features, digits.test_labels):.3f}"
 print(f"relative duality gap {model.duality_gap_:.1e}")
 
 # %%
-# Red pairs of segments are lit together, blue ones apart, given the image.
+# Given the image, red pairs of segments are lit together, blue pairs exclude each other.
 energy = model.energy(digits.test_features[:1])
 coupling_heatmap(energy.pairwise, digits.label_names)

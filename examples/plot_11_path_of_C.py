@@ -2,8 +2,8 @@
 A path of penalties
 ===================
 
-How strongly to regularise is found by cross-validation along a path of C, each solution started from the last
-one's duals, so that a path costs little more than its hardest end.
+Cross-validation chooses the penalty along a path of values of C. Each training starts from the dual
+solution of the value before, so that a whole path costs little more than its most expensive value.
 """
 
 # %%

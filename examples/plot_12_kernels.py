@@ -2,8 +2,8 @@
 Kernels
 =======
 
-Where a straight line will not do, a kernel over the features leaves the local fields linear in the labels:
-decoding costs the same and is proven as before.
+A kernel gives curved boundaries between features. The scores stay linear in the labels, so decoding costs
+the same and is proven as for linear models.
 """
 
 # %%
@@ -20,7 +20,7 @@ grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 80)] * 2), -1).reshape(-1, 2)
 names = ["near", "petal", "one of the two"]
 
 # %%
-# The third label says whether exactly one of the others holds.
+# The third label is 1 if exactly one of the other two is.
 figure, panels = plt.subplots(2, 3, figsize=(7, 4.6), layout="constrained", sharex=True, sharey=True)
 for row, (kernel, C) in zip(panels, (("linear", 1.0), ("rbf", 30.0)), strict=True):
     settings = {"gamma": 5.0} if kernel == "rbf" else {}

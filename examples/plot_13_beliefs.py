@@ -1,9 +1,10 @@
 """
-Beliefs against the truth
-=========================
+Beliefs compared with exact marginals
+=====================================
 
-Matrix belief propagation infers every marginal of a restricted Boltzmann machine in a few products of
-matrices. With sixteen visible units the truth can be enumerated: how far off are beliefs and mean field?
+Matrix belief propagation approximates all marginals of a restricted Boltzmann machine by a few matrix
+products. With sixteen visible units the exact marginals can be enumerated: the figure shows the errors of
+belief propagation and of mean field.
 """
 
 # %%
@@ -18,7 +19,7 @@ from lmbm_torch.inference.messages import matrix_bp, mean_field
 def machine(strength, instances=50, visible=16, hidden=12):
     generator = torch.Generator().manual_seed(0)
     coupling = strength * torch.randn(visible, hidden, generator=generator)
-    return BipartiteEnergy(  # centred, so that no unit is decided before it hears of others
+    return BipartiteEnergy(  # centred, so that no unit is decided by its own field
         visible=torch.randn(instances, visible, generator=generator) - coupling.sum(1) / 2,
         hidden=torch.randn(instances, hidden, generator=generator) - coupling.sum(0) / 2,
         coupling=coupling,
@@ -39,7 +40,7 @@ axes.legend(frameon=False)
 plt.show()
 
 # %%
-# Every answer says how far to trust it: strong random couplings are where messages stop settling.
+# The status of each answer says whether the messages converged: often not with strong random couplings.
 for strength in strengths:
     status = matrix_bp.marginals(machine(strength), num_iters=100).status
     print(f"couplings of size {strength:3}: {status.converged.float().mean():4.0%} converged")

@@ -2,8 +2,9 @@
 Restoring images
 ================
 
-Sixty-four outputs that depend on each other: the clean pixels of digits, one in ten of which was flipped. A
-conditional RBM holds strokes in its hidden units; its likelihood and its predictions use the same beliefs.
+Sixty-four outputs depend on each other: the clean pixels of digits, of which one in ten was flipped. The
+hidden units of a conditional RBM represent strokes. Training and prediction use the same belief
+propagation.
 """
 
 # %%

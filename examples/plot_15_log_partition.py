@@ -1,9 +1,10 @@
 """
-Log partitions from both sides
-==============================
+Log partition functions between two bounds
+==========================================
 
-Where enumeration ends, the log partition can still be caught: mean field is never above it, tree-reweighted
-belief propagation never below, and plain belief propagation in between but without a promise.
+Without enumeration, the log partition function can still be bounded: mean field gives a lower bound, tree-
+reweighted belief propagation an upper bound. Belief propagation lies between the two as a rule, but without
+a guarantee.
 """
 
 # %%

@@ -2,8 +2,9 @@
 When a relaxation is enough
 ===========================
 
-The linear relaxation bounds the best score of a Boltzmann machine from above. Where its solution is integral,
-the bound is met and the answer proven; where it is not, branch and bound takes over.
+The linear relaxation bounds the best score of a Boltzmann machine from above. If the solution of the
+relaxation is integral, the answer meets the bound and is proven optimal. Otherwise branch and bound
+continues.
 """
 
 # %%

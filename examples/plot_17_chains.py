@@ -2,8 +2,8 @@
 Sequences
 =========
 
-Digits of a number, one noisy image each, and some follow others more often. Conditional random fields and
-max-margin Markov networks read the number as a whole.
+A number is a sequence of digits with one noisy image each, and some digits follow others more often.
+Conditional random fields and max-margin Markov networks read the number as a whole.
 """
 
 # %%

@@ -1,9 +1,9 @@
 """
-Any network in front, in a loop of PyTorch
-==========================================
+A neural network in front, in a loop of PyTorch
+===============================================
 
-A model maps features to an energy, a loss maps an energy and labels to a number for each example; between
-them stands autograd. The loop is the usual one, and decoding is proven as before.
+A model maps features to an energy; a loss maps an energy and labels to one number for each example. Both
+are differentiable. The training loop is the usual one, and decoding is proven as for other models.
 """
 
 # %%

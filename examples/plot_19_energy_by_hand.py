@@ -2,8 +2,8 @@
 An energy from logic, without training
 ======================================
 
-Weighted formulas make a distribution over what may be true. Three friends, of whom some smoke: who smokes
-among friends is likely to smoke, and smoking may cause cancer.
+Weighted formulas define a distribution over truth values. Three friends, some of whom smoke: friends of
+smokers are likely to smoke, and smoking may cause cancer.
 """
 
 # %%
@@ -25,7 +25,7 @@ clauses += [Clause(negated=(atom,), formula=2) for atom in (*smokes, *cancer)]
 energy = from_markov_logic(clauses, weights=torch.tensor([1.5, 1.1, 1.0]), num_atoms=6)
 
 # %%
-# Probabilities of all six atoms, before and after we learn that Anna smokes.
+# Probabilities of all six atoms, without and with the knowledge that Anna smokes.
 nobody_asked = exact.marginals(energy).labels[0].numpy()
 known = torch.full((1, 6), torch.nan)
 known[0, smokes[0]] = 1

@@ -1,9 +1,9 @@
 """
-Classes with a kernel, and what two solvers agree on
-====================================================
+Classes with a kernel, by two solvers
+=====================================
 
-One label with many values is the smallest structured problem. Kernel logistic regression in the dual has
-probabilities, the multi-class SVM has margins; both end by a duality gap.
+One label with several values is the smallest structured problem. Kernel logistic regression gives
+probabilities, the multi-class SVM gives margins. Both trainings end at a small duality gap.
 """
 
 # %%

@@ -2,8 +2,9 @@
 Why this answer
 ===============
 
-A hierarchy, a rule, and an answer that explains itself: what each feature and each other label says about a
-label, which sums to its field, half the log-odds; and what else would change if the label were otherwise.
+A hierarchy, a rule, and an answer with its explanation: the contributions of the features and of the other
+labels to a label, whose sum is the label's field (half the log-odds), and the labels that would change with
+the label.
 """
 
 # %%
@@ -23,15 +24,15 @@ rule = "outdoors/urban -> not outdoors/beach"
 model = ConstrainedClassifier(LMSBNClassifier(random_state=0), rule, hierarchy="/").fit(photos, tags)
 
 # %%
-# One of the few photos whose answer the hierarchy changes: much sand in the dark. The network alone says that
-# it shows a beach, but not the outdoors.
+# One of the few photos whose answer the hierarchy changes: much sand in the dark. Without the hierarchy, the
+# belief network answers "beach" but not "outdoors".
 photo = next(photos[row : row + 1] for row in range(300) if model.binding_rules(photos[row : row + 1])[0])
 why = model.explain(photo)
 print(photo.round(2).to_string())
 print(why)
 
 # %%
-# In a notebook an explanation is a table; ``why["outdoors"]`` has the numbers.
+# In a notebook an explanation is shown as a table; ``why["outdoors"]`` has the numbers.
 parts = {name: {"rest": label.intercept, **label.features, **label.labels} for name, label in why.items()}
 table = pd.DataFrame(parts).fillna(0.0).T[::-1]
 axes = table.plot.barh(stacked=True, figsize=(6.5, 2.8), colormap="tab10")

@@ -2,8 +2,8 @@
 A layer for sequences
 =====================
 
-A convolution reads the images of a number, and a conditional random field as last layer lets neighbouring
-digits agree: ten lines of Lightning, beside the same convolution with a softmax of each digit.
+A convolution reads the images of a number, and a conditional random field as the last layer decides the
+digits together: ten lines of Lightning, compared with the same convolution and a softmax for each digit.
 """
 
 # %%

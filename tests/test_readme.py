@@ -12,6 +12,7 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "docs/guide").glob("*.md")),
+    ROOT / "docs/tutorials/index.md",
 ]
 # The server needs an extra, and is tested beside the predictor that it serves.
 BLOCKS = {

@@ -14,29 +14,15 @@ from types import ModuleType
 
 from sphinx.application import Sphinx
 
-PACKAGES = (
-    "estimators",
-    "energies",
-    "models",
-    "nn",
-    "inference",
-    "losses",
-    "references",
-    "solvers",
-    "fitting",
-    "calibration",
-    "certificates",
-    "constraints",
-    "data",
-    "metrics",
-    "viz",
-    "training",
-    "prediction",
-    "reports",
-    "persistence",
-    "compare",
-    "cli",
-)
+TASKS = {
+    "Read tables, train, predict, save": ("estimators", "data", "metrics", "prediction", "persistence"),
+    "Obey rules, prove answers, calibrate": ("constraints", "certificates", "calibration"),
+    "Put a layer behind a neural network": ("nn", "models", "losses", "training"),
+    "Infer without a model": ("energies", "inference"),
+    "Report, compare, draw, work from the shell": ("reports", "compare", "viz", "cli"),
+    "Read or change the algorithms": ("solvers", "fitting", "references"),
+}
+PACKAGES = tuple(name for names in TASKS.values() for name in names)
 
 
 def listed_modules(package: ModuleType) -> list[str]:
@@ -84,14 +70,18 @@ def first_line(name: str) -> str:
     return (inspect.getdoc(import_module(f"lmbm_torch.{name}")) or "").partition("\n")[0]
 
 
+def table(names: tuple[str, ...]) -> str:
+    rows = "\n".join(f"   * - :doc:`{name}`\n     - {first_line(name)}" for name in names)
+    return f".. list-table::\n   :widths: 1 4\n\n{rows}\n\n"
+
+
 def index() -> str:
-    rows = "\n".join(f"   * - :doc:`{name}`\n     - {first_line(name)}" for name in PACKAGES)
+    tables = "".join(f"{task}\n{'-' * len(task)}\n\n{table(names)}" for task, names in TASKS.items())
     names = "\n".join(f"   {name}" for name in PACKAGES)
     return (
-        "Reference\n=========\n\nWhat is public, package by package; shapes stand in the annotations: "
+        "Reference\n=========\n\nThe public packages by task. Shapes stand in the annotations: "
         '``Float[Tensor, "batch labels"]`` is a\ntensor of floating point numbers with a row for each '
-        "example and a column for each label.\n\n.. list-table::\n   :widths: 1 4\n\n"
-        f"{rows}\n\n.. toctree::\n   :hidden:\n\n{names}\n"
+        f"example and a column for each label.\n\n{tables}.. toctree::\n   :hidden:\n\n{names}\n"
     )
 
 

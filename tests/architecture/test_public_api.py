@@ -107,6 +107,7 @@ def code_for_readers() -> dict[str, str]:
         REPOSITORY / "README.md",
         *(REPOSITORY / "docs").glob("*.md"),
         *(REPOSITORY / "docs/guide").glob("*.md"),
+        REPOSITORY / "docs/tutorials/index.md",
     ]
     blocks = {
         path.name: re.findall(r"```python\n(.*?)```", path.read_text(encoding="utf-8"), re.S)

@@ -234,12 +234,17 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     and two texts of each label mean 0 and 1 in ascending order; categories of a data frame count as values.
     All methods take and return labels in the given values, except for the tensors of decodings, whose entries
     are indices into ``classes_``, see :meth:`label_values`. Rules are true of labels of the second value.
+    The option ``uncertain`` of ``fit`` takes −1 in a label matrix of 0, 1 and NaN for an uncertain label
+    (Irvin et al. 2019): ``"zeros"`` and ``"ones"`` replace −1 by 0 and 1, ``"ignored"`` by NaN, and
+    ``"self_trained"`` by the predictions of a first fit with NaN, given the certain labels of the instance
+    where ``predict`` has ``known``. Other methods then take −1 for unknown, as NaN.
     One-dimensional targets of two classes become one column,
     targets of more classes one column per class.
 
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
         label_names_: columns of a data frame, or label_0, label_1, …; None for targets of classes.
+        uncertain_: the option of ``fit``; absent without the option.
         encoder_: the encoder of data frames; absent for numbers.
         binarizer_: mapping from classes to label vectors; None for label matrices.
         feature_means_: (features,), means of the training instances, the default reference of explanations.

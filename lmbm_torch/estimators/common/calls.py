@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import zip_longest
 from math import inf, isfinite, log
 from typing import Any
@@ -19,7 +19,14 @@ from sklearn.pipeline import Pipeline
 from lmbm_torch.data.rows import num_instances
 from lmbm_torch.data.tables.encoder import TableEncoder
 from lmbm_torch.data.tables.frames import is_frame, is_plain, open_frame
-from lmbm_torch.estimators.common.targets import check_columns, known_by_name, named_labels
+from lmbm_torch.estimators.common.targets import (
+    LabelFrame,
+    certain_labels,
+    check_columns,
+    dense,
+    known_by_name,
+    named_labels,
+)
 from lmbm_torch.extras import naming_extras
 
 # Seconds that a call may take before a warning is logged.
@@ -39,27 +46,45 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 
     A data frame of other columns than numbers without holes is encoded first, by a
     :class:`~lmbm_torch.data.TableEncoder` that the estimator keeps as ``encoder_``. Labels may be sets of
-    names, see :func:`named_labels`.
+    names, see :func:`named_labels`. The keyword ``uncertain`` gives −1 in label matrices a meaning, see
+    :func:`certain_labels`.
     """
 
     @wraps(fit)
-    def fitting(self: Any, X: Any, *arguments: Any, **named: Any) -> Any:
+    def fitting(self: Any, X: Any, *arguments: Any, uncertain: str | None = None, **named: Any) -> Any:
         before = dict(vars(self))
         try:
-            if getattr(self, "encodes_frames", True):
-                y = arguments[0] if arguments else named.get("y")
-                if type(y) is not np.ndarray or y.dtype.kind in "OU":
-                    y = named_labels(y)
-                if arguments:
-                    arguments = (y, *arguments[1:])
-                elif "y" in named:
-                    named["y"] = y
-                is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
+            y: Any = arguments[0] if arguments else named.get("y")
+            certain: Any = None
+            mask: Any = None
+            encodes = getattr(self, "encodes_frames", True)
+            if encodes and (type(y) is not np.ndarray or y.dtype.kind in "OU"):
+                y = named_labels(y)
+            is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
+            if is_new:
+                vars(self).pop("uncertain_", None)
+            if uncertain is not None:
+                if uncertain == "self_trained" and fit.__name__ != "fit":
+                    raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
+                certain, mask = certain_labels(y, uncertain)
+                y = certain
+            if encodes:
                 if is_new:
                     vars(self).pop("encoder_", None)
                 if type(X) is not np.ndarray:
                     X = _encoded(self, X, y, is_new)
-            found = _watched(fit, self, X, arguments, named)
+
+            def trained(y: Any) -> Any:
+                if arguments:
+                    return _watched(fit, self, X, (y, *arguments[1:]), named)
+                return _watched(fit, self, X, (), named | ({"y": y} if "y" in named else {}))
+
+            found = trained(y)
+            if uncertain == "self_trained" and mask.any():
+                own = np.where(mask, _own_labels(self, X, certain), certain.values)
+                found = trained(LabelFrame(certain.columns, own))
+            if uncertain is not None:
+                self.uncertain_ = uncertain
             if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
                 # For explanations of the estimator within.
                 self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
@@ -69,14 +94,28 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
             vars(self).update(before)
             raise
 
-    return fitting
+    parameters = [*signature(fit).parameters.values()]
+    option = Parameter("uncertain", Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
+    place = len(parameters) - (parameters[-1].kind is Parameter.VAR_KEYWORD)
+    shown: Any = fitting
+    shown.__signature__ = signature(fit).replace(
+        parameters=[*parameters[:place], option, *parameters[place:]]
+    )
+    return shown
+
+
+def _own_labels(estimator: Any, X: Any, y: LabelFrame) -> np.ndarray:
+    """Return predicted labels, given the known labels of each instance where ``predict`` takes them."""
+    is_given = "known" in signature(estimator.predict).parameters
+    return dense(estimator.predict(X, known=y.values) if is_given else estimator.predict(X))
 
 
 def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of instances: a slow call is logged, and columns of labels are checked.
 
     Data frames of labels must have the columns of ``fit``, see :func:`check_columns`. Instances are encoded
-    as in ``fit``. Labels may be sets of names, and known labels a dictionary by name.
+    as in ``fit``. Labels may be sets of names, and known labels a dictionary by name. After a ``fit`` with
+    ``uncertain``, labels of −1 are unknown.
     """
     are_labels = [name in LABELS for name in [*signature(method).parameters][2:]]
 
@@ -99,9 +138,13 @@ def _labels(estimator: Any, X: Any, given: Any) -> Any:
     """Return labels by name, or sets of names, as a matrix or a frame with the columns of ``fit``."""
     names = getattr(estimator, "label_names_", None)
     if names is not None and isinstance(given, Mapping):
-        return known_by_name(given, names, num_instances(X))
-    if names is not None and getattr(estimator, "encodes_frames", True):
+        given = known_by_name(given, names, num_instances(X))
+    elif names is not None and getattr(estimator, "encodes_frames", True):
         given = named_labels(given, names)
+    if "uncertain_" in vars(estimator) and given is not None:
+        columns = getattr(given, "columns", None)
+        given = certain_labels(given, "ignored")[0]
+        given = given.values if columns is None else given
     check_columns(given, names)
     return given
 

@@ -24,6 +24,8 @@ from lmbm_torch.solvers.networks.problems import canonical
 SEPARATOR = ";"
 # Dense values held at once for a sparse label matrix.
 VALUES_AT_ONCE = 2**22
+# Conventions for uncertain labels, and the value in place of −1.
+UNCERTAIN = {"zeros": 0.0, "ones": 1.0, "ignored": np.nan, "self_trained": np.nan}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,36 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
         columns = slice(None) if each is None else [place[name] for name in each]
         matrix[row, columns] = np.nan if each is None else 1
     return LabelFrame(labels, matrix)
+
+
+def certain_labels(y: Any, uncertain: str) -> tuple[LabelFrame, np.ndarray]:
+    """Return labels without −1, and a mask of the labels that were −1, (instances, labels).
+
+    The conventions are those of Irvin et al. (2019), Section 4.1, for radiologists' reports: −1 becomes 0,
+    1 or missing.
+
+    Args:
+        y: labels (instances, labels) in {−1, 0, 1}, NaN or None for missing labels.
+        uncertain: a key of :data:`UNCERTAIN`.
+
+    Raises:
+        ValueError: another convention, another shape, or labels of other values.
+    """
+    if not isinstance(uncertain, str) or uncertain not in UNCERTAIN:
+        raise ValueError(f"uncertain: expected one of {list(UNCERTAIN)} or None, got {uncertain!r}")
+    wanted = "y: expected labels (instances, labels) of 0, 1, -1 for uncertain, or missing"
+    try:
+        labels = dense(y)
+        values = np.where(is_missing(labels), np.nan, labels.astype(object)).astype(np.float64)
+    except (TypeError, ValueError) as strange:
+        raise ValueError(f"{wanted}: {strange}") from None
+    if values.ndim != 2:
+        raise ValueError(f"{wanted}, got an array of shape {values.shape}")
+    if strange := np.setdiff1d(values[~np.isnan(values)], (-1, 0, 1)).tolist():
+        raise ValueError(f"{wanted}, got {strange[:5]}")
+    mask = values == -1
+    names = tuple(map(str, getattr(y, "columns", numbered("label", values.shape[1]))))
+    return LabelFrame(names, np.where(mask, UNCERTAIN[uncertain], values)), mask
 
 
 def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
