@@ -63,5 +63,5 @@ def _certified(
     found = problem.maximisers(weights)
     primal = problem.primal(weights, found.bound)
     new = problem.violated(planes, found.planes, weights)
-    planes, _ = planes.join(found.planes.select(new))
+    planes, _ = planes.join(found.planes, np.arange(len(planes)), np.flatnonzero(new))
     return CuttingPlaneState(weights, primal, dual, planes, num_iters)

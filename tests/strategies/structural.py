@@ -10,7 +10,7 @@ from scipy import sparse
 
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.solvers.structural.label_vectors import Decoder, label_vector_problem
-from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem
+from lmbm_torch.solvers.structural.problems import CuttingPlanes, Maximisers, StructuralProblem, gathered
 from strategies.label_problems import random_inputs
 
 
@@ -77,12 +77,9 @@ class WordOracle:
                 # Negative numbers count couplings from the last position but one of what follows.
                 local = np.concatenate([fields.ravel(), couplings[::-1]])
                 values[p] -= planes.value[entries] @ local[index]
-            found.append(planes.select(values.argmax(keepdims=True)))
+            found.append((planes, values.argmax(keepdims=True)))
             bounds.append(values.max())
-        first = found[0]
-        for planes in found[1:]:
-            first, _ = first.join(planes)
-        return Maximisers(first, np.array(bounds))
+        return Maximisers(gathered(found), np.array(bounds))
 
     def planes(self, each: int) -> CuttingPlanes:
         """Every word as long as this one."""
@@ -119,5 +116,6 @@ def random_words(
     )
     planes = oracle.planes(0)
     for each in range(1, num_words):
-        planes, _ = planes.join(oracle.planes(each))
+        more = oracle.planes(each)
+        planes, _ = planes.join(more, np.arange(len(planes)), np.arange(len(more)))
     return problem, planes

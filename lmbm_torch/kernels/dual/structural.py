@@ -376,11 +376,9 @@ def sums(planes, first, dual_coef, size, num_couplings):
     return total
 
 
-def entries(planes, chosen, start):
-    """Return index and value of the entries of the ``chosen`` planes; the new planes begin at ``start``."""
-    index, value = np.empty(start[-1], planes.index.dtype), np.empty(start[-1])
-    _copy_entries(planes.start, planes.index, planes.value, chosen, start, index, value)
-    return index, value
+def copy_entries(planes, chosen, begin, index, value):
+    """Copy the entries of ``chosen`` planes to ``index`` and ``value``, of plane c from ``begin[c]`` on."""
+    _copy_entries(planes.start, planes.index, planes.value, chosen, begin, index, value)
 
 
 @compiled
@@ -411,9 +409,9 @@ def _add_planes(start, index, value, first, dual_coef, unary, couplings):
 
 
 @compiled
-def _copy_entries(start, index, value, chosen, start_of, index_of, value_of):
+def _copy_entries(start, index, value, chosen, begin, index_of, value_of):
     for c in range(len(chosen)):
-        entry = start[chosen[c]]
-        for target in range(start_of[c], start_of[c + 1]):
+        target = begin[c]
+        for entry in range(start[chosen[c]], start[chosen[c] + 1]):
             index_of[target], value_of[target] = index[entry], value[entry]
-            entry += 1
+            target += 1

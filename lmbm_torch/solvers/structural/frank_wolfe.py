@@ -49,11 +49,11 @@ class KnownPlanes:
     dual_coef: np.ndarray
     idle: np.ndarray
 
-    def join(self, new: CuttingPlanes) -> KnownPlanes:
-        """Add ``new`` planes, without duals yet."""
-        joined, order = self.planes.join(new)
+    def join(self, found: CuttingPlanes, kept: np.ndarray, new: np.ndarray) -> KnownPlanes:
+        """Return the ``kept`` planes, and the ``new`` ones of the found planes without duals, by number."""
+        joined, order = self.planes.join(found, kept, new)
         numbers = (
-            np.concatenate([each, np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
+            np.concatenate([each[kept], np.zeros(len(new), np.int64)]) for each in (self.dual_coef, self.idle)
         )
         return KnownPlanes(joined, *(each[order] for each in numbers))
 
@@ -115,9 +115,8 @@ def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -
     found = problem.maximisers(weights)
     primal = problem.primal(weights, found.bound)
     dual = problem.dual(planes, dual_coef, weights)
-    new = found.planes.select(problem.violated(planes, found.planes, weights))
+    new = np.flatnonzero(problem.violated(planes, found.planes, weights))
     idle = np.where(dual_coef > 0, 0, known.idle + 1)
     idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
-    kept = idle <= MAX_IDLE_PASSES
-    known = KnownPlanes(planes.select(kept), dual_coef[kept], idle[kept]).join(new)
+    known = KnownPlanes(planes, dual_coef, idle).join(found.planes, np.flatnonzero(idle <= MAX_IDLE_PASSES), new)
     return FrankWolfeState(weights, primal, dual, **vars(known), num_iters=num_iters)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, Unpack
 
 import numpy as np
@@ -16,10 +17,19 @@ from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.losses.structured import loss_augment
 from lmbm_torch.solvers.networks.problems import Features, label_matrix
-from lmbm_torch.solvers.structural.problems import CuttingPlanes, LossSettings, Maximisers, StructuralProblem
+from lmbm_torch.solvers.structural.problems import (
+    CuttingPlanes,
+    LossSettings,
+    Maximisers,
+    StructuralProblem,
+    gathered,
+)
 
 # Largest excess of the labelling's score over a decoder's bound, relative to 1 + |score|: round-off.
 BOUND_TOLERANCE = 1e-6
+# Statistics of labellings held at a time, dense; all of 10,000 examples of 100 labels took 1.6 GiB
+# (scripts/bench/memory.py).
+BLOCK_STATISTICS = 2**22
 
 
 class Decoder(Protocol):
@@ -166,7 +176,8 @@ class LabelVectorOracle:
         if found.relaxed is None:
             planes = self.planes(examples, found.labels.numpy())
         else:
-            planes = self._relaxed_planes(examples, found.relaxed.numpy(), couplings)
+            make = partial(self._relaxed_planes, couplings=couplings)
+            planes = self._in_blocks(make, examples, found.relaxed.numpy())
         return Maximisers(planes, bound.numpy())
 
     def augmented(
@@ -181,6 +192,21 @@ class LabelVectorOracle:
 
     def planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
         """Return a plane for each example of ``examples`` (planes,), from the labelling (planes, labels)."""
+        return self._in_blocks(self._labelled_planes, examples, labels)
+
+    def _in_blocks(
+        self,
+        make: Callable[[np.ndarray, np.ndarray], CuttingPlanes],
+        examples: np.ndarray,
+        labels: np.ndarray,
+    ) -> CuttingPlanes:
+        """Return the planes that a function makes, of a block of examples at a time to bound memory."""
+        size = max(1, BLOCK_STATISTICS // (labels.shape[1] + len(self.first)))
+        blocks = [slice(begin, begin + size) for begin in range(0, max(len(labels), 1), size)]
+        parts = [make(examples[block], labels[block]) for block in blocks]
+        return gathered([(part, np.arange(len(part))) for part in parts])
+
+    def _labelled_planes(self, examples: np.ndarray, labels: np.ndarray) -> CuttingPlanes:
         spins = to_spins(labels, np.int64)
         return self._planes(examples, spins, self._products(spins))
 

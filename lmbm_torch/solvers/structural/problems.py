@@ -85,22 +85,40 @@ class CuttingPlanes:
 
     def select(self, planes: np.ndarray) -> CuttingPlanes:
         """Select planes by number or by mask."""
-        planes = np.arange(len(self))[planes]
-        start = np.concatenate([[0], np.diff(self.start)[planes].cumsum()])
-        entries = kernels("dual.structural").entries(self, planes, start)
-        return CuttingPlanes(self.example[planes], self.loss[planes], start, *entries)
+        return gathered([(self, np.arange(len(self))[planes])])
 
-    def join(self, other: CuttingPlanes) -> tuple[CuttingPlanes, np.ndarray]:
-        """Join the planes of both, those of ``self`` first within each example.
+    def join(
+        self, other: CuttingPlanes, own: np.ndarray, new: np.ndarray
+    ) -> tuple[CuttingPlanes, np.ndarray]:
+        """Join planes ``own`` of ``self``, first within each example, and ``new`` of ``other``, by number.
 
         Returns:
-            The planes, and each plane's earlier position, (planes,).
+            The planes, and each plane's position among the chosen planes of both, (planes,).
         """
-        parts = {name: np.concatenate([own, getattr(other, name)]) for name, own in vars(self).items()}
-        parts["start"] = np.concatenate([self.start, self.start[-1] + other.start[1:]])
-        together = CuttingPlanes(**parts)
-        order = np.argsort(together.example, kind="stable")
-        return together.select(order), order
+        order = np.argsort(np.concatenate([self.example[own], other.example[new]]), kind="stable")
+        return gathered([(self, own), (other, new)], order), order
+
+
+def gathered(
+    parts: Sequence[tuple[CuttingPlanes, np.ndarray]], order: np.ndarray | slice = slice(None)
+) -> CuttingPlanes:
+    """Return chosen planes of all parts in an order; each entry is copied once.
+
+    Args:
+        parts: planes, and the numbers of the chosen planes.
+        order: (planes,), positions among the chosen planes of all parts; theirs by default.
+    """
+    example = np.concatenate([planes.example[chosen] for planes, chosen in parts])
+    loss = np.concatenate([planes.loss[chosen] for planes, chosen in parts])
+    size = np.concatenate([np.diff(planes.start)[chosen] for planes, chosen in parts])
+    start = np.concatenate([[0], size[order].cumsum()])
+    begin = np.empty(len(size), np.int64)
+    begin[order] = start[:-1]
+    index, value = np.empty(start[-1], np.int32), np.empty(start[-1])
+    for planes, chosen in parts:
+        mine, begin = begin[: len(chosen)], begin[len(chosen) :]
+        kernels("dual.structural").copy_entries(planes, chosen, mine, index, value)
+    return CuttingPlanes(example[order], loss[order], start, index, value)
 
 
 class LossSettings(TypedDict, total=False):

@@ -14,7 +14,11 @@ from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.losses import structured_hinge
 from lmbm_torch.references.structural import enumerated_planes, statistics
 from lmbm_torch.solvers.structural.label_vectors import label_vector_problem, viterbi
-from lmbm_torch.solvers.structural.problems import CuttingPlanes, StructuralProblem, StructuralWeights
+from lmbm_torch.solvers.structural.problems import (
+    CuttingPlanes,
+    StructuralProblem,
+    StructuralWeights,
+)
 
 
 def random_weights(problem, seed=0) -> StructuralWeights:
@@ -67,7 +71,7 @@ def test_joined_planes_keep_the_order_within_an_example():
     problem, _ = random_words(0)
     truths = CuttingPlanes.of_truths(np.arange(problem.num_examples))
     found = problem.maximisers(random_weights(problem)).planes
-    joined, order = truths.join(found)
+    joined, order = truths.join(found, np.arange(len(truths)), np.arange(len(found)))
     assert joined.example.tolist() == np.repeat(np.arange(problem.num_examples), 2).tolist()
     assert (order[::2] < len(truths)).all()
     again = joined.select(np.arange(1, len(joined), 2))
