@@ -16,7 +16,7 @@ The algorithms by the kind of energy:
 * Boltzmann machines: ``search.undirected_branch_and_bound``, ``relaxations.semidefinite.decoding`` (for dense
   couplings), ``relaxations.semidefinite.proofs`` for certificates, ``relaxations.integer_program``,
   ``relaxations.lp_relaxation``, ``relaxations.lp_layer`` (differentiable),
-  ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``trees.junction_tree``,
+  ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``graphs.elimination``,
   ``messages.mini_buckets`` (lower and upper bounds of the log partition), ``messages.pairwise_bp``,
   ``messages.tree_reweighted`` (an upper bound), ``enumeration.spin_moments`` (of few labels, summed over
   examples);

@@ -24,7 +24,6 @@ from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefini
 from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
 from lmbm_torch.inference.routes.table import BEST, Query, answer
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
-from lmbm_torch.inference.trees import junction_tree
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.shapes import Float
 
@@ -127,7 +126,7 @@ def searched_then_tree(query: Query) -> Decoding:
     rows = _open_rows(found)
     if not len(rows) or not query.is_narrow:
         return found
-    proven = _taken_of(junction_tree, query, rows)
+    proven = _taken_of(elimination, query, rows)
     assert found.nodes is not None
     return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
 

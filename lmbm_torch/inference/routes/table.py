@@ -113,7 +113,7 @@ class Query:
     @cached_property
     def is_narrow(self) -> bool:
         """Return whether a junction tree of the energy and the rules is small."""
-        ask, of_margins = _routine("trees.junction_tree.is_narrow"), self.quantity == "decode_hinge"
+        ask, of_margins = _routine("graphs.elimination.is_narrow"), self.quantity == "decode_hinge"
         return ask(self.energy, LIMITS.treewidth, constraints=self.constraints, of_margins=of_margins)
 
     @property
@@ -315,7 +315,7 @@ ALLOWED_EXPECTED = (
 )
 # Exact sums of a sparse model; enumeration refuses what is too large.
 SUMMED_UP = (
-    Route(NARROW_SUM, "trees.junction_tree.{quantity}", BY_TREE),
+    Route(NARROW_SUM, "graphs.elimination.{quantity}", BY_TREE),
     Route(LARGE_SUM, "routes.answers.sums_by_parts"),
     Route(ALWAYS, "enumeration.exact.{quantity}", BY_ENUMERATION),
 )
@@ -339,7 +339,7 @@ ROUTES: tuple[Routes, ...] = (
         False,
         (
             Route(SEVERAL_OF_MANY, "routes.answers.best_few"),
-            Route(HAS_TREE, "trees.junction_tree.decode"),
+            Route(HAS_TREE, "graphs.elimination.decode"),
             Route(ENUMERATED_SCORES, "enumeration.exact.decode"),
             Route(IN_PARTS, "routes.answers.best_by_parts"),
             Route(UNLIMITED, "routes.answers.searched_then_semidefinite"),
@@ -352,7 +352,7 @@ ROUTES: tuple[Routes, ...] = (
         True,
         (
             Route(SEVERAL, "routes.answers.around_rules"),
-            Route(HAS_TREE, "trees.junction_tree.decode"),
+            Route(HAS_TREE, "graphs.elimination.decode"),
             Route(ALLOWED_BY_KERNEL, "under_rules.allowed.enumerated"),
             Route(IN_PARTS, "routes.answers.best_by_parts"),
             Route(NARROW_WITHOUT_RULES, "routes.answers.around_rules"),
@@ -367,7 +367,7 @@ ROUTES: tuple[Routes, ...] = (
         (
             ONE_HINGE,
             Route(ENUMERATED_LOSSES, "enumeration.exact.decode_hinge"),
-            Route(HAS_TREE, "trees.junction_tree.decode_hinge"),
+            Route(HAS_TREE, "graphs.elimination.decode_hinge"),
             Route(IN_PARTS, "routes.answers.best_by_parts"),
             Route(ALWAYS, "search.undirected_branch_and_bound.decode_hinge"),
         ),
@@ -389,7 +389,7 @@ ROUTES: tuple[Routes, ...] = (
         (
             AS_PAIRS,
             ONE_HINGE,
-            Route(NARROW_BEST, "trees.junction_tree.decode"),
+            Route(NARROW_BEST, "graphs.elimination.decode"),
             PROGRAMMED,
             Route(ALWAYS, "enumeration.exact.decode"),
         ),
@@ -401,12 +401,12 @@ ROUTES: tuple[Routes, ...] = (
         (
             AS_PAIRS,
             ONE_HINGE,
-            Route(NARROW_BEST, "trees.junction_tree.decode_hinge"),
+            Route(NARROW_BEST, "graphs.elimination.decode_hinge"),
             PROGRAMMED,
             Route(ALWAYS, "enumeration.exact.decode_hinge"),
         ),
     ),
-    Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "trees.junction_tree.decode"), AROUND_RULES)),
+    Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "graphs.elimination.decode"), AROUND_RULES)),
     Routes(
         (BipartiteEnergy,),
         ("decode",),
@@ -474,7 +474,7 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.marginals", BY_TREE),
             Route(LARGE_SUM, "routes.answers.sums_by_parts"),
             Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
             Route(
@@ -491,7 +491,7 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.marginals", BY_TREE),
             Route(LARGE_SUM, "routes.answers.sums_by_parts"),
             Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
             Route(ALWAYS, "messages.mean_field.marginals", "approximate, by mean field"),
@@ -502,7 +502,7 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.marginals", BY_TREE),
             SMALL_CLIQUES,
             Route(ALWAYS, "enumeration.exact.marginals", BY_ENUMERATION),
         ),
@@ -554,9 +554,9 @@ ROUTES: tuple[Routes, ...] = (
         SUMS,
         True,
         (
-            Route(NARROW_SUM, "trees.junction_tree.{quantity}", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.{quantity}", BY_TREE),
             Route(LARGE_SUM, "routes.answers.sums_by_parts"),
-            Route(MANY, "trees.junction_tree.{quantity}", BY_TREE),
+            Route(MANY, "graphs.elimination.{quantity}", BY_TREE),
             Route(ALWAYS, "routes.answers.enumerated_under_rules", BY_ENUMERATION),
         ),
     ),
