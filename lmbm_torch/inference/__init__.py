@@ -25,8 +25,7 @@ The algorithms by the kind of energy:
   annealed), ``messages.conditional_modes``, ``messages.dual_decomposition`` (an upper bound),
   ``sampling.annealed_importance`` and ``sampling.log_likelihood`` (estimates from above and below),
   ``sampling.tempering`` (samples by exchange between temperatures), ``messages.modes`` (labels from
-  marginals, under rules, or several labellings), ``messages.matching`` (one inference for training and
-  test);
+  marginals, under rules, or several labellings), ``messages.matching`` (one inference for training and test);
 * chains, segments and trees: ``trees.chain_dp``, ``trees.semi_chain_dp``, ``trees.tree_dp``;
 * graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best labelling
   with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower bound of the log

@@ -123,9 +123,7 @@ def _given(
     return energy.unary + fields, (spins * (energy.unary + fields / 2)).sum(1) + energy.constant
 
 
-def _alike(
-    free: Bool[Tensor, "batch labels"],
-) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
+def _alike(free: Bool[Tensor, "batch labels"]) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
     """Yield examples with the same free labels, and these labels."""
     if bool((free == free[0]).all()):
         yield torch.arange(len(free), device="cpu"), free[0].nonzero()[:, 0]

@@ -255,11 +255,7 @@ def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decodi
 
 
 def _put_samples(
-    answer: Decoding,
-    members: Members,
-    measure: Measure,
-    num_samples: int,
-    generator: torch.Generator | None,
+    answer: Decoding, members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> None:
     """Write the answers by samples for the examples with most of the probability left."""
     assert answer.mass_left is not None

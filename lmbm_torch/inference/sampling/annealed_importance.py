@@ -106,15 +106,11 @@ def reverse(
     coupling.
 
     RAISE (Burda, Grosse and Salakhutdinov 2015): the chains of :func:`estimate` backwards, f = exp(−free
-    energy). E[f(v)/(w Z_0)]
-    is the probability that a chain of :func:`estimate` ends at v, whatever the number of temperatures. The
-    mean logarithm over
-    chains is therefore below the logarithm of this probability, which is below log p(v) on average over the
-    model's own samples:
-    as a mean over unseen examples, a lower bound as far as the examples resemble the model's samples. For a
-    single v the bound
-    need not hold: the probability of reaching v may be larger than p(v). More temperatures bring the two
-    together.
+    energy). E[f(v)/(w Z_0)] is the probability that a chain of :func:`estimate` ends at v, whatever the
+    number of temperatures. The mean logarithm over chains is therefore below the logarithm of this
+    probability, which is below log p(v) on average over the model's own samples: as a mean over unseen
+    examples, a lower bound as far as the examples resemble the model's samples. For a single v the bound need
+    not hold: the probability of reaching v may be larger than p(v). More temperatures bring the two together.
 
     Args:
         energy: a bipartite energy, on any device.

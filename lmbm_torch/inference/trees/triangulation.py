@@ -34,8 +34,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
     cycles.
 
     Ties go to the label with the fewest neighbours, then to the first label. Every clique ends up inside the
-    bucket of
-    the clique's first label in the order.
+    bucket of the clique's first label in the order.
 
     Args:
         num_labels: K.

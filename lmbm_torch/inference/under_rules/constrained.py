@@ -344,12 +344,7 @@ def _parts(
 
 
 def _complete(
-    search: Search,
-    known: np.ndarray,
-    energy: Any,
-    constraints: Constraints,
-    routine: Routine,
-    sign: float,
+    search: Search, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> None:
     """Refuse fewer labellings than requested; find an allowed labelling for an example without."""
     found = len(search.found)
