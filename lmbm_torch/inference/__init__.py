@@ -12,13 +12,13 @@ The algorithms by the kind of energy:
   ``search.best_first`` (with a proof; depth first, too), ``search.beam_search``, ``search.most_probable``
   (labellings by decreasing probability, and marginals with an error bound), ``sampling.ancestral`` (samples,
   and a belief network's marginals), ``expected.bayes`` (the largest expected measure), ``expected.measures``,
-  ``expected.bayes_under_rules``, ``search.mixture`` (mixtures of several models);
+  ``search.mixture`` (mixtures of several models);
 * Boltzmann machines: ``search.undirected_branch_and_bound``, ``relaxations.semidefinite.decoding`` (for dense
   couplings), ``relaxations.semidefinite.proofs`` for certificates, ``relaxations.integer_program``,
   ``relaxations.lp_relaxation``, ``relaxations.lp_layer`` (differentiable),
   ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``graphs.elimination``,
   ``messages.mini_buckets`` (lower and upper bounds of the log partition), ``messages.pairwise_bp``,
-  ``messages.tree_reweighted`` (an upper bound), ``enumeration.spin_moments`` (of few labels, summed over
+  ``messages.tree_reweighted`` (an upper bound), ``enumeration.half_products`` (of few labels, summed over
   examples);
 * Boltzmann machines and restricted Boltzmann machines: ``messages.mean_field``, ``sampling.gibbs``;
 * restricted Boltzmann machines: ``messages.matrix_bp``, ``messages.scheduled_bp`` (in other orders, and

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from math import log2
 from typing import Any, NamedTuple
 
@@ -150,7 +151,7 @@ def log_partition(
     is_learnt = isinstance(energy, FactorEnergy) and energy.table.requires_grad and torch.is_grad_enabled()
     need = "gradient" if is_learnt else "sum"
     parts, pieces = _parts(energy, known, constraints, max_bytes, need)
-    return in_rows(parts, [torch.cat([each.total(_log_sum) for each in some]) for some in pieces])
+    return in_rows(parts, [each.total(_log_sum) for each in chain.from_iterable(pieces)])
 
 
 @one_door
@@ -175,19 +176,18 @@ def marginals(
     """
     parts, pieces = _parts(energy, known, constraints, max_bytes, "gradient")
     states, log_sums = [], []
-    for some in pieces:
-        for piece in some:
-            with torch.inference_mode(False), torch.enable_grad():
-                # By the values of a label: small probabilities keep their digits.
-                unary = piece.problem.unary.detach().clone().requires_grad_()
-                total = piece._replace(problem=piece.problem._replace(unary=unary)).total(_log_sum)
-                refuse_impossible(total)
-                # Known labels alone leave no unary.
-                probability = torch.autograd.grad(total.sum(), unary)[0] if unary.numel() else unary
-            shown = piece.states(probability)
-            beyond = energy.num_labels - shown.shape[1]
-            states.append(pad(shown, (0, _num_states(energy) - shown.shape[2], 0, beyond)))
-            log_sums.append(total.detach())
+    most = energy.num_states if isinstance(energy, FactorEnergy) else 2
+    for piece in chain.from_iterable(pieces):
+        with torch.inference_mode(False), torch.enable_grad():
+            # By the values of a label: small probabilities keep their digits.
+            unary = piece.problem.unary.detach().clone().requires_grad_()
+            total = piece._replace(problem=piece.problem._replace(unary=unary)).total(_log_sum)
+            refuse_impossible(total)
+            # Known labels alone leave no unary.
+            probability = torch.autograd.grad(total.sum(), unary)[0] if unary.numel() else unary
+        shown = piece.states(probability)
+        states.append(pad(shown, (0, most - shown.shape[2], 0, energy.num_labels - shown.shape[1])))
+        log_sums.append(total.detach())
     # Round-off grows with the number of tables.
     found = in_rows(parts, states)
     found = found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
@@ -312,7 +312,7 @@ def sample(
         return piece.labels(traced(piece.problem, kept, num_samples, draw))
 
     parts, pieces = _parts(energy, known, constraints, max_bytes, "gradient")
-    found = [torch.cat([drawn(each) for each in some], 1) for some in pieces]
+    found = [drawn(each) for each in chain.from_iterable(pieces)]
     return labels_in_rows(energy, parts, found, axis=1)
 
 
@@ -551,10 +551,6 @@ def _sparse_layout(
     return layout_of((2,) * num_labels + rules.sizes, scopes + rules.scopes), rules
 
 
-def _num_states(energy: AnyEnergy) -> int:
-    return energy.num_states if isinstance(energy, FactorEnergy) else 2
-
-
 def _pointer(layout: Layout) -> torch.dtype:
     """Return the smallest dtype that holds every state."""
     return torch.uint8 if max(layout.sizes, default=1) <= 256 else torch.int64
@@ -570,18 +566,12 @@ def _best(
     """Return labels (batch, labels) of largest score and the scores, −∞ where nothing is allowed."""
     parts, pieces = _parts(energy, known, constraints, max_bytes, "maximum", margin)
     labels, scores = [], []
-    for some in pieces:
-        found = [_best_of(piece) for piece in some]
-        labels.append(torch.cat([each for each, _ in found]))
-        scores.append(torch.cat([each for _, each in found]))
+    for piece in chain.from_iterable(pieces):
+        layout, pointers = piece.problem.layout, []
+        scores.append(piece.total(partial(_largest, pointers, _pointer(layout))))
+        rows = torch.arange(len(scores[-1]), device=scores[-1].device)
+        labels.append(piece.labels(_followed(layout, pointers, rows)))
     return labels_in_rows(energy, parts, labels), in_rows(parts, scores)
-
-
-def _best_of(piece: _Piece) -> tuple[Tensor, Tensor]:
-    layout, pointers = piece.problem.layout, []
-    scores = piece.total(partial(_largest, pointers, _pointer(layout)))
-    rows = torch.arange(len(scores), device=scores.device)
-    return piece.labels(_followed(layout, pointers, rows)), scores
 
 
 def _largest(pointers: list[Tensor], dtype: torch.dtype, table: Tensor) -> Tensor:

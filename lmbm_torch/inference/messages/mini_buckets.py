@@ -190,7 +190,8 @@ def bounds(
     # Tables of single precision would be rounded once more.
     machine = energy.to(torch.float64)
     with torch.inference_mode(False):
-        step = max(limit_bytes(MAX_BYTES) // _Problem.of(_first(machine), width).bytes_each, 1)
+        first = to_factors(machine.select(slice(0, 1))).examples()[0]
+        step = max(limit_bytes(MAX_BYTES) // _Problem.of(first, width).bytes_each, 1)
         chunks = [slice(start, start + step) for start in range(0, energy.batch_size, step)]
         found = [
             _of_rows(machine.select(rows), None if known is None else known[rows], width, num_iters)
@@ -210,11 +211,6 @@ def bounds(
     upper = _rounded_towards(upper, 1, energy.dtype)
     exact, steps = ~splits, torch.where(splits, num_iters, 1)
     return LogPartitionBounds(lower, upper, Status(exact, exact.clone(), steps, upper - lower))
-
-
-def _first(energy: Bounded) -> FactorEnergy:
-    """Return the first example as a graph of tables."""
-    return to_factors(energy.select(slice(0, 1))).examples()[0]
 
 
 def _of_rows(energy: Bounded, known: Tensor | None, width: int, num_iters: int) -> list[Tensor]:

@@ -218,24 +218,17 @@ def sums_by_parts(query: Query) -> Any:
 
 def _searched(query: Query, node_limit: int | None) -> Decoding:
     is_directed = isinstance(query.energy, DirectedEnergy)
-    search = getattr(branch_and_bound if is_directed else undirected_branch_and_bound, query.quantity)
-    return search(
-        query.energy,
-        **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
-        known=query.known,
-        node_limit=node_limit,
-        constraints=query.constraints,
-    )
+    module = branch_and_bound if is_directed else undirected_branch_and_bound
+    return _taken_of(module, query, None, node_limit=node_limit)
 
 
-def _taken_of(module: Any, query: Query, rows: Tensor) -> Decoding:
-    """Return a module's answer for some of the examples."""
-    return getattr(module, query.quantity)(
-        query.energy.select(rows),
-        **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
-        known=None if query.known is None else query.known[rows],
-        constraints=query.constraints,
-    )
+def _taken_of(module: Any, query: Query, rows: Tensor | None, **limits: int | None) -> Decoding:
+    """Return a module's answer for some of the examples, or for all."""
+    some = query.energy if rows is None else query.energy.select(rows)
+    known = query.known if rows is None or query.known is None else query.known[rows]
+    margin = {"margin": query.margin} if query.quantity == "decode_hinge" else {}
+    given: dict[str, Any] = {"known": known, "constraints": query.constraints, **margin, **limits}
+    return getattr(module, query.quantity)(some, **given)
 
 
 def _open_rows(found: Decoding) -> Tensor:

@@ -310,8 +310,8 @@ EXPECTED = ("decode_expected",)
 MIXTURE_MATCH = Route(MATCH, "search.mixture.decode")
 BY_LIKELY = Route(ALWAYS, "expected.bayes.decode")
 ALLOWED_EXPECTED = (
-    Route(MATCH, "expected.bayes_under_rules.decode_most_probable"),
-    Route(ALWAYS, "expected.bayes_under_rules.decode"),
+    Route(MATCH, "expected.bayes.decode_most_probable"),
+    Route(ALWAYS, "expected.bayes.decode_allowed"),
 )
 # Exact sums of a sparse model; enumeration refuses what is too large.
 SUMMED_UP = (
@@ -384,26 +384,14 @@ ROUTES: tuple[Routes, ...] = (
     ),
     Routes(
         (CliqueEnergy,),
-        ("decode",),
+        BEST,
         False,
         (
             AS_PAIRS,
             ONE_HINGE,
-            Route(NARROW_BEST, "graphs.elimination.decode"),
+            Route(NARROW_BEST, "graphs.elimination.{quantity}"),
             PROGRAMMED,
-            Route(ALWAYS, "enumeration.exact.decode"),
-        ),
-    ),
-    Routes(
-        (CliqueEnergy,),
-        ("decode_hinge",),
-        False,
-        (
-            AS_PAIRS,
-            ONE_HINGE,
-            Route(NARROW_BEST, "graphs.elimination.decode_hinge"),
-            PROGRAMMED,
-            Route(ALWAYS, "enumeration.exact.decode_hinge"),
+            Route(ALWAYS, "enumeration.exact.{quantity}"),
         ),
     ),
     Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "graphs.elimination.decode"), AROUND_RULES)),

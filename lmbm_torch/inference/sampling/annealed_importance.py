@@ -14,15 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import (
-    check_count,
-    check_device,
-    check_finite,
-    check_known,
-    check_labels,
-    check_like,
-    check_shape,
-)
+from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.results import Estimate
@@ -151,10 +143,6 @@ def _annealing(
 ) -> list[Stretch]:
     """Check the input, and return the path from an uncoupled energy to this energy."""
     energy.check_values()
-    if base is not None:
-        check_shape("base", base, 1 if len(base) == 1 else energy.batch_size, energy.num_visible)
-        check_like("base", base, "visible", energy.visible)
-        check_finite("base", base)
     check_path(energy, path)
     check_count("num_temperatures", num_temperatures)
     if num_temperatures < len(path) + 1:

@@ -102,6 +102,24 @@ def degeneracy(num_labels: int, cliques: Cliques) -> int:
     return bound
 
 
+def is_forest(num_nodes: int, edges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether edges between numbered nodes close no cycle."""
+    home = [*range(num_nodes)]
+
+    def root(node: int) -> int:
+        while home[node] != node:
+            home[node] = home[home[node]]
+            node = home[node]
+        return node
+
+    for one, other in edges:
+        one, other = root(one), root(other)
+        if one == other:
+            return False
+        home[one] = other
+    return True
+
+
 def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:
     """Return for each label the labels of a common clique, as the bits of a number."""
     neighbours = [0] * num_labels
