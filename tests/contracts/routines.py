@@ -100,6 +100,14 @@ STATE_MARGINALS = {
 CERTIFIED = {"returns": "Decoding", "spares": ("generator",), "incidental": ROUNDS}
 CHEAP = partial(matrix_bp.marginals, **FEWER)
 
+# Labellings stand in the order in which they were found, and rows that none needs are filled up.
+SPARSE = {
+    "returns": "SparseMarginals",
+    "takes": (),
+    "gradients": ("states", "probabilities", "objective"),
+    "incidental": ("labellings", "probabilities", *SOLVER),
+}
+
 ROWS = (
     # Sigmoid belief networks.
     Row(DIRECTED, "enumeration.exact.log_partition", **LOG_PARTITION),
@@ -338,12 +346,10 @@ ROWS = (
     Row(
         PAIRWISE,
         "relaxations.sparse_map.marginals",
-        returns="SparseMarginals",
-        takes=(),
         claims=("objective <= best", "objective >= least_regularised", "bound >= least_regularised"),
-        gradients=("labels", "probabilities", "objective"),
-        # Labellings stand in the order in which they were found, and rows that none needs are filled up.
-        incidental=("labellings", "probabilities", *SOLVER),
+        # States change places: test_sparse_map.
+        breaks=("flip",),
+        **SPARSE,
     ),
     # By larger cliques.
     Row(CLIQUE, "enumeration.exact.log_partition", **LOG_PARTITION),
@@ -351,6 +357,7 @@ ROWS = (
     Row(CLIQUE, "enumeration.exact.sample", {"num_samples": 5}, **DRAWS),
     Row(CLIQUE, "enumeration.exact.decode", decodes=SCORE, **TOP),
     Row(CLIQUE, "enumeration.exact.decode_hinge", decodes=HINGE, **TOP),
+    Row(CLIQUE, "relaxations.sparse_map.marginals", breaks=("flip",), **SPARSE),
     Row(CLIQUE, "graphs.elimination.log_partition", **LOG_PARTITION),
     Row(CLIQUE, "graphs.elimination.marginals", **MARGINALS),
     Row(CLIQUE, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
@@ -468,9 +475,11 @@ ROWS = (
         returns="label samples batch labels",
         takes=("generator",),
     ),
+    Row(CHAIN, "relaxations.sparse_map.marginals", **SPARSE),
     Row(CHAIN, "trees.chain_dp.decode", takes=("top_k",), decodes=SCORE, proven=True),
     Row(TREE, "trees.tree_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(TREE, "trees.tree_dp.marginals", **TREE_MARGINALS),
+    Row(TREE, "relaxations.sparse_map.marginals", **SPARSE),
     Row(TREE, "trees.tree_dp.decode", takes=(), decodes=SCORE, proven=True),
     Row(SEMI_CHAIN, "trees.semi_chain_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(
@@ -483,6 +492,7 @@ ROWS = (
     ),
     Row(SEMI_CHAIN, "trees.semi_chain_dp.decode", takes=(), decodes=SCORE, proven=True),
     # Graphs of tables.
+    Row(FACTOR, "relaxations.sparse_map.marginals", **SPARSE),
     Row(FACTOR, "graphs.elimination.log_partition", **LOG_PARTITION),
     Row(FACTOR, "graphs.elimination.marginals", **FACTOR_MARGINALS),
     Row(FACTOR, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
@@ -579,6 +589,10 @@ EXEMPT = {
     "expected.bayes.enumerated": "where the table of routes leads: routes.quantities.decode_expected",
     "messages.modes.decode": "takes marginals in the place of an energy: test_most_right enumerates",
     "search.mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
+    "enumeration.half_products.labellings": "labels, of a number: test_label_halves",
+    "enumeration.half_products.log_partition": "matrices in the place of an energy: test_label_halves",
+    "enumeration.half_products.moments_by_halves": "the same: test_spin_moments",
+    "enumeration.half_products.sums": "the same: test_label_halves",
     "enumeration.half_products.moments": "sums over the examples: test_spin_moments enumerates them",
     "messages.matrix_bp.moments": "what two others return at once: test_matrix_bp_gradients",
     "search.most_probable.above": "a threshold of each example too: test_most_probable enumerates",

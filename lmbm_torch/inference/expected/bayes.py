@@ -56,7 +56,7 @@ _FEWER = 0.3
 
 @torch.no_grad()
 def decode(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     measure: str,
     *,
     known: Known | None = None,
@@ -349,7 +349,7 @@ EXACT_MATCH = Measure(
 
 @torch.no_grad()
 def decode_allowed(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     measure: str,
     constraints: Constraints,
     *,
@@ -379,7 +379,7 @@ def decode_allowed(
 
 @torch.no_grad()
 def decode_most_probable(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     constraints: Constraints,
     *,
     known: Known | None = None,
@@ -405,7 +405,7 @@ def decode_most_probable(
 
 
 def _decoded_under_rules(
-    energies: Members,
+    energies: Sequence[DirectedEnergy] | Sequence[SequentialEnergy],
     chosen: Measure,
     constraints: Constraints,
     known: Tensor | None,

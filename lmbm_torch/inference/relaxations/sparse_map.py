@@ -108,6 +108,7 @@ def marginals(
             names = ", ".join(kind.__name__ for kind in DECODERS)
             raise TypeError(f"energy: expected one of {names}, got {type(energy).__name__}")
         decoder = DECODERS[type(energy)]
+    learnt = first_order(energy, "sparse_map.marginals")
     energy.check_values()
     support, residual, converged, calls = _search(energy, temperature, num_iters, tol, decoder)
     most = max(len(one.probabilities) for one in support)
@@ -119,7 +120,7 @@ def marginals(
     each = list(zip(support, beyond, strict=True))
     labellings = rows([np.pad(one.labels, ((0, more), (0, 0)), "wrap") for one, more in each])
     found = rows([np.pad(one.probabilities, (0, more)) for one, more in each])
-    scores = first_order(energy, "sparse_map.marginals").score(labellings.transpose(0, 1)).mT
+    scores = learnt.score(labellings.transpose(0, 1)).mT
     probabilities = _Distribution.apply(scores, labellings, found, temperature)
     is_state = labellings[..., None] == torch.arange(_num_states(energy), device=energy.device)
     # Rounding may carry a sum of probabilities past 1.
