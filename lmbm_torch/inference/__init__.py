@@ -12,21 +12,20 @@ The algorithms by the kind of energy:
   ``search.best_first`` (with a proof; depth first, too), ``search.beam_search``, ``search.most_probable``
   (labellings by decreasing probability, and marginals with an error bound), ``sampling.ancestral`` (samples,
   and a belief network's marginals), ``expected.bayes`` (the largest expected measure), ``expected.measures``,
-  ``expected.bayes_under_rules``, ``search.mixture`` (mixtures of several models);
+  ``search.mixture`` (mixtures of several models);
 * Boltzmann machines: ``search.undirected_branch_and_bound``, ``relaxations.semidefinite.decoding`` (for dense
   couplings), ``relaxations.semidefinite.proofs`` for certificates, ``relaxations.integer_program``,
   ``relaxations.lp_relaxation``, ``relaxations.lp_layer`` (differentiable),
-  ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``trees.junction_tree``,
+  ``relaxations.cost_function_network`` (toulbar2), ``relaxations.sparse_map``, ``graphs.elimination``,
   ``messages.mini_buckets`` (lower and upper bounds of the log partition), ``messages.pairwise_bp``,
-  ``messages.tree_reweighted`` (an upper bound), ``enumeration.spin_moments`` (of few labels, summed over
+  ``messages.tree_reweighted`` (an upper bound), ``enumeration.half_products`` (of few labels, summed over
   examples);
 * Boltzmann machines and restricted Boltzmann machines: ``messages.mean_field``, ``sampling.gibbs``;
 * restricted Boltzmann machines: ``messages.matrix_bp``, ``messages.scheduled_bp`` (in other orders, and
   annealed), ``messages.conditional_modes``, ``messages.dual_decomposition`` (an upper bound),
   ``sampling.annealed_importance`` and ``sampling.log_likelihood`` (estimates from above and below),
   ``sampling.tempering`` (samples by exchange between temperatures), ``messages.modes`` (labels from
-  marginals, under rules, or several labellings), ``messages.matching`` (one inference for training and
-  test);
+  marginals, under rules, or several labellings), ``messages.matching`` (one inference for training and test);
 * chains, segments and trees: ``trees.chain_dp``, ``trees.semi_chain_dp``, ``trees.tree_dp``;
 * graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best labelling
   with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower bound of the log

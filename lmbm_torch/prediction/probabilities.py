@@ -14,8 +14,8 @@ from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 from lmbm_torch.inference import marginals
 from lmbm_torch.inference.common.results import BipartiteMarginals
+from lmbm_torch.inference.graphs.elimination import is_narrow
 from lmbm_torch.inference.messages.matching import MatchedInference
-from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.shapes import Float, Int
 
 

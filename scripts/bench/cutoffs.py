@@ -22,11 +22,11 @@ from lmbm_torch.energies import BipartiteEnergy, PairwiseEnergy
 from lmbm_torch.inference import Decoding
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.messages import dual_decomposition
 from lmbm_torch.inference.relaxations import integer_program
 from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefinite
 from lmbm_torch.inference.search import undirected_branch_and_bound
-from lmbm_torch.inference.trees import junction_tree
 
 TIME_LIMIT = 2.0
 FEW = 2
@@ -93,7 +93,7 @@ def banded(labels: int, width: int, examples: int) -> dict[str, object]:
     energy = PairwiseEnergy(dense.unary, dense.pairwise.triu(-width).tril(width))
     routines = {
         "plain": (lambda: exact.marginals(energy), examples, 14),
-        "tree": (lambda: junction_tree.marginals(energy), examples, 30),
+        "tree": (lambda: elimination.marginals(energy), examples, 30),
     }
     return rows_of(f"marginals, width {width}", labels, routines)
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.messages import mean_field, mini_buckets, tree_reweighted
-from lmbm_torch.inference.trees import junction_tree
 
 WIDTHS = (4, 8, 12)
 STRENGTHS = (0.3, 1.0, 3.0)
@@ -60,7 +60,7 @@ def exactly(energy: PairwiseEnergy) -> Tensor | None:
     """Return the log partition, where it can be had."""
     if energy.num_labels <= 20:
         return exact.log_partition(energy)
-    return junction_tree.log_partition(energy) if junction_tree.is_narrow(energy, 16) else None
+    return elimination.log_partition(energy) if elimination.is_narrow(energy, 16) else None
 
 
 def propagation(energy: PairwiseEnergy) -> Pair:

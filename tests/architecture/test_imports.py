@@ -103,7 +103,7 @@ ROOMS = {
     "inference.graphs": RECORDS | {"inference.trees"},
     "inference.messages": RECORDS
     | {"inference.graphs", "inference.routes", "inference.sampling", "inference.trees"},
-    "inference.relaxations": RECORDS | {"inference.enumeration", "inference.trees"},
+    "inference.relaxations": RECORDS | {"inference.enumeration", "inference.graphs", "inference.trees"},
     "inference.routes": {"inference"},
     "inference.sampling": RECORDS | {"inference.enumeration"},
     "inference.search": RECORDS | {"inference.relaxations", "inference.sampling", "inference.under_rules"},

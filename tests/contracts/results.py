@@ -72,7 +72,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         **STATUS,
     },
     "SparseMarginals": {
-        "labels": "probability batch labels",
+        "states": "probability batch labels states",
         "labellings": "label batch support labels",
         "probabilities": "real batch support",
         "objective": "real batch",

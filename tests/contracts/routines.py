@@ -100,6 +100,14 @@ STATE_MARGINALS = {
 CERTIFIED = {"returns": "Decoding", "spares": ("generator",), "incidental": ROUNDS}
 CHEAP = partial(matrix_bp.marginals, **FEWER)
 
+# Labellings stand in the order in which they were found, and rows that none needs are filled up.
+SPARSE = {
+    "returns": "SparseMarginals",
+    "takes": (),
+    "gradients": ("states", "probabilities", "objective"),
+    "incidental": ("labellings", "probabilities", *SOLVER),
+}
+
 ROWS = (
     # Sigmoid belief networks.
     Row(DIRECTED, "enumeration.exact.log_partition", **LOG_PARTITION),
@@ -107,11 +115,11 @@ ROWS = (
     Row(DIRECTED, "enumeration.exact.sample", {"num_samples": 5}, **DRAWS),
     Row(DIRECTED, "enumeration.exact.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "enumeration.exact.decode_hinge", decodes=HINGE, **TOP),
-    Row(DIRECTED, "trees.junction_tree.log_partition", **LOG_PARTITION),
-    Row(DIRECTED, "trees.junction_tree.marginals", **MARGINALS),
-    Row(DIRECTED, "trees.junction_tree.sample", {"num_samples": 5}, **DRAWS),
-    Row(DIRECTED, "trees.junction_tree.decode", decodes=SCORE, proven=True),
-    Row(DIRECTED, "trees.junction_tree.decode_hinge", decodes=HINGE, proven=True),
+    Row(DIRECTED, "graphs.elimination.log_partition", **LOG_PARTITION),
+    Row(DIRECTED, "graphs.elimination.marginals", **MARGINALS),
+    Row(DIRECTED, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
+    Row(DIRECTED, "graphs.elimination.decode", refuses=("top_k",), decodes=SCORE, proven=True),
+    Row(DIRECTED, "graphs.elimination.decode_hinge", refuses=("top_k",), decodes=HINGE, proven=True),
     Row(DIRECTED, "search.branch_and_bound.decode", decodes=SCORE, **TOP),
     Row(DIRECTED, "search.branch_and_bound.decode_hinge", decodes=HINGE, **TOP),
     Row(
@@ -257,11 +265,11 @@ ROWS = (
     Row(PAIRWISE, "enumeration.exact.sample", {"num_samples": 5}, **DRAWS),
     Row(PAIRWISE, "enumeration.exact.decode", decodes=SCORE, **TOP),
     Row(PAIRWISE, "enumeration.exact.decode_hinge", decodes=HINGE, **TOP),
-    Row(PAIRWISE, "trees.junction_tree.log_partition", **LOG_PARTITION),
-    Row(PAIRWISE, "trees.junction_tree.marginals", **MARGINALS),
-    Row(PAIRWISE, "trees.junction_tree.sample", {"num_samples": 5}, **DRAWS),
-    Row(PAIRWISE, "trees.junction_tree.decode", decodes=SCORE, proven=True),
-    Row(PAIRWISE, "trees.junction_tree.decode_hinge", decodes=HINGE, proven=True),
+    Row(PAIRWISE, "graphs.elimination.log_partition", **LOG_PARTITION),
+    Row(PAIRWISE, "graphs.elimination.marginals", **MARGINALS),
+    Row(PAIRWISE, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
+    Row(PAIRWISE, "graphs.elimination.decode", refuses=("top_k",), decodes=SCORE, proven=True),
+    Row(PAIRWISE, "graphs.elimination.decode_hinge", refuses=("top_k",), decodes=HINGE, proven=True),
     Row(PAIRWISE, "messages.pairwise_bp.marginals", {**DAMPED, "newton_iters": 0}, **MESSAGES),
     Row(
         PAIRWISE,
@@ -338,12 +346,10 @@ ROWS = (
     Row(
         PAIRWISE,
         "relaxations.sparse_map.marginals",
-        returns="SparseMarginals",
-        takes=(),
         claims=("objective <= best", "objective >= least_regularised", "bound >= least_regularised"),
-        gradients=("labels", "probabilities", "objective"),
-        # Labellings stand in the order in which they were found, and rows that none needs are filled up.
-        incidental=("labellings", "probabilities", *SOLVER),
+        # States change places: test_sparse_map.
+        breaks=("flip",),
+        **SPARSE,
     ),
     # By larger cliques.
     Row(CLIQUE, "enumeration.exact.log_partition", **LOG_PARTITION),
@@ -351,11 +357,12 @@ ROWS = (
     Row(CLIQUE, "enumeration.exact.sample", {"num_samples": 5}, **DRAWS),
     Row(CLIQUE, "enumeration.exact.decode", decodes=SCORE, **TOP),
     Row(CLIQUE, "enumeration.exact.decode_hinge", decodes=HINGE, **TOP),
-    Row(CLIQUE, "trees.junction_tree.log_partition", **LOG_PARTITION),
-    Row(CLIQUE, "trees.junction_tree.marginals", **MARGINALS),
-    Row(CLIQUE, "trees.junction_tree.sample", {"num_samples": 5}, **DRAWS),
-    Row(CLIQUE, "trees.junction_tree.decode", decodes=SCORE, proven=True),
-    Row(CLIQUE, "trees.junction_tree.decode_hinge", decodes=HINGE, proven=True),
+    Row(CLIQUE, "relaxations.sparse_map.marginals", breaks=("flip",), **SPARSE),
+    Row(CLIQUE, "graphs.elimination.log_partition", **LOG_PARTITION),
+    Row(CLIQUE, "graphs.elimination.marginals", **MARGINALS),
+    Row(CLIQUE, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
+    Row(CLIQUE, "graphs.elimination.decode", refuses=("top_k",), decodes=SCORE, proven=True),
+    Row(CLIQUE, "graphs.elimination.decode_hinge", refuses=("top_k",), decodes=HINGE, proven=True),
     # Of three or more labels the product's inequalities are not those of the product of their opposites.
     Row(
         CLIQUE,
@@ -468,9 +475,11 @@ ROWS = (
         returns="label samples batch labels",
         takes=("generator",),
     ),
+    Row(CHAIN, "relaxations.sparse_map.marginals", **SPARSE),
     Row(CHAIN, "trees.chain_dp.decode", takes=("top_k",), decodes=SCORE, proven=True),
     Row(TREE, "trees.tree_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(TREE, "trees.tree_dp.marginals", **TREE_MARGINALS),
+    Row(TREE, "relaxations.sparse_map.marginals", **SPARSE),
     Row(TREE, "trees.tree_dp.decode", takes=(), decodes=SCORE, proven=True),
     Row(SEMI_CHAIN, "trees.semi_chain_dp.log_partition", takes=(), **LOG_PARTITION),
     Row(
@@ -483,6 +492,7 @@ ROWS = (
     ),
     Row(SEMI_CHAIN, "trees.semi_chain_dp.decode", takes=(), decodes=SCORE, proven=True),
     # Graphs of tables.
+    Row(FACTOR, "relaxations.sparse_map.marginals", **SPARSE),
     Row(FACTOR, "graphs.elimination.log_partition", **LOG_PARTITION),
     Row(FACTOR, "graphs.elimination.marginals", **FACTOR_MARGINALS),
     Row(FACTOR, "graphs.elimination.sample", {"num_samples": 5}, **DRAWS),
@@ -572,14 +582,18 @@ EXEMPT = {
     "graphs.elimination.fits": "a bool, of a structure, by its memory: test_graph_routes",
     "graphs.elimination.width": "a number, of a structure: test_graph_elimination",
     "graphs.belief_propagation.entries": "beliefs of tables, for training: test_graph_classifier",
-    "expected.bayes_under_rules.decode": "takes rules beside energies: test_bayes_under_rules enumerates",
-    "expected.bayes_under_rules.decode_most_probable": "the same",
+    "expected.bayes.decode_allowed": "takes rules beside energies: test_bayes_under_rules enumerates",
+    "expected.bayes.decode_most_probable": "the same",
     "expected.measures.expected": "values in the place of an energy",
     "expected.measures.labelling_of_most_f1": "weights in the place of an energy: test_measures",
     "expected.bayes.enumerated": "where the table of routes leads: routes.quantities.decode_expected",
     "messages.modes.decode": "takes marginals in the place of an energy: test_most_right enumerates",
     "search.mixture.check_members": "the refusals that mixtures and Bayes-optimal decodings share",
-    "enumeration.spin_moments.moments": "sums over the examples: test_spin_moments enumerates them",
+    "enumeration.half_products.labellings": "labels, of a number: test_label_halves",
+    "enumeration.half_products.log_partition": "matrices in the place of an energy: test_label_halves",
+    "enumeration.half_products.moments_by_halves": "the same: test_spin_moments",
+    "enumeration.half_products.sums": "the same: test_label_halves",
+    "enumeration.half_products.moments": "sums over the examples: test_spin_moments enumerates them",
     "messages.matrix_bp.moments": "what two others return at once: test_matrix_bp_gradients",
     "search.most_probable.above": "a threshold of each example too: test_most_probable enumerates",
     "search.mixture.log_prob": "scores labels that it is given, as energies do",

@@ -11,7 +11,7 @@ from strategies.sequential import random_sequential_energy
 
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
-from lmbm_torch.inference.expected import bayes_under_rules
+from lmbm_torch.inference.expected import bayes
 from lmbm_torch.inference.expected.measures import MEASURES
 from lmbm_torch.inference.search import mixture
 
@@ -56,7 +56,7 @@ def test_the_regret_holds_what_any_allowed_labels_are_worth_more(measure, member
     table = torch.tensor([[measured(measure, y, z) for z in EVERYTHING] for y in EVERYTHING]).double()
     for seed in range(5):
         energies = [network(10 * seed + member, size) for member in range(members)]
-        found = bayes_under_rules.decode(energies, measure, RULES, **limits)
+        found = bayes.decode_allowed(energies, measure, RULES, **limits)
         assert found.regret is not None
         assert not RULES.violated(found.labels.numpy()).any()
         worth = under_rules(energies)[1] @ table
@@ -75,7 +75,7 @@ def test_the_regret_holds_what_any_allowed_labels_are_worth_more(measure, member
 def test_the_most_probable_allowed_labels_have_log_probabilities(members, limits):
     for seed in range(5):
         energies = [network(10 * seed + member, 1.0) for member in range(members)]
-        found = bayes_under_rules.decode_most_probable(energies, RULES, **limits)
+        found = bayes.decode_most_probable(energies, RULES, **limits)
         log_prob, _ = under_rules(energies)
         torch.testing.assert_close(found.objective, log_prob[torch.arange(6), place(found.labels)])
         best = log_prob[:, ALLOWED].amax(1)
@@ -89,13 +89,13 @@ def test_the_most_probable_allowed_labels_have_log_probabilities(members, limits
 def test_what_is_known_is_kept_where_nothing_likely_is_allowed():
     known = torch.full((6, LABELS), torch.nan, dtype=torch.float64)
     known[:, 2] = 1
-    found = bayes_under_rules.decode([network(0, 3.0)], "f1", RULES, known=known, max_labellings=1)
+    found = bayes.decode_allowed([network(0, 3.0)], "f1", RULES, known=known, max_labellings=1)
     assert (found.labels[:, 2] == 1).all()
     assert not RULES.violated(found.labels.numpy()).any()
     assert (found.regret >= 0).all()
     known[:, 1] = 1
     with pytest.raises(ValueError, match="known: expected values that the rules allow"):
-        bayes_under_rules.decode([network(0, 3.0)], "f1", RULES, known=known)
+        bayes.decode_allowed([network(0, 3.0)], "f1", RULES, known=known)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -106,14 +106,14 @@ def test_what_is_known_is_kept_where_it_is_impossible(measure):
     energies = [random_sequential_energy(seed, **form) for seed in range(4)]
     was_impossible = 0
     for energy in energies:
-        found = bayes_under_rules.decode([energy], measure, RULES, known=known)
+        found = bayes.decode_allowed([energy], measure, RULES, known=known)
         assert (found.labels[:, [0, 3]] == torch.tensor([1, 0])).all()
         assert not RULES.violated(found.labels.numpy()).any()
         assert found.status.converged.all()
         rows = found.mass_left == 1
         was_impossible += int(rows.sum())
         assert not found.status.exact[rows].any()
-        best = bayes_under_rules.decode_most_probable([energy], RULES, known=known)
+        best = bayes.decode_most_probable([energy], RULES, known=known)
         assert (best.labels[:, [0, 3]] == torch.tensor([1, 0])).all()
         assert (best.bound >= best.objective).all()
     assert 0 < was_impossible < 24

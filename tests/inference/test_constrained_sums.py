@@ -15,7 +15,7 @@ from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints, Rule
 from lmbm_torch.energies import ChainEnergy, CliqueEnergy
 from lmbm_torch.inference.enumeration import exact
-from lmbm_torch.inference.trees import junction_tree
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.under_rules import constrained
 
 TREE, ENUMERATION = "exact, by a junction tree", "exact, by enumeration"
@@ -112,14 +112,14 @@ def test_the_best_labelling_of_a_sparse_machine_is_found_by_a_tree(monkeypatch):
     cliques = (*((label,) for label in range(30)), (0, 1), (4, 5, 6))
     weight = torch.randn(2, len(cliques), generator=torch.Generator().manual_seed(0)).double()
     rules, taken = some_rules(30), []
-    decode = junction_tree.decode
+    decode = elimination.decode
 
     @wraps(decode)
     def noted(energy, **given):
         taken.append(given.get("constraints"))
         return decode(energy, **given)
 
-    monkeypatch.setattr(junction_tree, "decode", noted)
+    monkeypatch.setattr(elimination, "decode", noted)
     for energy in (pairs, CliqueEnergy(cliques, weight)):
         best = inference.decode(energy, constraints=rules)
         assert taken == [rules]

@@ -10,11 +10,12 @@ import torch
 from lmbm_torch.checks import check_finite
 from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, DirectedEnergy, PairwiseEnergy, TreeEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.messages import matrix_bp, mean_field, pairwise_bp, tree_reweighted
 from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import beam_search, branch_and_bound
-from lmbm_torch.inference.trees import chain_dp, junction_tree, tree_dp
+from lmbm_torch.inference.trees import chain_dp, tree_dp
 
 LENGTHS = torch.tensor([4])
 ORDERING = torch.arange(4)
@@ -53,8 +54,8 @@ def bipartite(size, dtype=torch.float32):
 ROUTINES = [
     (pairwise, exact.decode),
     (pairwise, exact.marginals),
-    (pairwise, junction_tree.decode),
-    (pairwise, junction_tree.marginals),
+    (pairwise, elimination.decode),
+    (pairwise, elimination.marginals),
     (pairwise, pairwise_bp.marginals),
     (pairwise, tree_reweighted.marginals),
     (pairwise, mean_field.marginals),

@@ -35,9 +35,10 @@ from lmbm_torch.energies import BipartiteEnergy, ChainEnergy, CliqueEnergy, Dire
 from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.energies.sequential import SequentialEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.sampling import ancestral, gibbs
 from lmbm_torch.inference.sampling.tempering import path_from_base
-from lmbm_torch.inference.trees import chain_dp, junction_tree
+from lmbm_torch.inference.trees import chain_dp
 from lmbm_torch.losses.contrastive import persistent_contrastive_divergence
 from lmbm_torch.training.parallel_chains import ParallelChainsModule
 from reproduce.gradients import gradient
@@ -171,10 +172,10 @@ DRAWS: dict[str, Callable[[int], Draws]] = {
     "exact.sample": partial(of_labels, partial(exact.sample, num_samples=1), chain_of_labels),
     "exact.sample of known": partial(of_labels, partial(exact.sample, num_samples=1), cliques, known=True),
     "exact.sample of hidden units": of_hidden_units,
-    "junction_tree.sample": partial(of_labels, partial(junction_tree.sample, num_samples=1), cliques),
-    "junction_tree.sample of known under rules": partial(
+    "elimination.sample": partial(of_labels, partial(elimination.sample, num_samples=1), cliques),
+    "elimination.sample of known under rules": partial(
         of_labels,
-        partial(junction_tree.sample, num_samples=1, constraints=RULES),
+        partial(elimination.sample, num_samples=1, constraints=RULES),
         chain_of_labels,
         known=True,
         rules=RULES,

@@ -19,10 +19,10 @@ from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy, PairwiseEnergy
 from lmbm_torch.estimators import ChainCRF, ChainSVM, LMSBNClassifier
 from lmbm_torch.inference import decode_expected
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.messages import matrix_bp, mini_buckets
 from lmbm_torch.inference.sampling import ancestral
 from lmbm_torch.inference.search import best_first, most_probable
-from lmbm_torch.inference.trees import junction_tree
 from lmbm_torch.memory import memory_budget
 from lmbm_torch.models import SigmoidBeliefNetwork
 
@@ -66,7 +66,7 @@ NETWORK = directed()
 PARTS: dict[str, tuple[Callable[[], Tensor], int]] = {
     "enumeration": (lambda: exact.marginals(DENSE).labels, 20_000),
     "matrix propagation": (lambda: matrix_bp.marginals(UNITS, backend="plain").visible, 5_000),
-    "junction tree": (lambda: junction_tree.marginals(CHAIN).labels, 150_000),
+    "junction tree": (lambda: elimination.marginals(CHAIN).labels, 150_000),
     "mini-buckets": (lambda: mini_buckets.bounds(CHAIN, width=6, num_iters=3).upper, 150_000),
     "expected measures": (lambda: decode_expected([NETWORK], "f1").objective, 3_000),
 }
@@ -142,7 +142,7 @@ def test_rules_are_propagated_in_parts():
 def test_limits_become_the_budget():
     with memory_budget("1 kiB"):
         with pytest.raises(ValueError, match="expected a treewidth of at most 5, got at least 6"):
-            junction_tree.log_partition(machine(1, 12, within=6))
+            elimination.log_partition(machine(1, 12, within=6))
         with pytest.raises(ValueError, match=r"width: expected tables of at most 9\.54e-07 GiB"):
             mini_buckets.bounds(machine(1, 12, within=6), width=6)
         numbers = digit_numbers(6).within(0)

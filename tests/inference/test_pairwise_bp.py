@@ -136,7 +136,7 @@ def test_chunks_of_the_batch_make_no_difference(monkeypatch, per_example):
     known = random_known(0, energy, 0.3)
     for routine in (*ROUTINES, tree_reweighted.marginals):
         whole = routine(energy, known=known, keep_messages=True)
-        monkeypatch.setattr("lmbm_torch.inference.messages.pairwise_messages.CPU_CHUNK_BYTES", 3 * 8 * 30)
+        monkeypatch.setattr("lmbm_torch.inference.messages.tree_reweighted.CPU_CHUNK_BYTES", 3 * 8 * 30)
         chunks = routine(energy, known=known, keep_messages=True)
         monkeypatch.undo()
         torch.testing.assert_close(chunks.messages.to_labels, whole.messages.to_labels)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies.factor import every_labelling, packed_energy, random_factor_energy
 from strategies.pairwise import (
     all_labellings,
     exchanged,
@@ -19,7 +20,7 @@ from strategies.pairwise import (
 )
 from sweeps import slow
 
-from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.energies import ChainEnergy, FactorEnergy, PairwiseEnergy, SemiChainEnergy, to_factors
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import integer_program, lp_layer, lp_relaxation, sparse_map
 
@@ -169,3 +170,56 @@ def test_refusals():
         sparse_map.marginals(energy, num_iters=0)
     with pytest.raises(ValueError, match=r"^unary: expected finite"):
         sparse_map.marginals(replace(energy, unary=energy.unary * torch.inf))
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 0.2])
+def test_graphs_of_tables_equal_the_programme_over_all_labellings(forbidden):
+    energy = random_factor_energy(4, num_states=(2, 3, 1, 3), num_factors=4, forbidden=forbidden)
+    found = sparse_map.marginals(energy, temperature=0.7)
+    assert found.status.exact.all()
+    labels, scores = every_labelling(energy)[:, 0], energy.score(every_labelling(energy))
+    marks = (labels[..., None] == torch.arange(3)).double()
+    for example in range(energy.batch_size):
+        allowed = scores[:, example] > -torch.inf
+        mine = marks[allowed].flatten(1).numpy()
+        shares = cp.Variable(int(allowed.sum()), nonneg=True)
+        gain = scores[allowed, example].numpy() @ shares - 0.7 * cp.sum_squares(mine.T @ shares)
+        problem = cp.Problem(cp.Maximize(gain + 0.7 / 2 * 4), [cp.sum(shares) == 1])
+        problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+        assert found.objective[example].item() == pytest.approx(problem.value, abs=1e-6)
+        expected = torch.tensor(mine.T @ shares.value).view(4, 3)
+        torch.testing.assert_close(found.states[example], expected, rtol=0, atol=1e-4)
+
+
+def test_one_model_of_any_kind_has_the_same_distribution():
+    energy = random_pairwise_energy(5, 5, 2)
+    found, other = sparse_map.marginals(energy), sparse_map.marginals(to_factors(energy))
+    torch.testing.assert_close(other.states, found.states)
+    torch.testing.assert_close(other.objective, found.objective)
+    generator = torch.Generator().manual_seed(0)
+    unary = torch.randn(2, 4, 3, generator=generator).double()
+    lengths = torch.tensor([4, 2])
+    chains = ChainEnergy(unary, torch.randn(3, 3, generator=generator).double(), lengths)
+    found, other = sparse_map.marginals(chains), sparse_map.marginals(to_factors(chains))
+    torch.testing.assert_close(other.states, found.states)
+    torch.testing.assert_close(other.objective, found.objective)
+    assert found.states[1, 2:].count_nonzero() == 0
+    for row, one in enumerate((packed := packed_energy(1)).examples()):
+        alone, together = sparse_map.marginals(one), sparse_map.marginals(packed)
+        torch.testing.assert_close(alone.objective[0], together.objective[row])
+
+
+def test_gradients_by_tables():
+    energy = random_factor_energy(2, num_states=(2, 3), num_factors=1)
+
+    def values(table):
+        found = sparse_map.marginals(FactorEnergy(table, energy.structure), temperature=0.8)
+        return found.states, found.objective
+
+    assert torch.autograd.gradcheck(values, energy.table.clone().requires_grad_())
+
+
+def test_other_kinds_need_a_decoder():
+    chains = SemiChainEnergy(torch.zeros(1, 2, 2), torch.zeros(2, 2), torch.zeros(1, 2))
+    with pytest.raises(TypeError, match=r"energy: expected one of PairwiseEnergy, .* got SemiChainEnergy"):
+        sparse_map.marginals(chains)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.inference.enumeration import half_products, spin_moments
+from lmbm_torch.inference.enumeration import half_products
 
 
 def machine(labels: int, scale: float, dtype: torch.dtype = torch.float64) -> PairwiseEnergy:
@@ -30,9 +30,9 @@ def test_moments_are_those_of_enumeration(labels, scale, dtype, monkeypatch):
     # So that examples are summed and enumerated in several batches, and couplings in several parts.
     monkeypatch.setattr(half_products, "BATCH_BYTES", 2**8)
     monkeypatch.setattr(half_products, "SHARED_BYTES", 2**6)
-    monkeypatch.setattr(spin_moments, "BLOCK_BYTES", 2 * 8 * 2**labels)
+    monkeypatch.setattr(half_products, "BLOCK_BYTES", 2 * 8 * 2**labels)
     energy = machine(labels, scale, dtype)
-    found = spin_moments.moments(energy, weights(dtype))
+    found = half_products.moments(energy, weights(dtype))
     # Rounding to single precision would change what the best labellings of the largest scale are.
     unary, coupling = energy.unary.double(), energy.pairwise.double()
     exact = PairwiseEnergy(unary, coupling, energy.constant.double())
@@ -45,19 +45,19 @@ def test_moments_are_those_of_enumeration(labels, scale, dtype, monkeypatch):
         torch.testing.assert_close(mine, theirs.to(dtype), rtol=1e-5, atol=1e-5)
         assert mine.dtype == dtype
     # At the largest scale some products of halves are too small to be trusted.
-    trusted = half_products.moments(unary, coupling, weights()).is_safe
+    trusted = half_products.moments_by_halves(unary, coupling, weights()).is_safe
     assert bool(trusted.all()) == (scale < 1000 or labels == 1)
 
 
 def test_refusals():
     energy = machine(3, 1.0)
     with pytest.raises(ValueError, match="weight"):
-        spin_moments.moments(energy, weights()[:3])
+        half_products.moments(energy, weights()[:3])
     own = PairwiseEnergy(energy.unary, energy.pairwise.expand(7, 3, 3).clone())
     with pytest.raises(ValueError, match=r"couplings \(labels, labels\) that examples share"):
-        spin_moments.moments(own, weights())
+        half_products.moments(own, weights())
     broken = PairwiseEnergy(energy.unary * torch.nan, energy.pairwise)
     with pytest.raises(ValueError, match="NaN"):
-        spin_moments.moments(broken, weights())
+        half_products.moments(broken, weights())
     with pytest.raises(ValueError, match="at most 22 labels, got 23"):
-        spin_moments.moments(machine(23, 0.1), weights())
+        half_products.moments(machine(23, 0.1), weights())

@@ -6,7 +6,8 @@ from hypothesis import given
 from strategies.tree import every_labelling, random_tree_energy, tree_energies
 
 from lmbm_torch.energies import ChainEnergy, PairwiseEnergy, TreeEnergy
-from lmbm_torch.inference.trees import chain_dp, junction_tree, tree_dp
+from lmbm_torch.inference.graphs import elimination
+from lmbm_torch.inference.trees import chain_dp, tree_dp
 
 
 @given(tree_energies())
@@ -61,7 +62,7 @@ def test_a_boltzmann_machine_on_a_tree_has_the_same_marginals():
     spins = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     tables = (coupling[:, None, None] * torch.outer(spins, spins)).expand(2, -1, -1, -1)
     tree = TreeEnergy(unary[..., None] * spins, tables, parents)
-    expected = junction_tree.marginals(PairwiseEnergy(unary, pairwise))
+    expected = elimination.marginals(PairwiseEnergy(unary, pairwise))
     found = tree_dp.marginals(tree)
     torch.testing.assert_close(found.states[..., 1], expected.labels)
     torch.testing.assert_close(found.log_partition, expected.log_partition)

@@ -39,8 +39,8 @@ from lmbm_torch.fitting.feature_units import are_steep, have_like_units
 from lmbm_torch.inference import decode
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, replaced
+from lmbm_torch.inference.graphs.elimination import is_narrow
 from lmbm_torch.inference.search.undirected_branch_and_bound import decode_by_flips
-from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.protocol import Capabilities

@@ -56,8 +56,8 @@ from lmbm_torch.fitting.dual import NETWORK_SOLVERS, Path
 from lmbm_torch.fitting.recipe import Units
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding
+from lmbm_torch.inference.graphs.elimination import is_narrow
 from lmbm_torch.inference.search import branch_and_bound
-from lmbm_torch.inference.trees.junction_tree import is_narrow
 from lmbm_torch.losses.bounds import directed_threshold, error_bound
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features

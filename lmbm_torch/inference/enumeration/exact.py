@@ -208,11 +208,7 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
 @one_door
 @torch.no_grad()
 def sample(
-    energy: Energy,
-    num_samples: int,
-    *,
-    known: Known | None = None,
-    generator: torch.Generator | None = None,
+    energy: Energy, num_samples: int, *, known: Known | None = None, generator: torch.Generator | None = None
 ) -> Int[Tensor, "num_samples batch labels"]:
     """Draw independent labellings from P(y), given ``known``, by cumulative sums.
 

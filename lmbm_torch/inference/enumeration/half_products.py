@@ -16,8 +16,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from lmbm_torch.checks import check_shape
+from lmbm_torch.energies import PairwiseEnergy
+from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
+from lmbm_torch.verdicts import one_door
+
+__all__ = []
 
 # Sum below which terms may be lost by underflow, relative to the product of both halves' largest factors:
 # numbers below 1e-308 become 0.
@@ -25,6 +31,8 @@ LEAST_SUM = 1e-150
 # Bytes of a half's numbers of the examples that are summed together, and of a part of the shared factors.
 BATCH_BYTES = 16 * 2**20
 SHARED_BYTES = 2**20
+# Bytes of the scores of all labellings of the examples that are enumerated together.
+BLOCK_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Moments:
 
 
 @torch.no_grad()
-def moments(
+def moments_by_halves(
     unary: Float[Tensor, "batch labels"],
     coupling: Float[Tensor, "labels labels"],
     weight: Float[Tensor, " batch"],
@@ -73,6 +81,44 @@ def moments(
         torch.cat([getattr(part, name) for part in found]) for name in ("spins", "log_partition", "is_safe")
     )
     return Moments(spins, products, log_sums, is_safe)
+
+
+@one_door
+@torch.no_grad()
+def moments(energy: PairwiseEnergy, weight: Float[Tensor, " batch"]) -> Moments:
+    """Return the moments of examples with shared couplings, by halves of the labels.
+
+    An example is enumerated if the best labellings are the best of neither half. The mean spins are the
+    gradient of the log partition by the labels' log-potentials.
+
+    Args:
+        energy: a Boltzmann machine with couplings (labels, labels).
+        weight: of each example in the sums of products.
+
+    Raises:
+        ValueError: NaN or infinity in the energy; own couplings of each example; weights of another shape;
+            more than 22 labels.
+    """
+    energy.check_values()
+    if energy.pairwise.ndim != 2:
+        raise ValueError("energy: expected couplings (labels, labels) that examples share, got their own")
+    if energy.num_labels > LIMITS.enumerable:
+        raise ValueError(f"energy: expected at most {LIMITS.enumerable} labels, got {energy.num_labels}")
+    check_shape("weight", weight, energy.batch_size)
+    unary, coupling, weight = (each.double() for each in (energy.unary, energy.pairwise, weight))
+    found = moments_by_halves(unary, coupling, weight)
+    alone = (~found.is_safe).nonzero()[:, 0]
+    spins, products, log_sums = found.spins, found.products, found.log_partition
+    if len(alone):
+        every = 2 * labellings(energy.num_labels, unary) - 1
+        own, size = (every @ coupling * every).sum(1) / 2, len(every) * unary.itemsize
+        for rows in alone.split(max(1, part_bytes(BLOCK_BYTES) // size)):
+            scores = torch.addmm(own, unary[rows], every.mT)
+            shares = scores.softmax(1)
+            spins[rows], log_sums[rows] = shares @ every, scores.logsumexp(1)
+            products = products + every.mT * (weight[rows] @ shares) @ every
+    spins, products, log_sums = (each.to(energy.dtype) for each in (spins, products, log_sums))
+    return Moments(spins, products, log_sums + energy.constant, torch.ones_like(found.is_safe))
 
 
 @torch.no_grad()

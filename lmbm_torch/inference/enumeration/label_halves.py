@@ -124,9 +124,7 @@ def _given(
     return energy.unary + fields, (spins * (energy.unary + fields / 2)).sum(1) + energy.constant
 
 
-def _alike(
-    free: Bool[Tensor, "batch labels"],
-) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
+def _alike(free: Bool[Tensor, "batch labels"]) -> Iterator[tuple[Int[Tensor, " rows"], Int[Tensor, " free"]]]:
     """Yield examples with the same free labels, and these labels."""
     if bool((free == free[0]).all()):
         yield torch.arange(len(free), device="cpu"), free[0].nonzero()[:, 0]
@@ -149,7 +147,9 @@ def _sums(
     # All sums so far are multiples of e^largest.
     largest = torch.full_like(own[0], -torch.inf)
     total, ones = torch.zeros_like(largest), torch.zeros_like(unary)
-    for rows in _blocks(len(own), len(theirs) * unary.itemsize):
+    size = max(1, part_bytes(BLOCK_BYTES) // (len(theirs) * unary.itemsize))
+    for start in range(0, len(own), size):
+        rows = slice(start, start + size)
         scores = torch.addmm(theirs, fields[rows], others.mT).add_(own[rows, None])
         before, largest = largest, torch.maximum(largest, scores.max())
         weights = scores.sub_(largest).exp_()
@@ -157,8 +157,3 @@ def _sums(
         total = total * shrunk + by_row.sum()
         ones = ones * shrunk + torch.cat([by_row @ first[rows], weights.sum(0) @ second])
     return ones / total, largest + total.log()
-
-
-def _blocks(rows: int, row_bytes: int) -> Iterator[slice]:
-    size = max(1, part_bytes(BLOCK_BYTES) // row_bytes)
-    return (slice(start, start + size) for start in range(0, rows, size))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -133,7 +132,8 @@ def _size_weights(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
 def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return Σ_y P(y) [|y| = s] y_i, (batch, labels, sizes), P(∅), and the sizes s with labellings."""
     is_own = len(labels) == len(probability) and probability.dtype == torch.float64
-    kernel = _kernel() if is_own and labels.device.type == "cpu" else None
+    is_fast = is_own and labels.device.type == "cpu"
+    kernel = compiled("search.samples") if is_fast else None
     if kernel is not None:
         of_labels, of_sizes = map(
             torch.from_numpy,
@@ -145,10 +145,6 @@ def _size_masses(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor, T
     has_size = (labels.sum(-1, keepdim=True) == occurring).to(probability)
     empty = (probability * (labels.sum(-1) == 0)).sum(-1)
     return expected(labels, probability, has_size), empty, occurring
-
-
-def _kernel() -> ModuleType | None:
-    return compiled("search.samples")
 
 
 def _ranked(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
@@ -183,17 +179,9 @@ def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([torch.zeros_like(chosen[:, :1]), chosen], 1), worth
 
 
-def _best_f1(labels: Tensor, probability: Tensor) -> Tensor:
-    return labelling_of_most_f1(*_size_weights(labels, probability))
-
-
 def _f1_gain(labels: Tensor, found: Tensor) -> Tensor:
     both, sizes = _overlap(labels, found)
     return torch.where(sizes == 0, 1.0, 2 * both / sizes.clamp(min=1))
-
-
-def _f1_best(labels: Tensor, probability: Tensor) -> Tensor:
-    return _ranked(*_size_weights(labels, probability))[1].amax(-1)
 
 
 def _f1_judged(labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
@@ -215,10 +203,6 @@ def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # At least one label, for the best of none.
     occurring = occurring if len(occurring) else torch.zeros_like(empty[:1], dtype=torch.int64)
     return weights[:, occurring], empty, occurring
-
-
-def _f1_regret(labels: Tensor, probability: Tensor, left: Tensor, found: Tensor) -> Tensor:
-    return _f1_excess(*_size_weights(labels, probability), left, found)
 
 
 def _f1_worth(weights: Tensor, empty: Tensor, found: Tensor) -> Tensor:
@@ -337,6 +321,12 @@ def _overlap(labels: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
 
 
 HAMMING = Measure(_most_probable_values, _hamming_gain, _hamming_best, _hamming_regret)
-F1 = Measure(_best_f1, _f1_gain, _f1_best, _f1_regret, _f1_judged)
+F1 = Measure(
+    choose=lambda labels, probability: labelling_of_most_f1(*_size_weights(labels, probability)),
+    gain=_f1_gain,
+    best=lambda labels, probability: _ranked(*_size_weights(labels, probability))[1].amax(-1),
+    regret=lambda labels, probability, *rest: _f1_excess(*_size_weights(labels, probability), *rest),
+    at_once=_f1_judged,
+)
 JACCARD = Measure(_best_jaccard, _jaccard_gain, _jaccard_best, _jaccard_regret)
 MEASURES = {"hamming": HAMMING, "f1": F1, "jaccard": JACCARD}

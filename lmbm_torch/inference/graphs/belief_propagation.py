@@ -20,7 +20,7 @@ from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows
-from lmbm_torch.kernels.search.records import Graph
+from lmbm_torch.inference.trees.triangulation import is_forest
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
@@ -242,7 +242,10 @@ def _beliefs(
     if is_max:
         sweeps().improved(graph, example.unary, example.entries, labels)
     states = torch.from_numpy(example.spread(belief, 0.0, max(map(_most, example.back.states)) + 1))
-    numbers = [_is_forest(graph), found.residual <= tol, found.made, found.residual, found.log_sum]
+    # Variables and tables form a bipartite graph.
+    edges = zip(graph.variable.tolist(), (len(graph.states) + graph.table).tolist(), strict=True)
+    exact = is_forest(len(graph.states) + len(graph.first) - 1, edges)
+    numbers = [exact, found.residual <= tol, found.made, found.residual, found.log_sum]
     return _Answer(states, example.labels(labels), [float(each) for each in numbers])
 
 
@@ -298,24 +301,6 @@ def _largest(first: np.ndarray, entries: np.ndarray) -> np.ndarray:
         return np.zeros(0)
     largest = np.maximum.reduceat(entries, first[:-1])
     return np.where(largest > -np.inf, largest, 0.0)
-
-
-def _is_forest(graph: Graph) -> bool:
-    """Return whether variables and tables form a graph without cycles."""
-    home = [*range(len(graph.states) + len(graph.first) - 1)]
-
-    def root(node: int) -> int:
-        while home[node] != node:
-            home[node] = home[home[node]]
-            node = home[node]
-        return node
-
-    for variable, table in zip(graph.variable.tolist(), graph.table.tolist(), strict=True):
-        one, other = root(variable), root(len(graph.states) + table)
-        if one == other:
-            return False
-        home[one] = other
-    return True
 
 
 def _numbers(rows: list[_Answer]) -> Tensor:

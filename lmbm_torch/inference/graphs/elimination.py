@@ -1,28 +1,49 @@
-"""Exact inference in graphs of many states, by elimination of variables along a junction tree.
+"""Exact inference by elimination of variables along a junction tree: graphs of tables, and sparse models.
 
-Variables are summed (or maximised) out in an order of minimum fill
-(:mod:`lmbm_torch.inference.trees.elimination`); section 7.3 of max_margin_markov_networks_survey_2003 shows
-that triangulation makes the result exact. States that −∞ rules out, such as the other states of known labels,
-are removed before, and narrow the graph. Examples with one graph are computed together.
+Variables are summed (or maximised) out one after another in an order of small width
+(:mod:`lmbm_torch.inference.trees.triangulation`), which passes messages along a junction tree towards the
+roots (max_margin_markov_networks_survey_2003, section 7.3, shows that triangulation makes the result exact).
+The order and the layout are computed once for a structure; examples with one graph are computed together.
+
+Of graphs of tables, states that −∞ rules out, such as the other states of known labels, are removed before,
+and narrow the graph. The graph of a Boltzmann machine has the machine's cliques, that of a directed model
+couples each label with the parents, and the parents with each other. Rules (:mod:`lmbm_torch.constraints`)
+are tables as well; further variables count a rule over many labels
+(:mod:`lmbm_torch.inference.trees.rule_tables`). The width then includes rules and counters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from math import log2
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.checks import check_count, check_known, check_positive
+from lmbm_torch.constraints import Constraints
+from lmbm_torch.energies import CliqueEnergy, DirectedEnergy, FactorEnergy, PairwiseEnergy
+from lmbm_torch.inference.common.given import check_rules
 from lmbm_torch.inference.common.limits import LIMITS
-from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
+from lmbm_torch.inference.common.results import Decoding, Marginals, StateMarginals, Status
 from lmbm_torch.inference.graphs.hinges import hinge_energy
-from lmbm_torch.inference.graphs.parts import Reduced, in_rows, labels_in_rows, parts_of, reduced
+from lmbm_torch.inference.graphs.parts import Part, Reduced, in_rows, labels_in_rows, parts_of, reduced
 from lmbm_torch.inference.trees.elimination import Layout, Tables, eliminate, layout_of, traced
+from lmbm_torch.inference.trees.log_tables import (
+    EXCLUDED,
+    families,
+    log_tables,
+    margin_tables,
+    most_others,
+    scopes_of,
+)
+from lmbm_torch.inference.trees.rule_tables import ManySumsError, RuleTables, rule_tables
+from lmbm_torch.inference.trees.triangulation import Cliques, degeneracy
 from lmbm_torch.memory import limit_bytes
 from lmbm_torch.shapes import Float, Int, Known
 from lmbm_torch.verdicts import one_door
@@ -35,15 +56,60 @@ COPIES = 3
 # Tables of every bucket that a gradient holds: the sum of tables and the exponentials, and as many of their
 # gradients at the end (scripts/bench/uai2014.py).
 GRADIENT_COPIES = 4
+# Copies of each bucket's entries of a sparse model: marginals of a grid of 16 × 16 took 1.8 times the entries
+# of all buckets, which automatic differentiation keeps, and decoding once the entries.
+SPARSE_COPIES = 2
+
+SparseEnergy = PairwiseEnergy | CliqueEnergy | DirectedEnergy
+AnyEnergy = SparseEnergy | FactorEnergy
 
 
-def width(energy: FactorEnergy, *, known: Known | None = None) -> float:
+def width(energy: AnyEnergy, *, known: Known | None = None, constraints: Constraints | None = None) -> float:
     """Return log₂ of the entries of the largest table, of the widest graph of a batch.
+
+    Of labels of two values without counters that is the width of the order of elimination, at least the
+    graph's treewidth, and 1. The order is by minimum fill, or by the numbering of the labels if narrower: the
+    least width is NP-hard.
+
+    Args:
+        energy: see :func:`log_partition`. Couplings of a pairwise energy that are not 0 for every example are
+            edges, of a directed model the weights of parents; each clique of a clique energy is complete
+            whatever the weight.
+        known: narrows graphs of tables.
+        constraints: rules that the labellings obey.
 
     Raises:
         ValueError: see :func:`log_partition`.
     """
+    if not isinstance(energy, FactorEnergy):
+        return log2(max(_sparse_layout(energy.num_labels, scopes_of(energy), constraints)[0].entries))
     return max(log2(max(_Problem.of(part.energy).entries)) for part in parts_of(energy, known))
+
+
+def is_narrow(
+    energy: SparseEnergy,
+    most: int = LIMITS.treewidth,
+    *,
+    constraints: Constraints | None = None,
+    of_margins: bool = False,
+) -> bool:
+    """Return whether the order's width is at most ``most``; dense graphs need no elimination order.
+
+    Args:
+        energy, constraints: see :func:`width`.
+        of_margins: for the graph of :func:`decode_hinge`, always that of a directed model.
+    """
+    of_margins = of_margins or isinstance(energy, DirectedEnergy)
+    # To list the families of a thousand labels takes thirty times as long.
+    if of_margins and most_others(energy) > most:
+        return False
+    scopes = families(energy) if of_margins else scopes_of(energy)
+    if degeneracy(energy.num_labels, scopes) > most:
+        return False
+    try:
+        return _sparse_layout(energy.num_labels, scopes, constraints)[0].width <= most
+    except ManySumsError:
+        return False
 
 
 def fits(energy: FactorEnergy, quantity: str, max_bytes: int, *, known: Known | None = None) -> bool:
@@ -54,62 +120,92 @@ def fits(energy: FactorEnergy, quantity: str, max_bytes: int, *, known: Known | 
 
 @one_door
 def log_partition(
-    energy: FactorEnergy, *, known: Known | None = None, max_bytes: int | None = None
+    energy: AnyEnergy,
+    *,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+    max_bytes: int | None = None,
 ) -> Float[Tensor, " batch"]:
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``; differentiable.
 
-    The gradient by an entry of a table is the probability of the entry. The result is −∞ if no labelling is
-    allowed.
+    The gradient by an entry of a table is the probability of the entry, by a unary of a Boltzmann machine
+    E[s_i], and by a clique's weight E[Π_{i∈c} s_i]. Couplings of a pairwise energy that are 0 for every
+    example are no edges of the graph and get no gradient; a :class:`CliqueEnergy` names pairs of any weight.
 
     Args:
-        energy: graphs in float32 or float64, on any device.
-        known: (batch, labels), a state, or NaN for a free label.
+        energy: graphs of tables, a sparse Boltzmann machine or a directed model with few parents, in float32
+            or float64, on any device. For a directed model the result is log P(known), under rules the
+            log-probability of the known labels and the rules; −∞ for graphs without an allowed labelling.
+        known: (batch, labels), a value, or NaN for a free label.
+        constraints: rules that the labellings obey, of other energies than graphs of tables.
         max_bytes: memory for the tables, which sets the number of examples at a time. None: the
             :func:`lmbm_torch.memory_budget`, or 4 GiB.
 
     Raises:
-        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; tables beyond
-            ``max_bytes`` for one example, with the width of the order found.
+        TypeError: ``constraints`` of another class, or of graphs of tables.
+        ValueError: NaN or +∞ in the energy (−∞ outside of tables, too), couplings that differ by direction;
+            ``known`` of another shape or with other values; tables beyond ``max_bytes`` for one example, with
+            the width of the order found; constraints of another number of labels, that contradict the known
+            labels, or over many labels whose sums take too many values.
     """
-    parts = parts_of(energy, known)
-    is_learnt = energy.table.requires_grad and torch.is_grad_enabled()
+    is_learnt = isinstance(energy, FactorEnergy) and energy.table.requires_grad and torch.is_grad_enabled()
     need = "gradient" if is_learnt else "sum"
-    sums = [
-        torch.cat([eliminate(each.tables(), log_sum) + each.constant() for each in problems])
-        for problems in (_chunks(part.energy, max_bytes, need) for part in parts)
-    ]
-    return in_rows(parts, sums)
+    parts, pieces = _parts(energy, known, constraints, max_bytes, need)
+    return in_rows(parts, [each.total(_log_sum) for each in chain.from_iterable(pieces)])
 
 
 @one_door
 @torch.no_grad()
 def marginals(
-    energy: FactorEnergy, *, known: Known | None = None, max_bytes: int | None = None
-) -> StateMarginals:
+    energy: AnyEnergy,
+    *,
+    known: Known | None = None,
+    constraints: Constraints | None = None,
+    max_bytes: int | None = None,
+) -> Any:
     """Return P(y_i = s) of every label, given the ``known`` labels, and the log partition.
 
     Args:
-        energy, known, max_bytes: see :func:`log_partition`.
+        energy, known, constraints, max_bytes: see :func:`log_partition`.
+
+    Returns:
+        ``Marginals``, of graphs of tables ``StateMarginals``. A known label's marginal is its value.
 
     Raises:
-        ValueError: see :func:`log_partition`; an example without an allowed labelling.
+        TypeError, ValueError: see :func:`log_partition`; a graph without an allowed labelling.
     """
-    energy.check_values()
-    with torch.inference_mode(False), torch.enable_grad():
-        table = energy.table.detach().clone().requires_grad_()
-        log_sum = log_partition(FactorEnergy(table, energy.structure), known=known, max_bytes=max_bytes)
-        refuse_impossible(log_sum)
-        (entries,) = torch.autograd.grad(log_sum.sum(), table)
-    states = energy.padded(entries[..., : energy.structure.num_unary])
+    parts, pieces = _parts(energy, known, constraints, max_bytes, "gradient")
+    states, log_sums = [], []
+    most = energy.num_states if isinstance(energy, FactorEnergy) else 2
+    for piece in chain.from_iterable(pieces):
+        with torch.inference_mode(False), torch.enable_grad():
+            # By the values of a label: small probabilities keep their digits.
+            unary = piece.problem.unary.detach().clone().requires_grad_()
+            total = piece._replace(problem=piece.problem._replace(unary=unary)).total(_log_sum)
+            refuse_impossible(total)
+            # Known labels alone leave no unary.
+            probability = torch.autograd.grad(total.sum(), unary)[0] if unary.numel() else unary
+        shown = piece.states(probability)
+        states.append(pad(shown, (0, most - shown.shape[2], 0, energy.num_labels - shown.shape[1])))
+        log_sums.append(total.detach())
     # Round-off grows with the number of tables.
-    states = states / states.sum(-1, keepdim=True).where(energy.inside[..., None], 1)
-    return StateMarginals(states, Status.certain(energy, energy.num_labels), log_sum.detach())
+    found = in_rows(parts, states)
+    found = found / found.sum(-1, keepdim=True).clamp(min=torch.finfo(found.dtype).tiny)
+    status, total = Status.certain(energy, energy.num_labels), in_rows(parts, log_sums)
+    if isinstance(energy, FactorEnergy):
+        return StateMarginals(found, status, total)
+    return Marginals(found[..., 1].contiguous(), total, status)
 
 
 @one_door
 @torch.no_grad()
 def decode(
-    energy: FactorEnergy, *, known: Known | None = None, top_k: int = 1, max_bytes: int | None = None
+    energy: AnyEnergy,
+    *,
+    known: Known | None = None,
+    top_k: int = 1,
+    constraints: Constraints | None = None,
+    max_bytes: int | None = None,
 ) -> Decoding:
     """Return the labelling with the largest score (MAP), or the ``top_k``; ties are broken arbitrarily.
 
@@ -118,104 +214,106 @@ def decode(
     configurations in probabilistic expert systems, 1998).
 
     Args:
-        energy, known, max_bytes: see :func:`log_partition`.
-        top_k: the number of labellings of each example.
+        energy, known, constraints, max_bytes: see :func:`log_partition`.
+        top_k: the number of labellings of each example, of graphs of tables.
 
     Raises:
-        ValueError: see :func:`log_partition`; an example with fewer allowed labellings than ``top_k``.
+        TypeError, ValueError: see :func:`marginals`; an example with fewer allowed labellings than ``top_k``,
+            or several labellings of another energy than graphs of tables.
     """
     check_count("top_k", top_k)
-    parts, best = parts_of(energy, known), partial(_best, max_bytes=max_bytes)
+    status = Status.certain(energy, energy.num_labels)
     if top_k == 1:
-        labels = labels_in_rows(energy, parts, [best(part.energy)[0] for part in parts])
+        labels = _best(energy, known, constraints, max_bytes)[0]
         objective = energy.score(labels)
         refuse_impossible(objective)
-        return Decoding(labels, objective, objective.clone(), Status.certain(energy, energy.num_labels))
-    found = []
-    for part in parts:
-        rows = [_several(one, top_k, best) for one in part.energy.examples()]
-        found.append(torch.stack(rows))
+        return Decoding(labels, objective, objective.clone(), status)
+    if not isinstance(energy, FactorEnergy):
+        raise ValueError(f"top_k: expected 1 for {type(energy).__name__}, got {top_k}")
+    parts, best = parts_of(energy, known), partial(_best, max_bytes=max_bytes)
+    found = [torch.stack([_several(one, top_k, best) for one in part.energy.examples()]) for part in parts]
     labels = labels_in_rows(energy, parts, [each.transpose(0, 1) for each in found], axis=1)
     objective = energy.score(labels).T.contiguous()
-    status = Status.certain(energy, energy.num_labels)
     return Decoding(labels.transpose(0, 1).contiguous(), objective, objective[:, -1].clone(), status)
 
 
 @one_door
 @torch.no_grad()
 def decode_hinge(
-    energy: FactorEnergy,
+    energy: AnyEnergy,
     margin: float = 1.0,
     *,
     known: Known | None = None,
     top_k: int = 1,
+    constraints: Constraints | None = None,
     max_bytes: int | None = None,
 ) -> Decoding:
     """Return the labelling of least hinge loss Σ_i [margin − m_i]_+; ties are broken arbitrarily.
 
-    A label's margin m_i (:meth:`~lmbm_torch.energies.FactorEnergy.local_margins`) depends on all labels that
-    share a table with the label: the graph is wider than the graph of the score.
+    A label's margin m_i (:meth:`~lmbm_torch.energies.FactorEnergy.local_margins`) depends on the parents, or
+    on all labels that share a table or a clique with the label: the graph couples these labels with each
+    other, and is wider than the graph of the score.
 
     Args:
-        energy, known, max_bytes: see :func:`log_partition`.
-        margin: γ > 0.
+        energy, known, constraints, max_bytes: see :func:`log_partition`; known labels still pay their own
+            hinge loss.
+        margin: γ > 0, in units of the local fields.
         top_k: see :func:`decode`.
 
     Raises:
-        ValueError: see :func:`decode`; a margin that is not a finite number above 0.
+        TypeError, ValueError: see :func:`decode`; a margin that is not a finite number above 0.
     """
     check_positive("margin", margin)
     energy.check_values()
-    found = decode(hinge_energy(energy, margin), known=known, top_k=top_k, max_bytes=max_bytes)
-    loss = -found.objective
-    bound = loss if top_k == 1 else loss[:, -1]
-    return Decoding(found.labels, loss, bound.clone(), found.status)
+    if isinstance(energy, FactorEnergy):
+        if constraints is not None:
+            check_rules(energy, constraints, known)
+        found = decode(hinge_energy(energy, margin), known=known, top_k=top_k, max_bytes=max_bytes)
+        loss = -found.objective
+        bound = loss if top_k == 1 else loss[:, -1]
+        return Decoding(found.labels, loss, bound.clone(), found.status)
+    if top_k > 1:
+        raise ValueError(f"top_k: expected 1 for {type(energy).__name__}, got {top_k}")
+    labels = _best(energy, known, constraints, max_bytes, margin)[0]
+    loss = (margin - energy.local_margins(labels)).clamp(min=0).sum(-1)
+    return Decoding(labels, loss, loss.clone(), Status.certain(energy, energy.num_labels))
 
 
 @one_door
 @torch.no_grad()
 def sample(
-    energy: FactorEnergy,
+    energy: AnyEnergy,
     num_samples: int,
     *,
     known: Known | None = None,
+    constraints: Constraints | None = None,
     generator: torch.Generator | None = None,
     max_bytes: int | None = None,
 ) -> Int[Tensor, "num_samples batch labels"]:
     """Draw independent labellings from P(y), given the ``known`` labels, the last eliminated label first.
 
     Args:
-        energy, known, max_bytes: see :func:`log_partition`.
+        energy, known, constraints, max_bytes: see :func:`log_partition`.
         num_samples: draws for each example.
         generator: the source of randomness, on the energy's device; by default torch's own.
 
     Raises:
-        ValueError: see :func:`marginals`; fewer than 1 sample.
+        TypeError, ValueError: see :func:`marginals`; fewer than 1 sample.
     """
     check_count("num_samples", num_samples)
-    parts, found = parts_of(energy, known), []
 
     def draw(log_potentials: Tensor) -> Tensor:
         probability = log_potentials.softmax(-1).flatten(0, 1)
         return torch.multinomial(probability, 1, generator=generator).view(log_potentials.shape[:-1])
 
-    for part in parts:
-        drawn = []
-        for problem in _chunks(part.energy, max_bytes, "gradient"):
-            kept: list[Tensor] = []
-            refuse_impossible(eliminate(problem.tables(), partial(_kept, kept, log_sum)))
-            drawn.append(problem.labels(traced(problem.tables(), kept, num_samples, draw)))
-        found.append(torch.cat(drawn, 1))
+    def drawn(piece: _Piece) -> Tensor:
+        kept: list[Tensor] = []
+        refuse_impossible(piece.total(partial(_kept, kept)))
+        return piece.labels(traced(piece.problem, kept, num_samples, draw))
+
+    parts, pieces = _parts(energy, known, constraints, max_bytes, "gradient")
+    found = [drawn(each) for each in chain.from_iterable(pieces)]
     return labels_in_rows(energy, parts, found, axis=1)
-
-
-def log_sum(table: Tensor) -> Tensor:
-    """Return log Σ exp over axis 1; −∞ of no finite entry, with gradients of 0."""
-    largest = table.detach().amax(1, keepdim=True)
-    largest = largest.masked_fill(largest == -torch.inf, 0)
-    total = (table - largest).exp().sum(1)
-    empty = total == 0
-    return total.masked_fill(empty, 1).log().masked_fill(empty, -torch.inf) + largest.squeeze(1)
 
 
 def refuse_impossible(log_values: Tensor) -> None:
@@ -225,14 +323,78 @@ def refuse_impossible(log_values: Tensor) -> None:
         raise ValueError(f"energy: expected an allowed labelling of each example, got {impossible} without")
 
 
+def _log_sum(table: Tensor) -> Tensor:
+    # Not by logaddexp, whose second derivative is NaN for values as far apart as excluded values.
+    return table.logsumexp(1)
+
+
+def _kept(tables: list[Tensor], table: Tensor) -> Tensor:
+    """Keep a table, and return the log-sum."""
+    tables.append(table)
+    return _log_sum(table)
+
+
+class _Piece(NamedTuple):
+    """Examples of one graph that fit into memory together.
+
+    Args:
+        problem: the tables, EXCLUDED for −∞.
+        constant: a term of the scores.
+        labels: the labels of all variables from the values (…, batch, variables) of the problem's variables.
+        states: probabilities (batch, labels, states) from those of the problem's unaries.
+        refuse: refuses examples without an allowed labelling, given a mask; None to leave them to the caller.
+    """
+
+    problem: Tables
+    constant: Float[Tensor, " batch"]
+    labels: Callable[[Tensor], Tensor]
+    states: Callable[[Tensor], Tensor]
+    refuse: Callable[[Tensor], None] | None = None
+
+    def total(self, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
+        """Return the total of an elimination, −∞ where nothing is allowed."""
+        total = eliminate(self.problem, combine) + self.constant
+        impossible = total.detach() < EXCLUDED / 2
+        if self.refuse is not None:
+            self.refuse(impossible)
+        return total.masked_fill(impossible, -torch.inf)
+
+
+def _parts(
+    energy: AnyEnergy,
+    known: Tensor | None,
+    constraints: Constraints | None,
+    max_bytes: int | None,
+    need: str,
+    margin: float | None = None,
+) -> tuple[Sequence[Part], list[Iterator[_Piece]]]:
+    """Check the input, and return the examples by graph, and the eliminations of each graph.
+
+    Args:
+        need: see :meth:`_Problem.bytes`.
+        margin: of hinge losses of a sparse model; None for scores.
+    """
+    max_bytes = limit_bytes(LIMITS.table_bytes) if max_bytes is None else max_bytes
+    if constraints is not None:
+        check_rules(energy, constraints, known)
+    if isinstance(energy, FactorEnergy):
+        parts = parts_of(energy, known)
+        return parts, [_graph_pieces(part.energy, max_bytes, need) for part in parts]
+    energy.check_values()
+    check_known(known, energy.device, energy.batch_size, energy.num_labels)
+    whole = Part(range(energy.batch_size), energy)
+    return [whole], [_sparse_pieces(energy, known, constraints, max_bytes, margin)]
+
+
 class _Problem(NamedTuple):
-    """Elimination of one graph.
+    """Elimination of one graph of tables.
 
     Args:
         graph: without impossible states.
         layout: of the variables with several states, renumbered.
         variables: the variables' earlier numbers.
-        scopes: the number of each table with such variables; all others are constants.
+        scopes: the number of each table of several variables with such a variable; further tables are
+            unaries or constants.
     """
 
     graph: Reduced
@@ -248,7 +410,7 @@ class _Problem(NamedTuple):
         variables = [each for each, states in enumerate(structure.num_states) if states > 1]
         place = {variable: number for number, variable in enumerate(variables)}
         scopes = [tuple(place[each] for each in scope if each in place) for scope in structure.every_scope]
-        numbers = [number for number, scope in enumerate(scopes) if scope]
+        numbers = [number for number in range(structure.num_variables, len(scopes)) if scopes[number]]
         sizes = tuple(structure.num_states[each] for each in variables)
         return cls(graph, layout_of(sizes, tuple(scopes[each] for each in numbers)), variables, numbers)
 
@@ -274,18 +436,18 @@ class _Problem(NamedTuple):
             live += size - sum(sizes[sender] for sender, _ in senders)
         return item * most + (sum(sizes) * _pointer(self.layout).itemsize if need == "maximum" else 0)
 
-    def tables(self) -> Tables:
-        energy = self.graph.energy
-        first = energy.structure.first
-        tables = [energy.table[:, first[each] : first[each + 1]] for each in self.scopes]
-        none = energy.table.new_zeros(energy.batch_size, 0, 2)
-        return Tables(self.layout, none, self.layout.in_order(tables))
-
-    def constant(self) -> Tensor:
-        energy, used = self.graph.energy, {*self.scopes}
-        first = energy.structure.first
-        rest = [int(at) for each, at in enumerate(first[:-1]) if each not in used]
-        return energy.table[:, rest].sum(1)
+    def piece(self, rows: slice) -> _Piece:
+        """Return the tables of some of the examples."""
+        structure = self.graph.energy.structure
+        table = self.graph.energy.table[rows].clamp(min=EXCLUDED)
+        parts = table.split(np.diff(structure.first).tolist(), 1)
+        tables = self.layout.in_order([parts[each] for each in self.scopes])
+        unary = torch.cat([table[:, :0], *(parts[each] for each in self.variables)], 1)
+        used = {*self.scopes, *self.variables}
+        rest = [part for each, part in enumerate(parts) if each not in used]
+        constant = torch.cat([table[:, :0], *rest], 1).sum(1)
+        problem = Tables(self.layout, unary, len(self.variables), tables)
+        return _Piece(problem, constant, self.labels, self.states)
 
     def labels(self, values: Int[Tensor, "*samples batch variables"]) -> Int[Tensor, "*samples batch labels"]:
         """Return labels of all variables from the values of the layout's variables."""
@@ -293,43 +455,132 @@ class _Problem(NamedTuple):
         found[..., self.variables] = values
         return self.graph.labels(found)
 
+    def states(self, probability: Float[Tensor, "batch entries"]) -> Float[Tensor, "batch labels states"]:
+        """Return probabilities of all states from those of the layout's variables; 1 of single states."""
+        kept, most = self.graph.states, max(int(states[-1]) for states in self.graph.states) + 1
+        found = probability.new_zeros(len(probability), len(kept) * most)
+        single = [most * each + int(states[0]) for each, states in enumerate(kept) if len(states) == 1]
+        several = [most * each + kept[each] for each in self.variables]
+        found[:, single] = 1.0
+        found[:, np.concatenate([np.zeros(0, np.int64), *several])] = probability
+        return found.view(len(probability), -1, most)
 
-def _pointer(layout: Layout) -> torch.dtype:
-    """Return the smallest dtype that holds every state."""
-    return torch.uint8 if max(layout.sizes, default=1) <= 256 else torch.int64
 
-
-def _chunks(energy: FactorEnergy, max_bytes: int | None, need: str) -> Iterator[_Problem]:
+def _graph_pieces(energy: FactorEnergy, max_bytes: int, need: str) -> Iterator[_Piece]:
     """Yield the eliminations of as many examples at a time as fit into memory."""
     problem = _Problem.of(energy)
-    max_bytes = limit_bytes(LIMITS.table_bytes) if max_bytes is None else max_bytes
     needed = max(problem.bytes(need), 1)
     if needed > max_bytes:
         raise ValueError(
             f"energy: expected tables of at most {max_bytes / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB, "
             f"the largest of 2^{log2(max(problem.entries)):.3g} entries; see max_bytes"
         )
-    graph, step = problem.graph, max_bytes // needed
+    step = max_bytes // needed
     for start in range(0, max(energy.batch_size, 1), step):
-        some = FactorEnergy(graph.energy.table[start : start + step], graph.energy.structure)
-        yield problem._replace(graph=graph._replace(energy=some))
+        yield problem.piece(slice(start, start + step))
 
 
-def _best(energy: FactorEnergy, max_bytes: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return labels (batch, variables) of largest score and the scores, −∞ where nothing is allowed."""
+def _sparse_pieces(
+    energy: SparseEnergy,
+    known: Tensor | None,
+    constraints: Constraints | None,
+    max_bytes: int,
+    margin: float | None,
+) -> Iterator[_Piece]:
+    """Yield the eliminations of as many examples at a time as fit into memory."""
+    scopes, labels = scopes_of(energy) if margin is None else families(energy), energy.num_labels
+    layout, rules, needed = _fitting_layout(energy, scopes, constraints, max_bytes)
+    allowed = [torch.from_numpy(~each).to(energy.device).view(1, -1) for each in rules.tables]
+    step = max_bytes // needed
+    for start in range(0, max(energy.batch_size, 1), step):
+        rows = slice(start, start + step)
+        some = energy.select(rows) if step < energy.batch_size else energy
+        given = None if known is None else known[rows]
+        if margin is None:
+            unary, tables, constant = log_tables(some, scopes)
+        else:
+            unary, tables, constant = margin_tables(some, scopes, lambda m: -(margin - m).clamp(min=0))
+        tables += [unary.new_zeros(out.shape).masked_fill(out, EXCLUDED) for out in allowed]
+        if given is not None:
+            unary = unary.masked_fill(torch.stack([given == 1, given == 0], -1), EXCLUDED)
+        yield _Piece(
+            Tables(layout, unary.flatten(1), labels, layout.in_order(tables)),
+            constant,
+            lambda values: values[..., :labels].contiguous(),
+            lambda probability: probability.unflatten(1, (labels, 2)),
+            partial(_refuse_contradictions, constraints, given, start),
+        )
+
+
+def _refuse_contradictions(
+    constraints: Constraints | None, known: Tensor | None, start: int, impossible: Tensor
+) -> None:
+    """Refuse known labels without an allowed labelling, and name the rules."""
+    if constraints is not None and known is not None:
+        for row in impossible.nonzero()[:, 0].tolist():
+            constraints.check(known[row].cpu().numpy(), f"known[{start + row}]")
+
+
+def _fitting_layout(
+    energy: SparseEnergy, scopes: Cliques, constraints: Constraints | None, max_bytes: int
+) -> tuple[Layout, RuleTables, int]:
+    """Return the layout and the bytes of an example, or raise ValueError for a layout that is too wide."""
+    entry = SPARSE_COPIES * energy.dtype.itemsize
+    # A bucket of w + 1 labels has 2^(w + 1) entries.
+    fitting = max(max_bytes // entry, 1).bit_length() - 2
+    at_least = degeneracy(energy.num_labels, scopes)
+    if at_least > fitting:
+        raise ValueError(f"energy: expected a treewidth of at most {fitting}, got at least {at_least}")
+    layout, rules = _sparse_layout(energy.num_labels, scopes, constraints)
+    needed = entry * sum(layout.entries)
+    if layout.width > fitting:
+        with_rules = "" if constraints is None else " under these constraints"
+        raise ValueError(f"energy: expected a treewidth of at most {fitting}, got {layout.width}{with_rules}")
+    if needed > max_bytes:
+        raise ValueError(
+            f"energy: expected tables of at most {max_bytes / 2**30:.3g} GiB, got some "
+            f"{needed / 2**30:.3g} GiB for a treewidth of {layout.width}; see max_bytes"
+        )
+    return layout, rules, needed
+
+
+def _sparse_layout(
+    num_labels: int, scopes: Cliques, constraints: Constraints | None
+) -> tuple[Layout, RuleTables]:
+    rules = RuleTables((), (), ()) if constraints is None else rule_tables(constraints, scopes)
+    return layout_of((2,) * num_labels + rules.sizes, scopes + rules.scopes), rules
+
+
+def _pointer(layout: Layout) -> torch.dtype:
+    """Return the smallest dtype that holds every state."""
+    return torch.uint8 if max(layout.sizes, default=1) <= 256 else torch.int64
+
+
+def _best(
+    energy: AnyEnergy,
+    known: Tensor | None = None,
+    constraints: Constraints | None = None,
+    max_bytes: int | None = None,
+    margin: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return labels (batch, labels) of largest score and the scores, −∞ where nothing is allowed."""
+    parts, pieces = _parts(energy, known, constraints, max_bytes, "maximum", margin)
     labels, scores = [], []
-    for problem in _chunks(energy, max_bytes, "maximum"):
-        pointers: list[Tensor] = []
-        largest = partial(_largest, pointers, _pointer(problem.layout))
-        scores.append(eliminate(problem.tables(), largest) + problem.constant())
-        table = problem.graph.energy.table
-        rows = torch.arange(len(table), device=table.device)
-        labels.append(problem.labels(_followed(problem.layout, pointers, rows)))
-    return torch.cat(labels), torch.cat(scores)
+    for piece in chain.from_iterable(pieces):
+        layout, pointers = piece.problem.layout, []
+        scores.append(piece.total(partial(_largest, pointers, _pointer(layout))))
+        rows = torch.arange(len(scores[-1]), device=scores[-1].device)
+        labels.append(piece.labels(_followed(layout, pointers, rows)))
+    return labels_in_rows(energy, parts, labels), in_rows(parts, scores)
 
 
 def _largest(pointers: list[Tensor], dtype: torch.dtype, table: Tensor) -> Tensor:
     """Return the largest entry of each column of axis 1, and keep its place."""
+    if table.shape[1] == 2:
+        # A tenth of the time of a maximum with its place.
+        low, high = table.unbind(1)
+        pointers.append(high > low)
+        return torch.maximum(low, high)
     best = table.max(1)
     pointers.append(best.indices.to(dtype))
     return best.values
@@ -344,14 +595,8 @@ def _followed(
         place = torch.zeros_like(rows)
         for other in others:
             place = layout.sizes[other] * place + values[:, other]
-        values[:, variable] = pointer.reshape(len(rows), -1)[rows, place].long()
+        values[:, variable] = pointer.reshape(len(pointer), -1).expand(len(rows), -1)[rows, place].long()
     return values
-
-
-def _kept(tables: list[Tensor], combine: Callable[[Tensor], Tensor], table: Tensor) -> Tensor:
-    """Keep a table, and return the table combined."""
-    tables.append(table)
-    return combine(table)
 
 
 def _several(energy: FactorEnergy, top_k: int, best: Any) -> Int[Tensor, "top_k labels"]:

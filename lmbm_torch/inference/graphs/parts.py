@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ class Part(NamedTuple):
         energy: one graph, not packed.
     """
 
-    rows: list[int]
-    energy: FactorEnergy
+    rows: Sequence[int]
+    energy: Any
 
 
 def parts_of(energy: FactorEnergy, known: Known | None) -> list[Part]:
@@ -46,16 +46,19 @@ def parts_of(energy: FactorEnergy, known: Known | None) -> list[Part]:
 
 def in_rows(parts: Sequence[Part], values: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Return the values of all parts, each with an axis of examples, in the order of the batch."""
+    if len(parts) == 1:
+        return torch.cat([*values], axis)
     rows = torch.tensor([row for part in parts for row in part.rows], device=values[0].device)
     return torch.cat([*values], axis).index_select(axis, rows.argsort())
 
 
 def labels_in_rows(
-    energy: FactorEnergy, parts: Sequence[Part], labels: Sequence[Tensor], axis: int = 0
+    energy: Any, parts: Sequence[Part], labels: Sequence[Tensor], axis: int = 0
 ) -> Int[Tensor, "*samples batch labels"]:
     """Return the labels of all parts in the order of the batch, with padding beyond each graph's end."""
     padded = [torch.nn.functional.pad(each, (0, energy.num_labels - each.shape[-1])) for each in labels]
-    return padded_labels(energy, in_rows(parts, padded, axis))
+    found = in_rows(parts, padded, axis)
+    return padded_labels(energy, found) if isinstance(energy, FactorEnergy) else found
 
 
 class Reduced(NamedTuple):

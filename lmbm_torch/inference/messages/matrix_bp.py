@@ -25,6 +25,7 @@ from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.iterations import Settings
 from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
+from lmbm_torch.inference.trees.triangulation import is_forest
 from lmbm_torch.kernels.matrix_bp.choosing import Propagation
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
 from lmbm_torch.shapes import Float, Known
@@ -318,20 +319,8 @@ def _is_forest(coupling: Tensor) -> bool:
     num_visible, num_hidden = coupling.shape
     if number(EDGES, (coupling,), coupling.count_nonzero) >= num_visible + num_hidden:
         return False
-    parent = list(range(num_visible + num_hidden))
-
-    def root(unit: int) -> int:
-        while parent[unit] != unit:
-            parent[unit] = parent[parent[unit]]
-            unit = parent[unit]
-        return unit
-
-    for i, j in coupling.nonzero().tolist():
-        one, other = root(i), root(num_visible + j)
-        if one == other:
-            return False
-        parent[one] = other
-    return True
+    edges = ((i, num_visible + j) for i, j in coupling.nonzero().tolist())
+    return is_forest(num_visible + num_hidden, edges)
 
 
 def _bound(energy: BipartiteEnergy, known: Tensor | None) -> Float[Tensor, " batch"]:

@@ -80,7 +80,10 @@ def marginals(
     if init is None:
         start = clamp(start, known)
     else:
-        _check_init(init, start, known)
+        check_shape("init", init, *start.shape)
+        check_like("init", init, "energy", start)
+        check_probabilities("init", init)
+        check_agreement(init, known)
         start = init
     update = sweep(energy, known)
     labels, status = ascent.repeat(
@@ -93,10 +96,3 @@ def marginals(
     # With the best r put in, the bound is the entropy of q less a free energy.
     hidden = energy.hidden_given_visible(labels)
     return BipartiteMarginals(labels, hidden, entropy - energy.free_energy(labels), status)
-
-
-def _check_init(init: Tensor, like: Tensor, known: Tensor | None) -> None:
-    check_shape("init", init, *like.shape)
-    check_like("init", init, "energy", like)
-    check_probabilities("init", init)
-    check_agreement(init, known)

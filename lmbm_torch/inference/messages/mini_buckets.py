@@ -1,6 +1,6 @@
 """Bounds of the log partition from both sides, as close as time and memory allow.
 
-Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.trees.junction_tree`. A label's
+Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.graphs.elimination`. A label's
 bucket holds all terms with the label: cliques, and messages of labels before. If a bucket joins more labels
 than a table may have, the bucket is split into parts f_r, each with a copy of the label and an own message
 (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights w_r that sum to 1,
@@ -32,7 +32,6 @@ from lmbm_torch.checks import check_count, check_known
 from lmbm_torch.energies import CliqueEnergy, FactorEnergy, PairwiseEnergy, to_factors
 from lmbm_torch.inference.common.results import LogPartitionBounds, Status
 from lmbm_torch.inference.graphs import belief_propagation, dual_ascent
-from lmbm_torch.inference.graphs.elimination import log_sum
 from lmbm_torch.inference.graphs.parts import in_rows, parts_of
 from lmbm_torch.inference.messages import mean_field, tree_reweighted
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
@@ -191,7 +190,8 @@ def bounds(
     # Tables of single precision would be rounded once more.
     machine = energy.to(torch.float64)
     with torch.inference_mode(False):
-        step = max(limit_bytes(MAX_BYTES) // _Problem.of(_first(machine), width).bytes_each, 1)
+        first = to_factors(machine.select(slice(0, 1))).examples()[0]
+        step = max(limit_bytes(MAX_BYTES) // _Problem.of(first, width).bytes_each, 1)
         chunks = [slice(start, start + step) for start in range(0, energy.batch_size, step)]
         found = [
             _of_rows(machine.select(rows), None if known is None else known[rows], width, num_iters)
@@ -211,11 +211,6 @@ def bounds(
     upper = _rounded_towards(upper, 1, energy.dtype)
     exact, steps = ~splits, torch.where(splits, num_iters, 1)
     return LogPartitionBounds(lower, upper, Status(exact, exact.clone(), steps, upper - lower))
-
-
-def _first(energy: Bounded) -> FactorEnergy:
-    """Return the first example as a graph of tables."""
-    return to_factors(energy.select(slice(0, 1))).examples()[0]
 
 
 def _of_rows(energy: Bounded, known: Tensor | None, width: int, num_iters: int) -> list[Tensor]:
@@ -370,6 +365,15 @@ def _over(table: Tensor, share: Tensor) -> Tensor:
     return (table.masked_fill(out, 0) / share).masked_fill(out, -torch.inf)
 
 
+def _log_sum(table: Tensor) -> Tensor:
+    """Return log Σ exp over axis 1; −∞ of no finite entry, with gradients of 0."""
+    largest = table.detach().amax(1, keepdim=True)
+    largest = largest.masked_fill(largest == -torch.inf, 0)
+    total = (table - largest).exp().sum(1)
+    empty = total == 0
+    return total.masked_fill(empty, 1).log().masked_fill(empty, -torch.inf) + largest.squeeze(1)
+
+
 def _times(share: Tensor, message: Tensor) -> Tensor:
     out = message == -torch.inf
     return (share * message.masked_fill(out, 0)).masked_fill(out, -torch.inf)
@@ -406,7 +410,7 @@ def _eliminate(
                 table = table.masked_fill(
                     problem.excluded[bucket.label].unflatten(1, (-1, *others)), -torch.inf
                 )
-            messages.append(_times(share, log_sum(table)) if is_split else log_sum(table))
+            messages.append(_times(share, _log_sum(table)) if is_split else _log_sum(table))
             if not others:
                 total = total + messages[-1]
     return total

@@ -68,15 +68,12 @@ def joint_modes(
     labels = (found.visible > 0.5).long()
     hidden = (energy.hidden_fields(labels) > 0).long()
     score = energy.score(labels, hidden)
-    exact = found.status.exact & (score >= _rounded_down(found.log_partition))
+    # Less a margin for rounding; each unit breaks ties alone.
+    least = found.log_partition - 1e3 * torch.finfo(score.dtype).eps * (1 + found.log_partition.abs())
+    exact = found.status.exact & (score >= least)
     bound = torch.where(exact, score, torch.inf)
     status = Status(exact, found.status.converged, found.status.num_iters, found.status.residual)
     return Decoding(labels, score, bound, status, hidden=hidden)
-
-
-def _rounded_down(score: Tensor) -> Tensor:
-    """Return the largest score less a margin for rounding; each unit breaks ties alone."""
-    return score - 1e3 * torch.finfo(score.dtype).eps * (1 + score.abs())
 
 
 @torch.no_grad()

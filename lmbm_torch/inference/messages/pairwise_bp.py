@@ -28,7 +28,7 @@ from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.inference.common.iterations import Settings
 from lmbm_torch.inference.common.results import Marginals, PairwiseMessages, Status
-from lmbm_torch.inference.messages.pairwise_messages import Graph, max_tail, propagate, sum_tail
+from lmbm_torch.inference.messages.tree_reweighted import Graph, max_tail, propagate, sum_tail
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import one_door
 

@@ -135,22 +135,18 @@ def decode(
     tree.
 
     An example at the limit has ``status.converged`` false, the best labelling so far, improved by single
-    flips, and the best
-    bound. Without any labelling so far, the labelling follows the labels' own evidence, improved by flips,
-    and the bound is the
-    sum of all weights' magnitudes.
+    flips, and the best bound. Without any labelling so far, the labelling follows the labels' own evidence,
+    improved by flips, and the bound is the sum of all weights' magnitudes.
 
     Args:
         energy: a Boltzmann machine.
         known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
         time_limit: the number of seconds of wall time for an example, exceeded by at most half a second.
-            Results then
-            depend on the computer.
+            Results then depend on the computer.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or
-            with other values; a time limit that is not a finite number above 0.
+            shape or with other values; a time limit that is not a finite number above 0.
         RuntimeError: the solver's process does not start, or ended unexpectedly, for example without memory.
     """
     task = Task.of(energy, Score(), known)
@@ -175,11 +171,7 @@ def decode(
 
 
 def _solve(
-    solver: SolverProcess,
-    fields: np.ndarray,
-    couplings: np.ndarray,
-    settled: float,
-    time_limit: float | None,
+    solver: SolverProcess, fields: np.ndarray, couplings: np.ndarray, settled: float, time_limit: float | None
 ) -> Solution:
     """Solve one example; ``settled`` is the score of known and settled labels."""
     scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0

@@ -56,12 +56,7 @@ class Rows(NamedTuple):
 
 # Of y_i, y_j, y_k, z_ij, z_ik, z_jk, one row for each inequality of three labels.
 FACTORS = np.array(
-    [
-        [-1.0, 0, 0, 1, 1, -1],
-        [0, -1.0, 0, 1, -1, 1],
-        [0, 0, -1.0, -1, 1, 1],
-        [1, 1, 1, -1, -1, -1],
-    ]
+    [[-1.0, 0, 0, 1, 1, -1], [0, -1.0, 0, 1, -1, 1], [0, 0, -1.0, -1, 1, 1], [1, 1, 1, -1, -1, -1]]
 )
 UPPER = np.array([0.0, 0, 0, 1])
 
@@ -120,8 +115,7 @@ def decode(
     tree.
 
     An example at a limit has ``status.converged`` false, the best labelling so far, improved by single flips,
-    and the best
-    bound; ``status.exact`` where labelling and bound meet nevertheless.
+    and the best bound; ``status.exact`` where labelling and bound meet nevertheless.
 
     Args:
         energy: a Boltzmann machine; every subset of two or more labels of a clique of at most twelve labels
@@ -133,11 +127,9 @@ def decode(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or
-            with other values; a node limit that is no count, a time limit that is not a finite number above
-            0; rules
-            over another number of labels, or that contradict the known labels; a clique of more than twelve
-            labels.
+            shape or with other values; a node limit that is no count, a time limit that is not a finite
+            number above 0; rules over another number of labels, or that contradict the known labels; a clique
+            of more than twelve labels.
         RuntimeError: the solver gave up, without memory or by an internal error.
     """
     task = Task.of(energy, Score(), known, constraints)

@@ -267,10 +267,7 @@ class LocalPolytope:
             ([(np.arange(len(loss)), loss, -1)], np.zeros(len(loss))),
             ([(np.arange(len(falling)), z[falling], -1)], np.zeros(len(falling))),
             ([(bound, z[product[of_up]], 1), (bound, factor[of_up], -1)], np.zeros(len(bound))),
-            (
-                [(below, factor[of_down], 1), (np.arange(len(falling)), z[falling], -1)],
-                order[falling] - 1.0,
-            ),
+            ([(below, factor[of_down], 1), (np.arange(len(falling)), z[falling], -1)], order[falling] - 1.0),
         ]
         begins = np.cumsum([0, *(len(upper) for _, upper in blocks)])
         terms = [

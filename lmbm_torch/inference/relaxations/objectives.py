@@ -177,11 +177,7 @@ class Task:
 
     @classmethod
     def of(
-        cls,
-        energy: Machine,
-        rule: Rule,
-        known: Known | None,
-        constraints: Constraints | None = None,
+        cls, energy: Machine, rule: Rule, known: Known | None, constraints: Constraints | None = None
     ) -> Task:
         """Check the input, and return the task.
 

@@ -1,10 +1,9 @@
 """Labels that roof duality or dominant weights decide.
 
-Dominant weights are settled before a solver
-sees the model: a solver's tolerance is a share of the largest weight, and next to a weight of a million
-ordinary weights vanish. If a label's own field outweighs all couplings of the label, or one coupling all
-other terms of the label, some optimum agrees with the field or coupling, since a flip of the label alone
-cannot do better. The remaining weights are of similar size.
+Dominant weights are settled before a solver sees the model: a solver's tolerance is a share of the largest
+weight, and next to a weight of a million ordinary weights vanish. If a label's own field outweighs all
+couplings of the label, or one coupling all other terms of the label, some optimum agrees with the field or
+coupling, since a flip of the label alone cannot do better. The remaining weights are of similar size.
 """
 
 from __future__ import annotations

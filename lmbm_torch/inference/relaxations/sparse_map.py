@@ -1,12 +1,13 @@
 """SparseMAP: a distribution over few labellings, differentiable in the energy, between MAP and marginals.
 
-    max over distributions p(y) of  E[score(y)] − temperature/2 Σ_i E[s_i]²          (s = 2y − 1)
+    max over distributions p(y) of  E[score(y)] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1)
 
-The maximiser lies in the marginal polytope, not in a relaxation, and has few labellings: at most one more
-than labels for scores in general position. An active set grows by one MAP labelling at a time (Niculae,
+Of labels of two values the last term is Σ_i E[s_i]² of the spins s = 2y − 1. The maximiser lies in the
+marginal polytope, not in a relaxation, and has few labellings: at most one more than labels of two values,
+for scores in general position. An active set grows by one MAP labelling at a time (Niculae,
 Martins, Blondel and Cardie, "SparseMAP: Differentiable sparse structured inference", ICML 2018, section 3 and
-appendix B; their ½ Σ over both values of each label is the term at temperature ½). Over the local polytope,
-for more labels than exact decoding allows, the same programme is
+appendix B; their ½ Σ over all values of each label is the term at temperature ½). Over the local polytope of
+Boltzmann machines, for more labels than exact decoding allows, the same programme is
 :func:`lmbm_torch.inference.relaxations.lp_layer.relaxed_labels` with ``pair_temperature=0``.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,15 +23,26 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lmbm_torch.checks import check_count, check_positive
-from lmbm_torch.energies import PairwiseEnergy
-from lmbm_torch.energies.base import to_spins
+from lmbm_torch.energies import ChainEnergy, CliqueEnergy, FactorEnergy, PairwiseEnergy, TreeEnergy
+from lmbm_torch.energies.chain import PADDING
 from lmbm_torch.energies.first_order import first_order
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
+from lmbm_torch.inference.trees import chain_dp, tree_dp
 from lmbm_torch.shapes import Float, Int
 
 __all__ = ["marginals"]
 
+AnyEnergy = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEnergy
+# Exact decoders by the kind of energy.
+DECODERS: dict[type, Callable[[Any], Decoding]] = {
+    PairwiseEnergy: exact.decode,
+    CliqueEnergy: exact.decode,
+    ChainEnergy: chain_dp.decode,
+    TreeEnergy: tree_dp.decode,
+    FactorEnergy: elimination.decode,
+}
 # Numbers below this share of the scores are 0 for the active set, with linear algebra in float64.
 ROUND_OFF = 1e-11
 
@@ -39,72 +52,95 @@ class SparseMarginals:
     """Distribution over a few labellings of each example.
 
     Args:
-        labels: P(y_i = 1).
-        labellings: {0, 1}, with positive probability; examples with fewer labellings end in zeros.
-        probabilities: of each labelling, 0 for filler rows.
-        objective: E[score] − temperature/2 Σ_i E[s_i]².
+        states: P(y_i = s), 0 for states that a label does not have, and beyond a chain's or graph's end.
+        labellings: with positive probability; examples with fewer labellings end in copies of the first.
+        probabilities: of each labelling, 0 for copies.
+        objective: E[score] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1).
         bound: no distribution's objective is larger.
         status: ``residual`` is bound − objective, ``num_iters`` counts calls of the decoder.
     """
 
-    labels: Float[Tensor, "batch labels"]
+    states: Float[Tensor, "batch labels states"]
     labellings: Int[Tensor, "batch support labels"]
     probabilities: Float[Tensor, "batch support"]
     objective: Float[Tensor, " batch"]
     bound: Float[Tensor, " batch"]
     status: Status
 
+    @property
+    def labels(self) -> Float[Tensor, "batch labels"]:
+        """Return P(y_i = 1), of labels of two values."""
+        return self.states[..., 1]
+
 
 def marginals(
-    energy: PairwiseEnergy,
+    energy: AnyEnergy,
     *,
     temperature: float = 1.0,
     num_iters: int = 1000,
     tol: float = 1e-9,
-    decoder: Callable[[PairwiseEnergy], Decoding] = exact.decode,
+    decoder: Callable[[Any], Decoding] | None = None,
 ) -> SparseMarginals:
-    """Return the distribution that maximises E[score] − temperature/2 Σ_i E[s_i]².
+    """Return the distribution that maximises E[score] − temperature/2 Σ_i (2 Σ_s P(y_i = s)² − 1).
 
-    Gradients flow from ``labels``, ``probabilities`` and ``objective`` to the energy's tensors; the search
+    Gradients flow from ``states``, ``probabilities`` and ``objective`` to the energy's tensors; the search
     for the labellings runs on the CPU in float64.
 
     Args:
-        energy: a Boltzmann machine.
+        energy: a Boltzmann machine, chains, trees or graphs of tables.
         temperature: > 0, in units of the score; towards 0 the MAP labelling has all probability.
         num_iters: the largest number of calls of the decoder, each for all open examples.
         tol: an example has converged once the bound is within this share of the scores' size.
-        decoder: energy → the labelling of largest score, with a bound; by default enumeration. With an
-            inexact decoder the result is optimal among the labellings found, and ``status.exact`` false
-            unless the bounds prove more.
+        decoder: energy → the labelling of largest score, with a bound; by default enumeration of a Boltzmann
+            machine, else dynamic programming. With an inexact decoder the result is optimal among the
+            labellings found, and ``status.exact`` false unless the bounds prove more.
 
     Raises:
+        TypeError: an energy of another kind, without a decoder.
         ValueError: an energy that the decoder refuses; a temperature or tolerance that is not a finite number
             above 0, ``num_iters`` below 1.
     """
     check_positive("temperature", temperature)
     check_positive("tol", tol)
     check_count("num_iters", num_iters)
+    if decoder is None:
+        if type(energy) not in DECODERS:
+            names = ", ".join(kind.__name__ for kind in DECODERS)
+            raise TypeError(f"energy: expected one of {names}, got {type(energy).__name__}")
+        decoder = DECODERS[type(energy)]
+    learnt = first_order(energy, "sparse_map.marginals")
     energy.check_values()
     support, residual, converged, calls = _search(energy, temperature, num_iters, tol, decoder)
     most = max(len(one.probabilities) for one in support)
 
-    def padded(rows: np.ndarray) -> np.ndarray:
-        return np.concatenate([rows, np.zeros((most - len(rows), *rows.shape[1:]))])
+    def rows(arrays: list[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.stack(arrays)).to(energy.device)
 
-    labellings = torch.tensor(np.array([padded((one.spins + 1) / 2) for one in support]), device="cpu").long()
-    found = torch.tensor(np.array([padded(one.probabilities) for one in support]), device="cpu")
-    labellings, found = labellings.to(energy.device), found.to(energy.device)
-    scores = first_order(energy, "sparse_map.marginals").score(labellings.transpose(0, 1)).mT
+    beyond = [most - len(one.probabilities) for one in support]
+    each = list(zip(support, beyond, strict=True))
+    labellings = rows([np.pad(one.labels, ((0, more), (0, 0)), "wrap") for one, more in each])
+    found = rows([np.pad(one.probabilities, (0, more)) for one, more in each])
+    scores = learnt.score(labellings.transpose(0, 1)).mT
     probabilities = _Distribution.apply(scores, labellings, found, temperature)
-    labels = torch.einsum("bs,bsi->bi", probabilities, labellings.to(energy.dtype))
+    is_state = labellings[..., None] == torch.arange(_num_states(energy), device=energy.device)
     # Rounding may carry a sum of probabilities past 1.
-    labels = labels.clamp(0, 1)
-    spins = 2 * labels - 1
-    objective = (probabilities * scores).sum(-1) - temperature / 2 * spins.square().sum(-1)
+    states = torch.einsum("bn,bnis->bis", probabilities, is_state.to(energy.dtype)).clamp(0, 1)
+    spread = (2 * states.square().sum(-1) - 1).where(labellings[:, 0] >= 0, 0).sum(-1)
+    objective = (probabilities * scores).sum(-1) - temperature / 2 * spread
     left = torch.tensor(residual, device="cpu").to(energy.device, energy.dtype)
     done = torch.tensor(converged, device=energy.device)
     status = Status(done, done.clone(), torch.tensor(calls, device=energy.device), left)
-    return SparseMarginals(labels, labellings, probabilities, objective, objective.detach() + left, status)
+    return SparseMarginals(states, labellings, probabilities, objective, objective.detach() + left, status)
+
+
+def _num_states(energy: AnyEnergy) -> int:
+    return 2 if isinstance(energy, PairwiseEnergy | CliqueEnergy) else energy.num_states
+
+
+def _marks(labels: np.ndarray, states: int) -> np.ndarray:
+    """Return √2 ([y_i = s] − ½) for every label and state; of two values the products are those of spins."""
+    marks = (labels[..., None] == np.arange(states)) - 0.5
+    return 2**0.5 * marks.reshape(*labels.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -112,47 +148,49 @@ class _ActiveSet:
     """Labellings of one example with positive probability.
 
     Args:
-        spins: (labellings, labels), {−1, 1}.
+        labels: (labellings, labels).
+        marks: :func:`_marks` of these labels.
         scores: (labellings,).
         probabilities: (labellings,), optimal among these labellings.
     """
 
-    spins: np.ndarray
+    labels: np.ndarray
+    marks: np.ndarray
     scores: np.ndarray
     probabilities: np.ndarray
 
     @property
     def mean(self) -> np.ndarray:
-        """Return E[s_i]."""
-        return self.probabilities @ self.spins
+        """Return the mean marks."""
+        return self.probabilities @ self.marks
 
-    def holds(self, spins: np.ndarray) -> bool:
-        return bool((self.spins == spins).all(1).any())
+    def holds(self, labels: np.ndarray) -> bool:
+        return bool((self.labels == labels).all(1).any())
 
-    def extended(self, spins: np.ndarray, score: float, temperature: float) -> _ActiveSet:
+    def extended(self, labels: np.ndarray, marks: np.ndarray, score: float, temperature: float) -> _ActiveSet:
         """Return the set with a further labelling, without labellings of probability 0.
 
         Each step goes to the optimum of the affine hull, or along a direction with rising scores and constant
-        mean spins, as far as probabilities stay above 0; the first labelling at 0 leaves.
+        mean marks, as far as probabilities stay above 0; the first labelling at 0 leaves.
         """
-        all_spins = np.vstack([self.spins, spins])
+        every, marks = np.vstack([self.labels, labels]), np.vstack([self.marks, marks])
         scores = np.append(self.scores, score)
         probabilities = np.append(self.probabilities, 0.0)
         while True:
-            change, longest = _direction(all_spins, scores, probabilities, temperature)
+            change, longest = _direction(marks, scores, probabilities, temperature)
             falling = change < 0
             reach = probabilities[falling] / -change[falling]
             if not falling.any() or reach.min() >= longest:
                 probabilities = probabilities + longest * change
                 kept = probabilities > ROUND_OFF
-                return _ActiveSet(all_spins[kept], scores[kept], probabilities[kept])
+                return _ActiveSet(every[kept], marks[kept], scores[kept], probabilities[kept])
             leaves = np.flatnonzero(falling)[reach.argmin()]
             probabilities = np.delete(probabilities + reach.min() * change, leaves)
-            all_spins, scores = np.delete(all_spins, leaves, 0), np.delete(scores, leaves)
+            every, marks, scores = (np.delete(rows, leaves, 0) for rows in (every, marks, scores))
 
 
 def _direction(
-    spins: np.ndarray, scores: np.ndarray, probabilities: np.ndarray, temperature: float
+    marks: np.ndarray, scores: np.ndarray, probabilities: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, float]:
     """Return the change of probabilities towards the optimum among probabilities that sum to 1.
 
@@ -161,26 +199,23 @@ def _direction(
     """
     count = len(scores)
     scores = scores - scores.mean()
-    fixed = np.vstack([spins.T, np.ones(count)])
+    fixed = np.vstack([marks.T, np.ones(count)])
     _, singular, right = np.linalg.svd(fixed)
     still = right[(singular > 1e-9 * singular[0]).sum() :]
     drift = still.T @ (still @ scores)
     if np.abs(drift).max(initial=0.0) > ROUND_OFF * max(1.0, np.abs(scores).max()):
         return drift, np.inf
     system = np.zeros((count + 1, count + 1))
-    system[:count, :count] = temperature * spins @ spins.T
+    system[:count, :count] = temperature * marks @ marks.T
     system[count, :count] = system[:count, count] = 1
     optimum = np.linalg.lstsq(system, np.append(scores, 1.0), rcond=None)[0][:count]
     change = optimum - probabilities
     return change - still.T @ (still @ change), 1.0
 
 
+@torch.no_grad()
 def _search(
-    energy: PairwiseEnergy,
-    temperature: float,
-    num_iters: int,
-    tol: float,
-    decoder: Callable[[PairwiseEnergy], Decoding],
+    energy: AnyEnergy, temperature: float, num_iters: int, tol: float, decoder: Callable[[Any], Decoding]
 ) -> tuple[list[_ActiveSet], np.ndarray, np.ndarray, np.ndarray]:
     """Grow each example's active set until no labelling would raise the objective.
 
@@ -188,44 +223,55 @@ def _search(
         The active sets, the largest shortfall of the objectives, whether within the tolerance, and the calls
         of the decoder.
     """
-    pairwise = energy.pairwise.detach().double().cpu()
-    precise = PairwiseEnergy(energy.unary.detach().double().cpu(), pairwise)
+    precise, states = energy.to("cpu", torch.float64), _num_states(energy)
     count = energy.batch_size
-    scale = (precise.unary.abs().sum(-1) + precise.pairwise.abs().sum((-2, -1)) / 2).clamp(min=1.0)
-    none = np.zeros((0, energy.num_labels))
-    active = [_ActiveSet(none, none[:, 0], none[:, 0])] * count
+    none = np.zeros((0, energy.num_labels * states))
+    empty = _ActiveSet(np.zeros((0, energy.num_labels), np.int64), none, none[:, 0], none[:, 0])
+    active, scale = [empty] * count, np.ones(count)
     residual, calls = np.full(count, np.inf), np.zeros(count, dtype=np.int64)
     open_rows = torch.arange(count, device="cpu")
     for _ in range(num_iters):
         rows = open_rows.tolist()
-        mean = torch.tensor(np.array([active[row].mean for row in rows]), device="cpu")
-        part = precise.select(open_rows)
+        part, means = precise.select(open_rows), np.array([active[row].mean for row in rows])
         # The objective's gradient: the gain of each labelling at the present mean.
-        best = decoder(part.add_unary(-2 * temperature * mean))
-        shift = temperature * mean.sum(-1)
-        labels = best.labels
-        scores, bounds = part.score(labels).numpy(), (best.bound + shift).numpy()
-        spins = to_spins(labels, torch.float64).numpy()
+        best, gains = _gains(part, -temperature * means, decoder)
+        # Packed graphs of some examples may have fewer labels.
+        beyond = ((0, 0), (0, energy.num_labels - part.num_labels))
+        labels = np.pad(best.labels.numpy(), beyond, constant_values=PADDING)
+        marks, scores = _marks(labels, states), part.score(best.labels).numpy()
         for place, row in enumerate(rows):
             calls[row] += 1
             now = active[row]
             present = now.probabilities @ now.scores - temperature * now.mean @ now.mean
+            scale[row] = max(scale[row], abs(scores[place]))
             if len(now.scores):
-                residual[row] = max(0.0, bounds[place] - present)
-            if residual[row] > tol * float(scale[row]) and not now.holds(spins[place]):
-                active[row] = now.extended(spins[place], float(scores[place]), temperature)
+                residual[row] = max(0.0, gains[place] - present)
+            if residual[row] > tol * scale[row] and not now.holds(labels[place]):
+                active[row] = now.extended(labels[place], marks[place], float(scores[place]), temperature)
             else:
                 open_rows = open_rows[open_rows != row]
         if not len(open_rows):
             break
-    return active, residual, residual <= tol * scale.numpy(), calls
+    return active, residual, residual <= tol * scale, calls
+
+
+def _gains(
+    energy: AnyEnergy, price: np.ndarray, decoder: Callable[[Any], Decoding]
+) -> tuple[Decoding, np.ndarray]:
+    """Return the best labelling by score(y) + price · marks(y), and the bounds of this sum."""
+    unary = 2**0.5 * torch.from_numpy(price).unflatten(1, (-1, _num_states(energy)))
+    unary, constant = unary[:, : energy.num_labels], -unary.sum((1, 2)) / 2
+    if isinstance(energy, PairwiseEnergy | CliqueEnergy):
+        unary, constant = unary[..., 1] - unary[..., 0], constant + unary[..., 0].sum(1)
+    best = decoder(energy.add_unary(unary))
+    return best, (best.bound + constant).numpy()
 
 
 class _Distribution(torch.autograd.Function):
     """Map from scores of the active labellings to probabilities, with the derivative by the active set.
 
     With a constant active set p solves an equality-constrained programme: the derivative by the scores is the
-    first block of the inverse of [[temperature S Sᵀ, 1], [1ᵀ, 0]], with spins S (Niculae et al. 2018, section
+    first block of the inverse of [[temperature M Mᵀ, 1], [1ᵀ, 0]], with marks M (Niculae et al. 2018, section
     3.1).
     """
 
@@ -240,9 +286,10 @@ class _Distribution(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None, None]:
         labellings, found = ctx.saved_tensors
         there = (found > 0).double()
-        spins = to_spins(labellings, torch.float64) * there[..., None]
+        # The marks' products, up to a constant, which the last row takes up.
+        same = 2.0 * (labellings[:, :, None] == labellings[:, None]).sum(-1) - labellings.shape[-1]
         # Filler rows are independent.
-        inner = ctx.temperature * spins @ spins.mT + torch.diag_embed(1 - there)
+        inner = ctx.temperature * same * there[..., None] * there[:, None] + torch.diag_embed(1 - there)
         above = torch.cat([inner, there[..., None]], -1)
         below = torch.cat([there, there.new_zeros(len(there), 1)], -1)
         system = torch.cat([above, below[:, None]], 1)

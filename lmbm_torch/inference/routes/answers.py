@@ -25,7 +25,6 @@ from lmbm_torch.inference.relaxations.semidefinite import decoding as semidefini
 from lmbm_torch.inference.routes.parts import Problem, Split, is_divisible, splits
 from lmbm_torch.inference.routes.table import BEST, Query, answer
 from lmbm_torch.inference.search import branch_and_bound, undirected_branch_and_bound
-from lmbm_torch.inference.trees import junction_tree
 from lmbm_torch.inference.under_rules import constrained
 from lmbm_torch.shapes import Float
 
@@ -128,7 +127,7 @@ def searched_then_tree(query: Query) -> Decoding:
     rows = _open_rows(found)
     if not len(rows) or not query.is_narrow:
         return found
-    proven = _taken_of(junction_tree, query, rows)
+    proven = _taken_of(elimination, query, rows)
     assert found.nodes is not None
     return replaced(found, rows, replace(proven, nodes=found.nodes[rows]))
 
@@ -220,24 +219,17 @@ def sums_by_parts(query: Query) -> Any:
 
 def _searched(query: Query, node_limit: int | None) -> Decoding:
     is_directed = isinstance(query.energy, DirectedEnergy)
-    search = getattr(branch_and_bound if is_directed else undirected_branch_and_bound, query.quantity)
-    return search(
-        query.energy,
-        **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
-        known=query.known,
-        node_limit=node_limit,
-        constraints=query.constraints,
-    )
+    module = branch_and_bound if is_directed else undirected_branch_and_bound
+    return _taken_of(module, query, None, node_limit=node_limit)
 
 
-def _taken_of(module: Any, query: Query, rows: Tensor) -> Decoding:
-    """Return a module's answer for some of the examples."""
-    return getattr(module, query.quantity)(
-        query.energy.select(rows),
-        **({"margin": query.margin} if query.quantity == "decode_hinge" else {}),
-        known=None if query.known is None else query.known[rows],
-        constraints=query.constraints,
-    )
+def _taken_of(module: Any, query: Query, rows: Tensor | None, **limits: int | None) -> Decoding:
+    """Return a module's answer for some of the examples, or for all."""
+    some = query.energy if rows is None else query.energy.select(rows)
+    known = query.known if rows is None or query.known is None else query.known[rows]
+    margin = {"margin": query.margin} if query.quantity == "decode_hinge" else {}
+    given: dict[str, Any] = {"known": known, "constraints": query.constraints, **margin, **limits}
+    return getattr(module, query.quantity)(some, **given)
 
 
 def _open_rows(found: Decoding) -> Tensor:

@@ -113,7 +113,7 @@ class Query:
     @cached_property
     def is_narrow(self) -> bool:
         """Return whether a junction tree of the energy and the rules is small."""
-        ask, of_margins = _routine("trees.junction_tree.is_narrow"), self.quantity == "decode_hinge"
+        ask, of_margins = _routine("graphs.elimination.is_narrow"), self.quantity == "decode_hinge"
         return ask(self.energy, LIMITS.treewidth, constraints=self.constraints, of_margins=of_margins)
 
     @property
@@ -309,12 +309,12 @@ EXPECTED = ("decode_expected",)
 MIXTURE_MATCH = Route(MATCH, "search.mixture.decode")
 BY_LIKELY = Route(ALWAYS, "expected.bayes.decode")
 ALLOWED_EXPECTED = (
-    Route(MATCH, "expected.bayes_under_rules.decode_most_probable"),
-    Route(ALWAYS, "expected.bayes_under_rules.decode"),
+    Route(MATCH, "expected.bayes.decode_most_probable"),
+    Route(ALWAYS, "expected.bayes.decode_allowed"),
 )
 # Exact sums of a sparse model; enumeration refuses what is too large.
 SUMMED_UP = (
-    Route(NARROW_SUM, "trees.junction_tree.{quantity}", BY_TREE),
+    Route(NARROW_SUM, "graphs.elimination.{quantity}", BY_TREE),
     Route(LARGE_SUM, "routes.answers.sums_by_parts"),
     Route(ALWAYS, "enumeration.exact.{quantity}", BY_ENUMERATION),
 )
@@ -338,7 +338,7 @@ ROUTES: tuple[Routes, ...] = (
         False,
         (
             Route(SEVERAL_OF_MANY, "routes.answers.best_few"),
-            Route(HAS_TREE, "trees.junction_tree.decode"),
+            Route(HAS_TREE, "graphs.elimination.decode"),
             Route(ENUMERATED_SCORES, "enumeration.exact.decode"),
             Route(IN_PARTS, "routes.answers.best_by_parts"),
             Route(UNLIMITED, "routes.answers.searched_then_semidefinite"),
@@ -351,7 +351,7 @@ ROUTES: tuple[Routes, ...] = (
         True,
         (
             Route(SEVERAL, "routes.answers.around_rules"),
-            Route(HAS_TREE, "trees.junction_tree.decode"),
+            Route(HAS_TREE, "graphs.elimination.decode"),
             Route(ALLOWED_BY_KERNEL, "under_rules.allowed.enumerated"),
             Route(IN_PARTS, "routes.answers.best_by_parts"),
             Route(NARROW_WITHOUT_RULES, "routes.answers.around_rules"),
@@ -366,7 +366,7 @@ ROUTES: tuple[Routes, ...] = (
         (
             ONE_HINGE,
             Route(ENUMERATED_LOSSES, "enumeration.exact.decode_hinge"),
-            Route(HAS_TREE, "trees.junction_tree.decode_hinge"),
+            Route(HAS_TREE, "graphs.elimination.decode_hinge"),
             Route(IN_PARTS, "routes.answers.best_by_parts"),
             Route(ALWAYS, "search.undirected_branch_and_bound.decode_hinge"),
         ),
@@ -383,29 +383,17 @@ ROUTES: tuple[Routes, ...] = (
     ),
     Routes(
         (CliqueEnergy,),
-        ("decode",),
+        BEST,
         False,
         (
             AS_PAIRS,
             ONE_HINGE,
-            Route(NARROW_BEST, "trees.junction_tree.decode"),
+            Route(NARROW_BEST, "graphs.elimination.{quantity}"),
             PROGRAMMED,
-            Route(ALWAYS, "enumeration.exact.decode"),
+            Route(ALWAYS, "enumeration.exact.{quantity}"),
         ),
     ),
-    Routes(
-        (CliqueEnergy,),
-        ("decode_hinge",),
-        False,
-        (
-            AS_PAIRS,
-            ONE_HINGE,
-            Route(NARROW_BEST, "trees.junction_tree.decode_hinge"),
-            PROGRAMMED,
-            Route(ALWAYS, "enumeration.exact.decode_hinge"),
-        ),
-    ),
-    Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "trees.junction_tree.decode"), AROUND_RULES)),
+    Routes((CliqueEnergy,), ("decode",), True, (Route(HAS_TREE, "graphs.elimination.decode"), AROUND_RULES)),
     Routes(
         (BipartiteEnergy,),
         ("decode",),
@@ -473,7 +461,7 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.marginals", BY_TREE),
             Route(LARGE_SUM, "routes.answers.sums_by_parts"),
             Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
             Route(
@@ -490,7 +478,7 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.marginals", BY_TREE),
             Route(LARGE_SUM, "routes.answers.sums_by_parts"),
             Route(SUMMED, "enumeration.exact.marginals", BY_ENUMERATION),
             Route(ALWAYS, "messages.mean_field.marginals", "approximate, by mean field"),
@@ -501,7 +489,7 @@ ROUTES: tuple[Routes, ...] = (
         ("marginals",),
         False,
         (
-            Route(NARROW_SUM, "trees.junction_tree.marginals", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.marginals", BY_TREE),
             SMALL_CLIQUES,
             Route(ALWAYS, "enumeration.exact.marginals", BY_ENUMERATION),
         ),
@@ -553,9 +541,9 @@ ROUTES: tuple[Routes, ...] = (
         SUMS,
         True,
         (
-            Route(NARROW_SUM, "trees.junction_tree.{quantity}", BY_TREE),
+            Route(NARROW_SUM, "graphs.elimination.{quantity}", BY_TREE),
             Route(LARGE_SUM, "routes.answers.sums_by_parts"),
-            Route(MANY, "trees.junction_tree.{quantity}", BY_TREE),
+            Route(MANY, "graphs.elimination.{quantity}", BY_TREE),
             Route(ALWAYS, "routes.answers.enumerated_under_rules", BY_ENUMERATION),
         ),
     ),

@@ -14,15 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import (
-    check_count,
-    check_device,
-    check_finite,
-    check_known,
-    check_labels,
-    check_like,
-    check_shape,
-)
+from lmbm_torch.checks import check_count, check_device, check_known, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.given import clamp
 from lmbm_torch.inference.common.results import Estimate
@@ -106,15 +98,11 @@ def reverse(
     coupling.
 
     RAISE (Burda, Grosse and Salakhutdinov 2015): the chains of :func:`estimate` backwards, f = exp(−free
-    energy). E[f(v)/(w Z_0)]
-    is the probability that a chain of :func:`estimate` ends at v, whatever the number of temperatures. The
-    mean logarithm over
-    chains is therefore below the logarithm of this probability, which is below log p(v) on average over the
-    model's own samples:
-    as a mean over unseen examples, a lower bound as far as the examples resemble the model's samples. For a
-    single v the bound
-    need not hold: the probability of reaching v may be larger than p(v). More temperatures bring the two
-    together.
+    energy). E[f(v)/(w Z_0)] is the probability that a chain of :func:`estimate` ends at v, whatever the
+    number of temperatures. The mean logarithm over chains is therefore below the logarithm of this
+    probability, which is below log p(v) on average over the model's own samples: as a mean over unseen
+    examples, a lower bound as far as the examples resemble the model's samples. For a single v the bound need
+    not hold: the probability of reaching v may be larger than p(v). More temperatures bring the two together.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -155,10 +143,6 @@ def _annealing(
 ) -> list[Stretch]:
     """Check the input, and return the path from an uncoupled energy to this energy."""
     energy.check_values()
-    if base is not None:
-        check_shape("base", base, 1 if len(base) == 1 else energy.batch_size, energy.num_visible)
-        check_like("base", base, "visible", energy.visible)
-        check_finite("base", base)
     check_path(energy, path)
     check_count("num_temperatures", num_temperatures)
     if num_temperatures < len(path) + 1:

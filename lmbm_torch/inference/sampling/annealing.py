@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_like, check_shape
+from lmbm_torch.checks import check_finite, check_like, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.sampling.gibbs import draw
 from lmbm_torch.shapes import Float
@@ -27,10 +27,17 @@ def between(first: BipartiteEnergy, last: BipartiteEnergy, share: float) -> Bipa
 
 
 def uncoupled(energy: BipartiteEnergy, base: Float[Tensor, "#batch visible"] | None) -> BipartiteEnergy:
-    """Return the energy without coupling; with ``base`` as visible biases and hidden biases of 0."""
+    """Return the energy without coupling; with ``base`` as visible biases and hidden biases of 0.
+
+    Raises:
+        ValueError: a ``base`` of another shape, dtype or device, or not finite.
+    """
     coupling = torch.zeros_like(energy.coupling)
     if base is None:
         return replace(energy, coupling=coupling)
+    check_shape("base", base, 1 if len(base) == 1 else energy.batch_size, energy.num_visible)
+    check_like("base", base, "visible", energy.visible)
+    check_finite("base", base)
     return BipartiteEnergy(base.expand_as(energy.visible), torch.zeros_like(energy.hidden), coupling)
 
 

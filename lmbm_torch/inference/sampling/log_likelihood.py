@@ -70,12 +70,7 @@ def bounds(
     if min(energy.num_visible, energy.num_hidden) <= LIMITS.enumerable:
         value = Estimate(score - float(exact.log_partition(energy)), 0.0, math.inf)
         return LogLikelihoodBounds(value, value, exact=True)
-    annealing = {
-        "num_temperatures": num_temperatures,
-        "generator": generator,
-        "base": base,
-        "path": path,
-    }
+    annealing = {"num_temperatures": num_temperatures, "generator": generator, "base": base, "path": path}
     forward = annealed_importance.estimate(energy, num_chains=num_chains, **annealing)
     upper = Estimate(
         score - float(forward.value), float(forward.standard_error), float(forward.effective_size)

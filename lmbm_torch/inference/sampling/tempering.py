@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_device, check_finite, check_labels, check_like, check_shape
+from lmbm_torch.checks import check_count, check_device, check_labels, check_shape
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.results import BipartiteSamples
 from lmbm_torch.inference.sampling.annealing import between, check_path, uncoupled
@@ -170,9 +170,5 @@ def path_from_base(
         ValueError: a count below 1; a ``base`` of another shape, dtype or device, or not finite.
     """
     check_count("count", count)
-    if base is not None:
-        check_shape("base", base, 1 if len(base) == 1 else energy.batch_size, energy.num_visible)
-        check_like("base", base, "visible", energy.visible)
-        check_finite("base", base)
     start = uncoupled(energy, base)
     return [between(start, energy, number / count) for number in range(count)]

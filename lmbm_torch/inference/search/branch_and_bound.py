@@ -227,14 +227,19 @@ def _search(
     # (1,196 images of Scene on a busy computer: 8 ms with indexing, 1 ms without).
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
-    clique_parents, clique_child, clique_weight = _cliques(energy)
+    # By position.
+    clique_parents, clique_child = map(
+        torch.from_numpy,
+        _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else []),
+    )
+    weight = torch.zeros(1, 0, device="cpu") if energy.clique_weight is None else energy.clique_weight
     return kernels("search.directed").search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
             children=parents.mT.double().reshape(-1, labels, labels),
             clique_parents=clique_parents,
             clique_child=clique_child,
-            clique_weight=clique_weight,
+            clique_weight=torch.atleast_2d(weight.double()),
             known=spins.index_select(1, order),
             margin=float(margin),
             temperature=temperature,
@@ -249,13 +254,6 @@ def _search(
 def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
     """Return the loss of pruned labellings: a right branch costs at least a share ``1 / cutoff``."""
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
-
-
-def _cliques(energy: DirectedEnergy) -> tuple[Tensor, Tensor, Tensor]:
-    """Return parents and child of each clique, by position, and the weight."""
-    parents, child = _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else [])
-    weight = torch.zeros(1, 0, device="cpu") if energy.clique_weight is None else energy.clique_weight
-    return torch.from_numpy(parents), torch.from_numpy(child), torch.atleast_2d(weight.double())
 
 
 def _clique_places(

@@ -194,11 +194,7 @@ def decode_hinge(
 
 
 def _allowed_labellings(
-    energies: Members,
-    constraints: Constraints,
-    known: Tensor | None,
-    mass_left: float,
-    max_labellings: int,
+    energies: Members, constraints: Constraints, known: Tensor | None, mass_left: float, max_labellings: int
 ) -> LikelyLabellings:
     """Return :func:`labellings` under rules: among more and more labellings those that obey the rules.
 

@@ -154,7 +154,11 @@ def labellings(
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)
-    parts = [_of_part(*part, mass_left, max_labellings) for part in _chunks(energy, known, max_labellings)]
+    parts = []
+    for some, given in _chunks(energy, known, max_labellings):
+        model = Sequential.of(some, given)
+        found = likely_labellings(some, model, mass_left, max_labellings, _STEP, _SLACK)
+        parts.append(_padded(model, mass_left, max_labellings) if found is None else found)
     most = max(part.labels.shape[1] for part in parts)
     return joined([widened(part, most) for part in parts])
 
@@ -263,14 +267,6 @@ def _chunks(
     for start in range(0, energy.batch_size, step):
         rows = slice(start, start + step)
         yield energy.select(rows), None if known is None else known[rows]
-
-
-def _of_part(
-    energy: DirectedEnergy | SequentialEnergy, known: Tensor | None, mass_left: float, max_labellings: int
-) -> LikelyLabellings:
-    model = Sequential.of(energy, known)
-    found = likely_labellings(energy, model, mass_left, max_labellings, _STEP, _SLACK)
-    return _padded(model, mass_left, max_labellings) if found is None else found
 
 
 def _padded(model: Sequential, mass_left: float, max_labellings: int) -> LikelyLabellings:

@@ -58,9 +58,7 @@ def forward(
     return messages, lowered[:, -1] + largest[:, -1]
 
 
-def backward(
-    steps: Float[Tensor, "batch steps states states"],
-) -> Float[Tensor, "batch steps states"]:
+def backward(steps: Float[Tensor, "batch steps states states"]) -> Float[Tensor, "batch steps states"]:
     """Return the log-message from the rest of the chain to each position but the first, up to a constant."""
     # From the last step on, each matrix transposed: suffixes are prefixes.
     suffixes, _ = _scan(steps.flip(1).mT, torch.logsumexp)

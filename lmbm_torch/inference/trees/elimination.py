@@ -117,12 +117,14 @@ class Tables(NamedTuple):
 
     Args:
         layout: of the tables of several variables.
-        unary: log-potentials of the two values of labels; labels are the first variables.
+        unary: log-potentials of the values of the first variables, one variable after another.
+        num_unary: the number of these variables.
         tables: of the layout's scopes, in the order of elimination, after the batch or 1.
     """
 
     layout: Layout
-    unary: Float[Tensor, "batch labels values"]
+    unary: Float[Tensor, "batch entries"]
+    num_unary: int
     tables: list[Tensor]
 
 
@@ -135,7 +137,8 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
         problem: the tables.
         combine: (batch, values, *others) → (batch, *others).
     """
-    layout, unary = problem.layout, problem.unary.unbind(1)
+    layout = problem.layout
+    unary = problem.unary.split(layout.sizes[: problem.num_unary], 1)
     messages: list[Any] = []
     total = problem.unary.new_zeros(len(problem.unary))
     for index, (variable, *others) in enumerate(layout.buckets):
@@ -145,13 +148,11 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
             # Each message enters one bucket: without gradients its memory is free again.
             messages[sender] = None
         if variable < len(unary):
-            tables.append(unary[variable].view(-1, 2, *[1] * len(others)))
+            tables.append(unary[variable].view(-1, layout.sizes[variable], *[1] * len(others)))
         # Small tables first: few sums are as large as the bucket.
         tables.sort(key=lambda table: table[0].numel())
         message = combine(reduce(add, tables))
         largest = message.detach().reshape(len(message), -1).amax(1)
-        # Nothing is subtracted from a message of excluded values alone.
-        largest = largest.masked_fill(largest == -torch.inf, 0)
         messages.append(message - largest.view(-1, *[1] * len(others)))
         total = total + largest
         if not others:

@@ -60,29 +60,22 @@ def rule_tables(constraints: Constraints, cliques: Cliques) -> RuleTables:
     Raises:
         ManySumsError: a rule over many labels whose sums take too many values.
     """
-    several = [_Together.of(constraints, *group) for group in _by_labels(constraints.matrix).items()]
+    # Rules over the same labels together, such as both halves of an exactly_one.
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for row, weights in enumerate(constraints.matrix):
+        groups[tuple(weights.nonzero()[0].tolist())].append(row)
+    several = [_Together.of(constraints, *group) for group in groups.items()]
     few = [each.labels for each in several if len(each.labels) <= FEW_LABELS]
     buckets = narrowest(constraints.num_labels, (*cliques, *few)).buckets
     tables = _Tables(constraints.num_labels)
     for rules in several:
-        if len(rules.labels) <= FEW_LABELS or _are_together(rules.labels, buckets):
+        # Some bucket of an elimination holds all the labels, which are not too many.
+        is_held = len(rules.labels) <= MOST_LABELS and any({*rules.labels} <= {*each} for each in buckets)
+        if len(rules.labels) <= FEW_LABELS or is_held:
             tables.add(rules.labels, rules.table())
         else:
             tables.count(rules, buckets)
     return RuleTables(tuple(tables.sizes), tuple(tables.scopes), tuple(tables.tables))
-
-
-def _are_together(labels: tuple[int, ...], buckets: Cliques) -> bool:
-    """Return whether some bucket of an elimination holds all the labels, which are not too many."""
-    return len(labels) <= MOST_LABELS and any({*labels} <= {*bucket} for bucket in buckets)
-
-
-def _by_labels(matrix: np.ndarray) -> dict[tuple[int, ...], list[int]]:
-    """Return the rows over the same labels, such as both halves of an exactly_one."""
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for row, weights in enumerate(matrix):
-        groups[tuple(weights.nonzero()[0].tolist())].append(row)
-    return groups
 
 
 class _Together(NamedTuple):

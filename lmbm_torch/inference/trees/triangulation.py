@@ -34,8 +34,7 @@ def min_fill(num_labels: int, cliques: Cliques) -> Triangulation:
     cycles.
 
     Ties go to the label with the fewest neighbours, then to the first label. Every clique ends up inside the
-    bucket of
-    the clique's first label in the order.
+    bucket of the clique's first label in the order.
 
     Args:
         num_labels: K.
@@ -101,6 +100,24 @@ def degeneracy(num_labels: int, cliques: Cliques) -> int:
         for other in neighbours[label]:
             neighbours[other].remove(label)
     return bound
+
+
+def is_forest(num_nodes: int, edges: Iterable[tuple[int, int]]) -> bool:
+    """Return whether edges between numbered nodes close no cycle."""
+    home = [*range(num_nodes)]
+
+    def root(node: int) -> int:
+        while home[node] != node:
+            home[node] = home[home[node]]
+            node = home[node]
+        return node
+
+    for one, other in edges:
+        one, other = root(one), root(other)
+        if one == other:
+            return False
+        home[one] = other
+    return True
 
 
 def _neighbours(num_labels: int, cliques: Cliques) -> list[int]:

@@ -121,8 +121,9 @@ def where_broken(
     try:
         return _where_broken(energy, constraints, routine, search, filled, top_k)
     except ValueError:
-        if known is not None:
-            _refuse(constraints, given)
+        # No allowed labelling may agree with an example's known labels.
+        for row, labels in enumerate([] if known is None else given):
+            constraints.check(labels, f"known[{row}]")
         raise
 
 
@@ -149,12 +150,6 @@ def _where_broken(
         return found
     part = None if given is None else given[rows]
     return replaced(found, rows, search(energy.select(rows), known=part, top_k=1))
-
-
-def _refuse(constraints: Constraints, known: np.ndarray) -> None:
-    """Raise ValueError if no allowed labelling agrees with an example's known labels."""
-    for row, labels in enumerate(known):
-        constraints.check(labels, f"known[{row}]")
 
 
 def restricted(energy: Energy, constraints: Constraints, *, known: Known | None = None) -> RestrictedEnergy:
@@ -344,12 +339,7 @@ def _parts(
 
 
 def _complete(
-    search: Search,
-    known: np.ndarray,
-    energy: Any,
-    constraints: Constraints,
-    routine: Routine,
-    sign: float,
+    search: Search, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> None:
     """Refuse fewer labellings than requested; find an allowed labelling for an example without."""
     found = len(search.found)

@@ -10,7 +10,7 @@ import torch
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.energies.base import to_spins
-from lmbm_torch.inference.enumeration import spin_moments
+from lmbm_torch.inference.enumeration import half_products
 from lmbm_torch.solvers.base import TINY
 from lmbm_torch.solvers.networks.problems import Features
 from lmbm_torch.solvers.structural.label_vectors import LabelVectorOracle, decode_with
@@ -59,7 +59,7 @@ class LabelMargins(MarginProblem):
     def losses_at(self, flat: np.ndarray, temperature: float) -> tuple[float, np.ndarray, np.ndarray]:
         """Return the smoothed losses and gradients, see :meth:`MarginProblem.losses_at`; pairs of spins."""
         energy, labels = self._augmented(flat, 1 / temperature)
-        found = spin_moments.moments(energy, torch.from_numpy(self.upper))
+        found = half_products.moments(energy, torch.from_numpy(self.upper))
         losses = found.log_partition - energy.score(labels)
         errors = self.upper[:, None] * (found.spins.numpy() - self._truth)
         products = found.products.numpy()[self.oracle.first, self.oracle.second]

@@ -9,8 +9,8 @@ from sweeps import slow, thorough
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.messages import pairwise_bp
-from lmbm_torch.inference.trees import junction_tree
 
 
 def grid(side, largest, seed=0, dtype=torch.float64):
@@ -70,7 +70,7 @@ def test_beliefs_are_near_the_exact_marginals(largest, error):
     for seed in range(2):
         energy = grid(10, largest, seed)
         came.append(pairwise_bp.marginals(energy).labels)
-        expected.append(junction_tree.marginals(energy).labels)
+        expected.append(elimination.marginals(energy).labels)
     assert (torch.cat(came) - torch.cat(expected)).abs().mean() < error
 
 
