@@ -431,7 +431,7 @@ class FactorEnergy(BaseEnergy):
         return FactorEnergy(table, replace(structure, scopes=scopes))
 
     def local_margins(self, labels: Shaped[Tensor, "*samples #batch labels"]) -> Float[Tensor, "*_ labels"]:
-        """Return m_i = ½ (score(y) − max_s score(y with y_i = s ≠ y_i)).
+        """Return m_i = ½ (score(y) − the best score of y with label i in another state).
 
         The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. Of binary labels
         the margin is s_i z_i, the agreement of label i with the local field.

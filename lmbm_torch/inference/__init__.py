@@ -27,9 +27,10 @@ The algorithms by the kind of energy:
   ``sampling.tempering`` (samples by exchange between temperatures), ``messages.modes`` (labels from
   marginals, under rules, or several labellings), ``messages.matching`` (one inference for training and test);
 * chains, segments and trees: ``trees.chain_dp``, ``trees.semi_chain_dp``, ``trees.tree_dp``;
-* graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best labelling
-  with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower bound of the log
-  partition), ``graphs.programming`` (linear and integer programmes by HiGHS), ``graphs.gibbs``.
+* graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best
+  labelling with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower
+  bound of the log partition), ``messages.mini_buckets`` (both bounds), ``graphs.programming`` (linear and
+  integer programmes by HiGHS), ``graphs.gibbs``.
 
 All other modules are internal and may change.
 """

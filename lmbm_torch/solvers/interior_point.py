@@ -32,7 +32,7 @@ TO_THE_BOUND = 0.995
 RIDGE = 1e-13
 REFINEMENTS = 2
 
-# right-hand sides (columns,) or (columns, several) -> (I + RᵀΘR)⁻¹ of them.
+# From right-hand sides, (columns,) or (columns, several), to (I + RᵀΘR)⁻¹ times these.
 Solve = Callable[[np.ndarray], np.ndarray]
 
 

@@ -278,7 +278,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             if rules is None:
                 return self
             raise ValueError(
-                f"constraints: expected none for a {type(self).__name__}, got {len(rules.rules)}"
+                f"constraints: expected none for a {type(self).__name__}, got {len(rules.rules)}; "
+                "ConstrainedClassifier takes rules for a classifier of label sets"
             )
         other = copy(self)
         other.constraints = rules

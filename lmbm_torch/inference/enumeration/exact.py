@@ -405,7 +405,8 @@ class _Labellings:
         if most > LIMITS.enumerable:
             raise ValueError(
                 f"energy: expected at most {LIMITS.enumerable} free labels in an example "
-                f"(2^{LIMITS.enumerable} labellings), got {most}"
+                f"(2^{LIMITS.enumerable} labellings), got {most}; for more, sampling.gibbs samples, and "
+                "messages.mini_buckets bounds the log partition"
             )
         budget = CPU_CHUNK_BYTES if energy.device.type == "cpu" else DEVICE_CHUNK_BYTES
         width = energy.width if isinstance(energy, OneSide) else energy.num_labels

@@ -473,7 +473,8 @@ def _graph_pieces(energy: FactorEnergy, max_bytes: int, need: str) -> Iterator[_
     if needed > max_bytes:
         raise ValueError(
             f"energy: expected tables of at most {max_bytes / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB, "
-            f"the largest of 2^{log2(max(problem.entries)):.3g} entries; see max_bytes"
+            f"the largest of 2^{log2(max(problem.entries)):.3g} entries; lmbm_torch.memory_budget "
+            "allows more, and messages.mini_buckets.bounds bounds the log partition"
         )
     step = max_bytes // needed
     for start in range(0, max(energy.batch_size, 1), step):
@@ -539,7 +540,8 @@ def _fitting_layout(
     if needed > max_bytes:
         raise ValueError(
             f"energy: expected tables of at most {max_bytes / 2**30:.3g} GiB, got some "
-            f"{needed / 2**30:.3g} GiB for a treewidth of {layout.width}; see max_bytes"
+            f"{needed / 2**30:.3g} GiB for a treewidth of {layout.width}; lmbm_torch.memory_budget allows "
+            "more, and messages.mini_buckets.bounds bounds the log partition"
         )
     return layout, rules, needed
 

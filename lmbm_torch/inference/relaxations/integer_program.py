@@ -36,7 +36,7 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["decode", "decode_hinge"]
 
-# A violation of less than this is a solver's own tolerance.
+# Smaller violations of an inequality are the solver's tolerance.
 VIOLATED = 1e-5
 
 

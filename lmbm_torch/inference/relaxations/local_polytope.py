@@ -181,9 +181,9 @@ class Margins:
     """Terms of the labels' margins m_i = Σ_{c ∋ i} weight_c Π_{j ∈ c} s_j, without constant terms.
 
     Args:
-        label, variable: of each term.
-        term: of each pair of a label and a term of a clique with the label, the margin's term.
-        clique, factor: likewise, the clique and the term's factor in the parity.
+        label, variable: for each term, the label of the margin, and the multiplied variable.
+        term, clique, factor: for each pair of a label and a term of a clique with the label, the number of
+            the term, the clique, and the factor of the term in the parity.
     """
 
     label: np.ndarray

@@ -230,9 +230,9 @@ def log_partition(
     """Return log Σ_y exp(score(y)), exactly, over the labellings that agree with ``known``; differentiable.
 
     Args:
-        energy: a chain, a tree, an energy of at most 22 free labels (of a restricted Boltzmann machine, units
-            of the smaller side), a Boltzmann machine or directed model with a graph close to a tree, or a
-            directed model without known labels, whose log partition is 0.
+        energy: a chain, a tree, a graph of tables, an energy of at most 22 free labels (of a restricted
+            Boltzmann machine, units of the smaller side), a Boltzmann machine or directed model with a graph
+            close to a tree, or a directed model without known labels, whose log partition is 0.
         known: see :func:`decode`. For a directed model the result is log P(known).
         constraints: rules that the labellings obey, of at most 22 free labels, or of a sparse Boltzmann
             machine or directed model of any size. For a directed model the result is then log P(allowed),
@@ -240,8 +240,8 @@ def log_partition(
 
     Raises:
         TypeError: an energy of another kind; under rules an energy over labels of several values.
-        ValueError: see :func:`decode`; an energy without an exact routine: for a Boltzmann machine
-            :func:`lmbm_torch.inference.messages.mini_buckets.bounds` returns lower and upper bounds.
+        ValueError: see :func:`decode`; an energy without an exact routine: for a Boltzmann machine or a graph
+            of tables :func:`lmbm_torch.inference.messages.mini_buckets.bounds` returns both bounds.
 
     Examples:
         >>> from lmbm_torch.inference import log_partition

@@ -373,7 +373,7 @@ class Relaxation:
         )
 
     def round(self) -> Proof:
-        """Improve the multipliers, and X; return the proof."""
+        """Run one round of the minimisation over the multipliers and X; return the proof of the bound."""
         size, ruled = len(self.problem), len(self.rule_prices)
         nearby = self.penalty * self.products if self.penalty <= self.least_penalty else 0.0
         centre = 0.0 if isinstance(nearby, float) else self.penalty / 2 * float((self.products**2).sum())

@@ -64,7 +64,7 @@ class RuleTerms:
         return float(prices @ (np.abs(self.one).sum(1) * np.abs(self.other).sum(1)))
 
     def merged(self, gone: int, kept: int, sign: int) -> RuleTerms:
-        """Return the terms where spin ``gone`` is ``sign`` times ``kept``."""
+        """Return the terms after spin ``gone`` is replaced by ``sign`` times spin ``kept``."""
         forms = []
         for form in (self.one, self.other):
             moved = form.copy()
@@ -173,7 +173,7 @@ class SpinProblem:
         return problem
 
     def given(self, known: np.ndarray) -> SpinProblem:
-        """Return the problem of the free labels: known labels are spin 0, or the opposite.
+        """Return the problem of the free labels; each known label is merged with the first spin, which is 1.
 
         Args:
             known: spins of the labels, all spins but the first, 0 for free labels.
