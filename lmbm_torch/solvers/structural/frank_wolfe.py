@@ -19,6 +19,7 @@ import numpy as np
 
 from lmbm_torch.checks import check_shape
 from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.base import SolverState
 from lmbm_torch.solvers.structural.problems import (
     CertifiedWeights,
@@ -30,6 +31,9 @@ from lmbm_torch.solvers.structural.problems import (
 # Passes after which a plane without a dual is dropped; the oracle finds a plane again if needed. Longer
 # memory saved no passes, and sweeps read all planes.
 MAX_IDLE_PASSES = 2
+# Bytes of planes above which a plane without a dual is dropped at once: with 10,000 examples of 100 coupled
+# labels a fit peaks at 1.8 GiB in place of 2.5 after three passes (scripts/bench/memory.py).
+MOST_PLANE_BYTES = 2**29
 # A pass ends once the gap among the known planes is below this share of the true gap.
 KNOWN_GAP_SHARE = 0.3
 MAX_SWEEPS = 200
@@ -118,5 +122,7 @@ def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -
     new = np.flatnonzero(problem.violated(planes, found.planes, weights))
     idle = np.where(dual_coef > 0, 0, known.idle + 1)
     idle[np.searchsorted(planes.example, np.arange(problem.num_examples))] = 0
-    known = KnownPlanes(planes, dual_coef, idle).join(found.planes, np.flatnonzero(idle <= MAX_IDLE_PASSES), new)
+    is_large = planes.index.nbytes + planes.value.nbytes > part_bytes(MOST_PLANE_BYTES)
+    kept = np.flatnonzero(idle <= (0 if is_large else MAX_IDLE_PASSES))
+    known = KnownPlanes(planes, dual_coef, idle).join(found.planes, kept, new)
     return FrankWolfeState(weights, primal, dual, **vars(known), num_iters=num_iters)

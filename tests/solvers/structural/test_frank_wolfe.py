@@ -37,6 +37,21 @@ def test_words_of_several_rows_reach_their_optimum(csr):
         assert state.primal == pytest.approx(reference.primal, rel=1e-5)
 
 
+def test_beyond_the_limit_of_memory_only_planes_with_duals_and_new_ones_stay(monkeypatch):
+    problem = random_label_problem(0, instances=20, num_labels=5)
+    free = run(frank_wolfe, problem, tol=1e-6, max_iter=2000)
+    monkeypatch.setattr(frank_wolfe, "MOST_PLANE_BYTES", 0)
+    state = frank_wolfe.init(problem)
+    while state.gap > 1e-6:
+        state = frank_wolfe.update(problem, state)
+        # The truths, and planes of the last decoding.
+        has_truth = np.flatnonzero(np.diff(state.planes.start) == 0)
+        without = np.setdiff1d(np.flatnonzero(state.dual_coef == 0), has_truth)
+        assert (state.idle[without] == 0).all()
+        assert (np.bincount(state.planes.example[without]) <= 1).all()
+    assert state.primal == pytest.approx(free.primal, rel=1e-5)
+
+
 @given(problem=label_problems())
 @settings(max_examples=10)
 def test_cutting_plane_agrees(problem):
