@@ -13,6 +13,7 @@ from scipy import sparse
 from lmbm_torch.checks import check_positive
 from lmbm_torch.energies import TiedCliques
 from lmbm_torch.energies.base import to_spins
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import (
     Features,
     HingeProblem,
@@ -20,6 +21,11 @@ from lmbm_torch.solvers.networks.problems import (
     rows_with_norms,
     sample_weights,
 )
+
+# Bytes of all labels' inputs in addition to the features that are kept; larger ones are made anew. Numbers of
+# products of instances and cliques held at a time (scripts/bench/memory.py).
+KEPT_CONTEXT_BYTES = 2**28
+BLOCK_PRODUCTS = 2**22
 
 
 class SharedWeights(NamedTuple):
@@ -158,20 +164,38 @@ class SharedProblem(HingeProblem):
         columns[:, 1:] = products if untied else products @ np.eye(len(seen))[place]
         return Context(columns, seen)
 
+    def kept_context(self, label: int) -> Context:
+        """Return the inputs of ``label`` in addition to the features, from memory where these are small."""
+        if label in self._contexts:
+            return self._contexts[label]
+        found = self.context(label)
+        if found.columns.nbytes * self.num_labels <= part_bytes(KEPT_CONTEXT_BYTES):
+            self._contexts[label] = found
+        return found
+
     @cached_property
-    def contexts(self) -> list[Context]:
-        """Return the inputs of every label in addition to the features."""
-        return [self.context(k) for k in range(self.num_labels)]
+    def _contexts(self) -> dict[int, Context]:
+        return {}
+
+    @property
+    def _blocks(self) -> list[slice]:
+        """Return blocks of instances, whose products with all cliques are held at a time."""
+        size = max(1, BLOCK_PRODUCTS // max(self.products.shape[1], 1))
+        return [slice(first, first + size) for first in range(0, self.num_instances, size)]
 
     def curvature(self) -> np.ndarray:
         """Return Σ_{j: i ∈ C_j} f_jl² / η_j, the dual's second derivative in α_il, (labels, instances)."""
-        shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in self.contexts]
+        contexts = map(self.kept_context, range(self.num_labels))
+        shared = [np.square(columns[:, 1:]) @ (1 / self.penalty[seen]) for columns, seen in contexts]
         return self.square_norm + np.array(shared)
 
     def margins(self, weights: SharedWeights) -> np.ndarray:
         """Return m, (instances, labels)."""
         fields = self.features @ weights.features[:-1] + self.constant * weights.features[-1]
-        return fields * self.spins.T + self.products @ (self.membership * weights.cliques[self.groups]).T
+        margins, by_label = fields * self.spins.T, (self.membership * weights.cliques[self.groups]).T
+        for block in self._blocks:
+            margins[block] += self.products[block] @ by_label
+        return margins
 
     def hinge(self, weights: SharedWeights) -> np.ndarray:
         """Return [γ − m]_+, (instances, labels)."""
@@ -192,7 +216,9 @@ class SharedProblem(HingeProblem):
     def weights(self, dual_coef: np.ndarray) -> SharedWeights:
         """Return w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl."""
         signed = (dual_coef * self.spins).T
-        by_clique = (self.products * (dual_coef.T @ self.membership)).sum(0)
+        by_clique = np.zeros(self.products.shape[1])
+        for block in self._blocks:
+            by_clique += (self.products[block] * (dual_coef[:, block].T @ self.membership)).sum(0)
         by_weight = np.bincount(self.groups, by_clique, self.cliques.num_weights)
         features = np.vstack([self.features.T @ signed, self.constant * signed.sum(0)])
         return SharedWeights(features, by_weight / self.penalty)

@@ -33,7 +33,7 @@ from lmbm_torch.solvers.interior_point import MatrixRows, Solve, factorised
 from lmbm_torch.solvers.machines import dual_coordinate
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState, certified
 from lmbm_torch.solvers.machines.dual_coordinate import init as init
-from lmbm_torch.solvers.machines.problem import Context, SharedProblem, SharedWeights, dense
+from lmbm_torch.solvers.machines.problem import SharedProblem, SharedWeights, dense
 from lmbm_torch.solvers.networks.problems import Features
 
 
@@ -92,7 +92,7 @@ class MachineRows:
         weights, found = self._matrix(scale), {}
 
         def add(label: int) -> None:
-            columns, seen = self.problem.contexts[label]
+            columns, seen = self.problem.kept_context(label)
             shared = columns[:, 1:] / self._unit[seen]
             weighed = weights[label, :, None] * shared
             mixed = self.inputs.combine(weighed)
@@ -239,7 +239,7 @@ class _Face(NamedTuple):
     """A label's free duals, with the solution of the regularised system on the face.
 
     Args:
-        rows: R, (free duals, features + 1).
+        members: the instances with free duals, whose rows are R, (free duals, features + 1).
         seen: indices of the shared weights of the label's cliques.
         solved: (I/σ + R Rᵀ)⁻¹ (S, residual), with the inputs S (free duals, weights seen) of the shared
             weights.
@@ -247,17 +247,26 @@ class _Face(NamedTuple):
     """
 
     label: int
-    rows: Features
+    members: np.ndarray
     seen: np.ndarray
     solved: np.ndarray
     products: np.ndarray
 
     @classmethod
-    def of(cls, label: int, rows: Features, context: Context, weights: SharedWeights, sigma: float) -> _Face:
-        shared, seen = context.columns[:, 1:], context.weights
+    def of(
+        cls,
+        label: int,
+        problem: SharedProblem,
+        rows: Features,
+        members: np.ndarray,
+        weights: SharedWeights,
+        sigma: float,
+    ) -> _Face:
+        columns, seen = problem.kept_context(label)
+        rows, shared = rows[members], columns[members, 1:]
         right = rows @ weights.features[:, label] + shared @ weights.cliques[seen]
         solved = _solve(rows, np.column_stack([shared, right]), sigma)
-        return cls(label, rows, seen, solved, shared.T @ solved)
+        return cls(label, members, seen, solved, shared.T @ solved)
 
 
 def _solve(rows: Features, right: np.ndarray, sigma: float) -> np.ndarray:
@@ -300,9 +309,7 @@ def _newton_direction(
     faces: dict[int, _Face] = {}
 
     def add(label: int) -> None:
-        members = np.flatnonzero(free[label])
-        columns, seen = problem.contexts[label]
-        faces[label] = _Face.of(label, rows[members], Context(columns[members], seen), downhill, sigma)
+        faces[label] = _Face.of(label, problem, rows, np.flatnonzero(free[label]), downhill, sigma)
 
     labels = np.flatnonzero(free.any(1)).tolist()
     with single_threaded():
@@ -317,7 +324,8 @@ def _newton_direction(
     push = np.linalg.solve(schur, pull)
     for face in faces.values():
         steps = face.solved[:, -1] - face.solved[:, :-1] @ push[face.seen]
-        features[:, face.label] -= face.rows.T @ steps
+        # Taken again: the rows of all faces together may be many times the features.
+        features[:, face.label] -= rows[face.members].T @ steps
     # Σ Fᵀ(steps) = pull − (Schur − H) push = H push.
     return SharedWeights(features, cliques - push)
 

@@ -18,6 +18,7 @@ from lmbm_torch.models import BoltzmannMachine
 from lmbm_torch.references import machine_dual, machine_primal
 from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.machines import dual_coordinate as shared_dual_coordinate
+from lmbm_torch.solvers.machines import problem as machine_problem
 from lmbm_torch.solvers.machines import proximal_newton
 from lmbm_torch.solvers.machines.dual_coordinate import SharedState
 from lmbm_torch.solvers.machines.problem import SharedProblem
@@ -66,6 +67,19 @@ def test_objective_is_that_of_the_convex_programmes(solver, case):
     # The objective is strongly convex, so an objective this close leaves the weights no room either.
     for ours, theirs in zip(state.weights, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=(2e-6 * best) ** 0.5)
+
+
+@pytest.mark.parametrize("case", [0, 4, 15, 16])
+def test_little_memory_changes_no_answer(monkeypatch, case):
+    expected = run(proximal_newton, random_shared_problem(case, **CASES[case]), tol=1e-8, max_iter=3000)
+    monkeypatch.setattr(machine_problem, "KEPT_CONTEXT_BYTES", 0)
+    monkeypatch.setattr(machine_problem, "BLOCK_PRODUCTS", 20)
+    problem = random_shared_problem(case, **CASES[case])
+    state = run(proximal_newton, problem, tol=1e-8, max_iter=3000)
+    assert not problem._contexts
+    check_certificate(problem, state)
+    for ours, theirs in zip(state.weights, expected.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
 
 
 @every_solver
