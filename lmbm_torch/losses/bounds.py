@@ -273,6 +273,11 @@ def generalisation_bound(
 
 
 def _couplings(energy: PairwiseEnergy | CliqueEnergy) -> tuple[Tensor, Tensor]:
-    """Return |w_c|, 0 for cliques of a single label, and the membership (labels, cliques)."""
+    """Return |w_c|, 0 for cliques of a single label, and the membership (labels, cliques).
+
+    Couplings that all examples share are returned once, (1, cliques).
+    """
+    if isinstance(energy, PairwiseEnergy) and energy.pairwise.ndim == 2:
+        energy = energy.select(slice(0, 1))
     cliques = energy if isinstance(energy, CliqueEnergy) else CliqueEnergy.from_pairwise(energy)
     return cliques.weight.abs() * (cliques.membership.sum(0) > 1), cliques.membership
