@@ -30,7 +30,8 @@ The algorithms by the kind of energy:
 * chains, segments and trees: ``trees.chain_dp``, ``trees.semi_chain_dp``, ``trees.tree_dp``;
 * graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best labelling
   with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower bound of the log
-  partition), ``graphs.programming`` (linear and integer programmes by HiGHS), ``graphs.gibbs``.
+  partition), ``graphs.programming`` (linear and integer programmes by HiGHS), ``graphs.cycles`` (with cycle
+  inequalities), ``graphs.gibbs``.
 
 All other modules are internal and may change.
 """

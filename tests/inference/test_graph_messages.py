@@ -9,7 +9,14 @@ from strategies.factor import packed_energy, random_factor_energy
 from strategies.tree import random_tree_energy
 
 from lmbm_torch.energies import FactorEnergy, to_factors
-from lmbm_torch.inference.graphs import belief_propagation, dual_ascent, elimination, gibbs, programming
+from lmbm_torch.inference.graphs import (
+    belief_propagation,
+    cycles,
+    dual_ascent,
+    elimination,
+    gibbs,
+    programming,
+)
 
 SCHEDULES = ("parallel", "sequential", "residual")
 
@@ -130,12 +137,20 @@ def test_programmes_find_the_best_labelling_and_bounds(forbidden):
         whole, relaxed = programming.decode(energy), programming.decode_relaxed(energy)
         assert whole.status.exact.all()
         torch.testing.assert_close(whole.objective, best)
+        cut = cycles.decode(energy, num_rounds=4)
+        assert cut.status.exact.all()
+        torch.testing.assert_close(cut.objective, best)
+        relaxed_cut = cycles.decode(energy, num_rounds=30, node_limit=1)
+        assert (relaxed_cut.bound >= best - 1e-9).all()
+        assert (relaxed_cut.bound <= relaxed.bound + 1e-5).all()
         assert (relaxed.bound >= best - 1e-9).all()
         # The ascent's bound is that of the same polytope, or a larger one.
         assert (dual_ascent.decode(energy).bound >= relaxed.bound - 1e-4).all()
     assert programming.decode_relaxed(a_forest(1)).status.exact.all()
     with pytest.raises(ValueError, match="time_limit: expected"):
         programming.decode(energy, time_limit=0.0)
+    with pytest.raises(ValueError, match="num_rounds: expected"):
+        cycles.decode(energy, num_rounds=0)
 
 
 def test_gibbs_chains_have_the_right_frequencies():
