@@ -16,7 +16,7 @@ from lmbm_torch.energies.chain import PADDING, ChainEnergy
 from lmbm_torch.energies.clique import CliqueEnergy
 from lmbm_torch.energies.directed import DirectedEnergy
 from lmbm_torch.energies.factor import FactorEnergy, FactorScopes
-from lmbm_torch.energies.factor_views import to_clique, to_factors, to_tree
+from lmbm_torch.energies.factor_views import to_clique, to_factors, to_networkx, to_tree
 from lmbm_torch.energies.markov_logic import Clause, from_markov_logic
 from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
@@ -49,6 +49,7 @@ __all__ = [
     "from_markov_logic",
     "to_clique",
     "to_factors",
+    "to_networkx",
     "to_spins",
     "to_tree",
 ]

@@ -16,6 +16,7 @@ from lmbm_torch.energies import (
     FactorScopes,
     to_clique,
     to_factors,
+    to_networkx,
     to_tree,
 )
 
@@ -196,3 +197,20 @@ def test_margins_read_the_tables_of_a_label_alone(make, monkeypatch):
     monkeypatch.setattr(FactorEnergy, "score", lambda *given: calls.append(1) or score(*given))
     torch.testing.assert_close(energy.local_margins(labels), torch.stack(expected, -1))
     assert len(calls) == 1
+
+
+def test_networks_hold_every_table():
+    table = torch.arange(6.0).view(2, 3)
+    triple = torch.arange(12.0).view(2, 3, 2)
+    factors = [((0,), torch.tensor([1.0, 2.0])), ((), torch.tensor(5.0)), ((0, 1), table), ((1, 0), table.mT)]
+    energy = FactorEnergy.of((2, 3, 2), [*factors, ((0, 1, 2), triple)])
+    graph = to_networkx(energy)
+    assert graph.nodes[0]["unary"].tolist() == [6.0, 7.0]
+    assert graph.edges[0, 1]["scope"] == (0, 1)
+    assert graph.edges[0, 1]["table"].tolist() == (2 * table).tolist()
+    (other,) = (node for node in graph if isinstance(node, tuple))
+    assert graph.nodes[other]["scope"] == (0, 1, 2)
+    assert graph.nodes[other]["table"].tolist() == triple.tolist()
+    assert sorted(graph[other]) == [0, 1, 2]
+    with pytest.raises(ValueError, match="energy: expected one example, got 2"):
+        to_networkx(FactorEnergy.packed([energy, energy]))
