@@ -40,6 +40,16 @@ def propagated(kernel, one, schedule, is_max):
         return (*made, kernel.bethe(*state), messages, belief)
 
 
+def looped(kernel, one):
+    graph, values = one.graph, np.exp(one.entries)
+    widths = np.diff(graph.slot)
+    messages = np.repeat(1.0 / widths, widths)
+    sums, belief = np.empty_like(messages), np.empty_like(one.unary)
+    with np.errstate(divide="ignore"):
+        made = kernel.double_loop(graph, one.unary, values, messages, sums, belief, 1e-9, 5)
+    return (*made, messages, belief)
+
+
 def averaged(kernel, one):
     graph = one.graph
     belief = np.repeat(1.0 / graph.states, graph.states)
@@ -55,6 +65,7 @@ def test_compiled_sweeps_equal_the_plain_ones(seed):
         for schedule in range(3)
         for is_max in (False, True)
     ]
+    pairs.append((looped(plain, one), looped(fast, one)))
     if seed % 2 == 0:
         pairs.append((averaged(plain, one), averaged(fast, one)))
     for expected, found in pairs:

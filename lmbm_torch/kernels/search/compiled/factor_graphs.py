@@ -25,13 +25,13 @@ def _made(function: Callable[..., Any], compile: Callable[..., Any]) -> Any:
 
 for _part in (
     *(plain.max_marginal, plain.add_unary, plain.bound_of, plain.conditional, plain.to_variables),
-    *(plain.to_tables, plain.moved, plain.expected, plain.free_energy),
+    *(plain.to_tables, plain.balance, plain.moved, plain.expected, plain.free_energy),
 ):
     _scope[_part.__name__] = _made(_part, compiled_part)
-ascend, rounded, improved, score_of, propagate, bethe, mean_field = (
+ascend, rounded, improved, score_of, propagate, double_loop, bethe, mean_field = (
     _made(each, compiled)
     for each in (
-        *(plain.ascend, plain.rounded, plain.improved, plain.score_of, plain.propagate),
+        *(plain.ascend, plain.rounded, plain.improved, plain.score_of, plain.propagate, plain.double_loop),
         *(plain.bethe, plain.mean_field),
     )
 )
