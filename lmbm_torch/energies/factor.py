@@ -108,6 +108,16 @@ class FactorScopes:
         return members, strides
 
     @kept
+    def slots(self) -> tuple[np.ndarray, ...]:
+        """Return table, variable, state and stride for each state of each variable of each table."""
+        scopes, (_, strides) = self.every_scope, self.places
+        rows = [(t, v, strides[t, place]) for t, scope in enumerate(scopes) for place, v in enumerate(scope)]
+        table, variable, stride = np.array(rows, np.int64).T
+        sizes = np.array(self.num_states)[variable]
+        state = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return *(np.repeat(each, sizes) for each in (table, variable)), state, np.repeat(stride, sizes)
+
+    @kept
     def _on_devices(self) -> dict[tuple[str, torch.device], Tensor]:
         return {}
 
@@ -124,6 +134,10 @@ class FactorScopes:
                 # Of each variable within its graph, and of each entry of the unaries.
                 "place": lambda: np.arange(self.num_variables) - np.array(self.start)[self.graph_of],
                 "unary_variable": lambda: np.repeat(np.arange(self.num_variables), self.num_states),
+                **{
+                    f"slot_{name}": lambda at=at: self.slots[at]
+                    for at, name in enumerate(("table", "variable", "state", "stride"))
+                },
                 "unary_state": lambda: np.concatenate([np.arange(each) for each in self.num_states]),
             }
             with torch.inference_mode(False):
@@ -293,20 +307,33 @@ class FactorEnergy(BaseEnergy):
         structure, device = self.structure, self.device
         check_shape("labels", labels, *labels.shape[:-2], *self._rows(labels), self.num_labels)
         check_device("labels", labels, device)
-        labels = labels.expand(*labels.shape[:-2], self.batch_size, -1)
-        if self.is_packed:
-            labels = labels[..., structure.tensor("graph", device), structure.tensor("place", device)]
-        self._check_states(labels)
-        members, strides = structure.tensor("members", device), structure.tensor("strides", device)
-        entry = structure.tensor("first", device) + (labels.long()[..., members] * strides).sum(-1)
-        # A GPU kernel must not see an index out of range, even if the index is refused later.
-        entry = entry.clamp(0, structure.num_entries - 1)
-        values = self.table.expand(*entry.shape[:-1], -1).gather(-1, entry)
+        values = self._values(self._entries(self._by_variable(labels)))
         if not self.is_packed:
             return values.sum(-1)
         graph = structure.tensor("table_graph", device)
         total = values.new_zeros(*values.shape[:-1], self.batch_size)
         return total.index_add(-1, graph, values)
+
+    def _by_variable(self, labels: Tensor) -> Tensor:
+        """Return labels (…, variables), of one graph (…, batch, variables)."""
+        labels, device = labels.expand(*labels.shape[:-2], self.batch_size, -1), self.device
+        if self.is_packed:
+            labels = labels[
+                ..., self.structure.tensor("graph", device), self.structure.tensor("place", device)
+            ]
+        self._check_states(labels)
+        return labels.long()
+
+    def _entries(self, labels: Tensor) -> Tensor:
+        """Return the entry of each table at labels by variable, (…, tables)."""
+        structure, device = self.structure, self.device
+        members, strides = structure.tensor("members", device), structure.tensor("strides", device)
+        return structure.tensor("first", device) + (labels[..., members] * strides).sum(-1)
+
+    def _values(self, entry: Tensor) -> Tensor:
+        # A GPU kernel must not see an index out of range, even if the index is refused later.
+        entry = entry.clamp(0, self.structure.num_entries - 1)
+        return self.table.expand(*entry.shape[:-1], -1).gather(-1, entry)
 
     def _rows(self, labels: Tensor) -> tuple[int, ...]:
         return (1 if labels.ndim > 1 and labels.shape[-2] == 1 else self.batch_size,)
@@ -436,24 +463,29 @@ class FactorEnergy(BaseEnergy):
         The margin is ∞ for a label without other states, and −∞ in a forbidden labelling. Of binary labels
         the margin is s_i z_i, the agreement of label i with the local field.
         """
-        here = self.score(labels)
-        labels = labels.expand(*here.shape[:-1], self.batch_size, self.num_labels).long()
-        inside, margins = self.inside, []
-        states = self.padded(torch.ones_like(self.table[..., : self.structure.num_unary])) > 0
-        for label in range(self.num_labels):
-            others = here.new_full((*here.shape, self.num_states), -torch.inf)
-            for state in range(self.num_states):
-                has = states[:, label, state]
-                moved = labels.clone()
-                moved[..., label] = torch.where(has, state, labels[..., label])
-                differs = has & (labels[..., label] != state)
-                others[..., state] = torch.where(differs, self.score(moved), -torch.inf)
-            most = others.amax(-1)
-            gain = torch.where(most == -torch.inf, torch.inf, here - most)
-            # A forbidden labelling pays an infinite hinge.
-            gain = gain.masked_fill(here == -torch.inf, -torch.inf)
-            margins.append((gain / 2).where(inside[:, label], torch.inf))
-        return torch.stack(margins, -1)
+        here, structure, device = self.score(labels), self.structure, self.device
+        labels = self._by_variable(labels)
+        table, variable, state, stride = (
+            structure.tensor(f"slot_{name}", device) for name in ("table", "variable", "state", "stride")
+        )
+        change = (state - labels[..., variable]) * stride
+        values = self._values(self._entries(labels)[..., table] + change)
+        local = values.new_zeros(*values.shape[:-1], structure.num_variables * self.num_states)
+        local = local.index_add(-1, variable * self.num_states + state, values)
+        # States that a variable does not have count as forbidden.
+        has = torch.arange(self.num_states, device=device) < structure.tensor("num_states", device)[:, None]
+        local = local.unflatten(-1, has.shape).masked_fill(~has, -torch.inf)
+        most = local.scatter(-1, labels[..., None], -torch.inf).amax(-1)
+        gain = local.gather(-1, labels[..., None]).squeeze(-1) - most
+        gain = gain.masked_fill(most == -torch.inf, torch.inf)
+        if self.is_packed:
+            graph, place = structure.tensor("graph", device), structure.tensor("place", device)
+            margins = gain.new_full((*here.shape, self.num_labels), torch.inf)
+            margins[..., graph, place] = gain
+            gain = margins
+        # A forbidden labelling pays an infinite hinge.
+        is_out = (here == -torch.inf)[..., None] & self.inside
+        return gain.masked_fill(is_out, -torch.inf) / 2
 
 
 def padded_labels(energy: FactorEnergy, labels: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from lmbm_torch.energies.pairwise import PairwiseEnergy
 from lmbm_torch.energies.restricted import RestrictedEnergy
 from lmbm_torch.energies.tree import TreeEnergy
 
-__all__ = ["to_clique", "to_factors", "to_tree"]
+__all__ = ["to_clique", "to_factors", "to_networkx", "to_tree"]
 
 AsFactors = PairwiseEnergy | CliqueEnergy | ChainEnergy | TreeEnergy | FactorEnergy
 
@@ -119,6 +119,46 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
         tables[:, max(scope)] = tables[:, max(scope)] + (table if scope[0] < scope[1] else table.mT)
     unary = energy.table[:, : structure.num_unary].view(-1, nodes, states)
     return TreeEnergy(unary, tables, torch.tensor(parents, device=energy.device))
+
+
+def to_networkx(energy: FactorEnergy) -> Any:
+    """Convert a graph of tables to a ``networkx.Graph``, with the log-potentials of one example as arrays.
+
+    Nodes are the variables, 0 … variables − 1, with ``unary`` (states,). A pair of variables is an edge with
+    the ``scope`` (two variables, in the order of the axes) and the ``table``, tables of one pair added up. A
+    larger scope is a node ``("table", number)`` with ``scope``, ``table`` and edges to the variables.
+
+    Raises:
+        ValueError: a batch of other than one example.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch.energies import FactorEnergy, to_networkx
+        >>> to_networkx(FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])).edges
+        EdgeView([(0, 1)])
+    """
+    import networkx
+
+    if energy.batch_size != 1:
+        raise ValueError(f"energy: expected one example, got {energy.batch_size}; see select")
+    (energy,) = energy.without_constants().examples()
+    structure, graph = energy.structure, networkx.Graph()
+    values = energy.table[0].detach().cpu().numpy()
+    for number, scope in enumerate(structure.every_scope):
+        own = values[structure.first[number] : structure.first[number + 1]]
+        table = own.reshape([structure.num_states[each] for each in scope])
+        if len(scope) == 1:
+            graph.add_node(number, unary=table)
+        elif len(scope) == 2:
+            known = graph.get_edge_data(*scope)
+            if known is not None:
+                table = known["table"] + (table if known["scope"] == scope else table.T)
+                scope = known["scope"]
+            graph.add_edge(*scope, scope=scope, table=table)
+        else:
+            graph.add_node(("table", number), scope=scope, table=table)
+            graph.add_edges_from((("table", number), variable) for variable in scope)
+    return graph
 
 
 def _one_graph(energy: FactorEnergy, what: str) -> FactorScopes:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.classes.kernel_logistic import KernelLogisticRegression
     from lmbm_torch.estimators.classes.multi_class_svm import MultiClassSVM
     from lmbm_torch.estimators.graphs.classifier import GraphClassifier
+    from lmbm_torch.estimators.graphs.grid import GridClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier
     from lmbm_torch.estimators.joint.head import JointHead
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
@@ -53,6 +54,7 @@ __all__ = [
     "ConformalClassifier",
     "ConstrainedClassifier",
     "GraphClassifier",
+    "GridClassifier",
     "HiddenMarkovClassifier",
     "HierarchicalClassifier",
     "IndependentLabelsClassifier",

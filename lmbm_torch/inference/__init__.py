@@ -30,7 +30,7 @@ The algorithms by the kind of energy:
 * graphs of labels of many states: ``graphs.elimination`` (exact), ``graphs.dual_ascent`` (the best
   labelling with a bound, and branch and bound), ``graphs.belief_propagation`` (and mean field, a lower
   bound of the log partition), ``messages.mini_buckets`` (both bounds), ``graphs.programming`` (linear and
-  integer programmes by HiGHS), ``graphs.gibbs``.
+  integer programmes by HiGHS), ``graphs.cycles`` (with cycle inequalities), ``graphs.gibbs``.
 
 All other modules are internal and may change.
 """

@@ -9,7 +9,15 @@ from strategies.factor import every_labelling, packed_energy, random_factor_ener
 from strategies.pairwise import random_clique_energy, random_pairwise_energy
 from strategies.tree import random_tree_energy
 
-from lmbm_torch.energies import CliqueEnergy, FactorEnergy, FactorScopes, to_clique, to_factors, to_tree
+from lmbm_torch.energies import (
+    CliqueEnergy,
+    FactorEnergy,
+    FactorScopes,
+    to_clique,
+    to_factors,
+    to_networkx,
+    to_tree,
+)
 from lmbm_torch.energies.chain import PADDING
 
 
@@ -165,3 +173,44 @@ def test_margins_are_half_of_what_the_best_other_state_loses():
     energy = FactorEnergy.of((3, 1), [((0,), torch.tensor([1.0, 4.0, 2.0]))])
     assert energy.local_margins(torch.tensor([[0, 0]])).tolist() == [[-1.5, torch.inf]]
     assert energy.local_margins(torch.tensor([[1, 0]])).tolist() == [[1.0, torch.inf]]
+
+
+@pytest.mark.parametrize("make", [random_factor_energy, packed_energy])
+def test_margins_read_the_tables_of_a_label_alone(make, monkeypatch):
+    energy = make(1, forbidden=0.2)
+    labels = torch.zeros(3, energy.batch_size, energy.num_labels, dtype=torch.long)
+    labels[1, :, 1], labels[2, :, 2] = 1, 1
+    labels = labels.where(energy.inside, -1)
+    here, expected = energy.score(labels), []
+    sizes = energy.padded(torch.ones_like(energy.table[..., : energy.structure.num_unary])).sum(-1)
+    for label in range(energy.num_labels):
+        others = torch.full((*here.shape, energy.num_states), -torch.inf).double()
+        for state in range(energy.num_states):
+            moved = labels.clone()
+            possible = (state < sizes[:, label]) & (labels[..., label] != state)
+            moved[..., label] = torch.where(possible, state, labels[..., label])
+            others[..., state] = energy.score(moved).where(possible, -torch.inf)
+        gain = (here - others.amax(-1)).masked_fill(others.amax(-1) == -torch.inf, torch.inf)
+        gain = gain.masked_fill(here == -torch.inf, -torch.inf)
+        expected.append(gain.where(energy.inside[:, label], torch.inf) / 2)
+    calls, score = [], FactorEnergy.score
+    monkeypatch.setattr(FactorEnergy, "score", lambda *given: calls.append(1) or score(*given))
+    torch.testing.assert_close(energy.local_margins(labels), torch.stack(expected, -1))
+    assert len(calls) == 1
+
+
+def test_networks_hold_every_table():
+    table = torch.arange(6.0).view(2, 3)
+    triple = torch.arange(12.0).view(2, 3, 2)
+    factors = [((0,), torch.tensor([1.0, 2.0])), ((), torch.tensor(5.0)), ((0, 1), table), ((1, 0), table.mT)]
+    energy = FactorEnergy.of((2, 3, 2), [*factors, ((0, 1, 2), triple)])
+    graph = to_networkx(energy)
+    assert graph.nodes[0]["unary"].tolist() == [6.0, 7.0]
+    assert graph.edges[0, 1]["scope"] == (0, 1)
+    assert graph.edges[0, 1]["table"].tolist() == (2 * table).tolist()
+    (other,) = (node for node in graph if isinstance(node, tuple))
+    assert graph.nodes[other]["scope"] == (0, 1, 2)
+    assert graph.nodes[other]["table"].tolist() == triple.tolist()
+    assert sorted(graph[other]) == [0, 1, 2]
+    with pytest.raises(ValueError, match="energy: expected one example, got 2"):
+        to_networkx(FactorEnergy.packed([energy, energy]))

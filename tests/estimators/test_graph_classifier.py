@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
 import lmbm_torch
-from lmbm_torch.estimators import ChainCRF, GraphClassifier
+from lmbm_torch.estimators import ChainCRF, GraphClassifier, GridClassifier
 from lmbm_torch.inference import decode
 
 
@@ -138,3 +138,119 @@ def test_other_graphs_are_refused(change, message):
         GraphClassifier().fit(change(X), y)
     with pytest.raises(ValueError, match=r"y\[0\]: expected \d classes, got shape"):
         GraphClassifier().fit(X, [each[:-1] for each in y])
+
+
+def with_holes(y, seed: int):
+    """A third of the classes, never the first of a graph, are NaN."""
+    random = np.random.default_rng(seed)
+    found = [each.astype(float) for each in y]
+    for each in found:
+        each[1:][random.random(len(each) - 1) < 1 / 3] = np.nan
+    return found
+
+
+def test_the_likelihood_sums_missing_classes_out():
+    X, y = some_graphs(6)
+    holes = with_holes(y, 0)
+    assert np.isnan(np.concatenate(holes)).any()
+    model = GraphClassifier(0.3, objective="likelihood", tol=1e-4, max_iter=500).fit(X, holes)
+
+    def value(coef):
+        other = clone(model)
+        vars(other).update({**vars(model), "coef_": coef})
+        weights = sum(np.square(each).sum() for each in (coef, model.intercept_))
+        weights += (np.square(model.edge_coef_) * np.triu(np.ones((3, 3)))[..., None]).sum()
+        total = 0.0
+        for one, given in zip(other.energy(X).examples(), holes, strict=True):
+            labels = torch.tensor([*product(range(3), repeat=len(given))])[:, None]
+            scores = one.score(labels)[:, 0]
+            fits = (labels[:, 0] == torch.tensor(given)) | torch.tensor(np.isnan(given))
+            total += (scores.logsumexp(0) - scores[fits.all(1)].logsumexp(0)).item()
+        return 0.5 * weights + 0.3 * total
+
+    assert model.objective_ == pytest.approx(value(model.coef_), rel=1e-9)
+    assert model.duality_gap_ == np.inf
+    step = np.zeros_like(model.coef_)
+    step[1, 0] = 1e-4
+    slope = (value(model.coef_ + step) - value(model.coef_ - step)) / 2e-4
+    assert slope == pytest.approx(0, abs=1e-2)
+
+
+def test_missing_classes_are_completed_and_known_ones_kept():
+    X, y = some_graphs(7, 12)
+    names = np.array(["a", "b", "c"])
+    holes = [
+        np.array([None if np.isnan(value) else names[int(value)] for value in each], object)
+        for each in with_holes(y, 1)
+    ]
+    holes[0][:] = None
+    model = GraphClassifier(0.5, tol=0.05, random_state=0).fit(X, holes)
+    assert model.classes_.tolist() == ["a", "b", "c"]
+    # At the end a completion is the best one under the weights that it led to.
+    completed = model.predict(X, known=holes)
+    for found, given in zip(completed, holes, strict=True):
+        assert all(own in (None, other) for own, other in zip(given, found, strict=True))
+    again = GraphClassifier(0.5, tol=0.05, random_state=0).fit(X, completed)
+    assert model.objective_ <= again.objective_ * 1.06
+    likely = GraphClassifier(0.5, objective="likelihood").fit(X, holes)
+    certain = likely.predict_proba(X, known=holes)[1]
+    known = holes[1] != None  # noqa: E711
+    assert certain[known].max(1).tolist() == pytest.approx([1.0] * int(known.sum()))
+    with pytest.raises(ValueError, match="known: expected one of the classes"):
+        model.predict(X[:1], known=[["d"] * len(y[0])])
+    with pytest.raises(ValueError, match="y: expected the class of at least one node"):
+        GraphClassifier().fit(X, [np.full(len(each), np.nan) for each in y])
+
+
+def some_images(seed: int, count: int = 6):
+    """Images of different sizes with an edge at a column."""
+    random, X, y = np.random.default_rng(seed), [], []
+    for number in range(count):
+        labels = np.zeros((3 + number % 2, 4), int)
+        labels[:, random.integers(1, 4) :] = 1
+        X.append(labels[..., None] + 0.7 * random.normal(size=(*labels.shape, 1)))
+        y.append(labels)
+    return X, y
+
+
+@pytest.mark.parametrize("diagonals", [False, True])
+def test_grids_are_graphs_of_their_cells(diagonals):
+    X, y = some_images(0)
+    settings = {"objective": "likelihood", "edge_features": True, "directed": True}
+    grid = GridClassifier(diagonals=diagonals, **settings).fit(X, y)
+    steps = [(0, 1), (1, 0), (1, 1), (1, -1)][: 4 if diagonals else 2]
+    graphs = []
+    for image in X:
+        cells = [*np.ndindex(*image.shape[:2])]
+        pairs, features = [], []
+        for number, (down, right) in enumerate(steps):
+            for row, column in cells:
+                other = (row + down, column + right)
+                if other in cells:
+                    own = np.zeros((len(steps), 3))
+                    own[number] = 1.0, image[row, column, 0], image[(*other, 0)]
+                    pairs.append((cells.index((row, column)), cells.index(other)))
+                    features.append(own.ravel())
+        graphs.append((image.reshape(-1, 1), np.array(pairs), np.array(features)))
+    graph = GraphClassifier(**settings).fit(graphs, [each.ravel() for each in y])
+    np.testing.assert_allclose(grid.edge_coef_, graph.edge_coef_, atol=1e-6)
+    for found, expected in zip(grid.predict_proba(X), graph.predict_proba(graphs), strict=True):
+        np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-6)
+    found = grid.predict(X, known=[np.where(each, 1.0, np.nan) for each in y])
+    assert all((one[each > 0] == 1).all() for one, each in zip(found, y, strict=True))
+    assert grid.score(X, y) > 0.8
+
+
+def test_images_of_one_size_are_one_array_and_others_are_refused(tmp_path):
+    X, y = some_images(1)
+    X, y = np.stack(X[::2]), np.stack(y[::2])
+    model = GridClassifier(0.5, tol=0.1, random_state=0).fit(X, y)
+    assert np.stack(model.predict(X)).shape == y.shape
+    model.save(tmp_path / "grid.safetensors")
+    assert np.array_equal(lmbm_torch.load(tmp_path / "grid.safetensors").predict(X), model.predict(X))
+    with pytest.raises(ValueError, match=r"X\[0\]: expected \(rows, columns, features\), got shape \(3, 4\)"):
+        model.predict(X[..., 0])
+    with pytest.raises(ValueError, match=r"y\[0\]: expected classes of shape \(3, 4\), got shape \(12,\)"):
+        GridClassifier().fit(X, y.reshape(len(y), -1))
+    with pytest.raises(ValueError, match="X: expected a list of images"):
+        GridClassifier().fit([], [])

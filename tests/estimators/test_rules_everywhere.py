@@ -35,7 +35,8 @@ GIVEN = {
 }
 # Of positions, of nodes, of classes, of a hierarchy, which is their rule, and of thresholds for a risk.
 OTHERS = {
-    *("ChainCRF", "ChainSVM", "GraphClassifier", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"),
+    *("ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"),
+    *("GraphClassifier", "GridClassifier"),
     *("HierarchicalClassifier", "KernelLogisticRegression", "MultiClassSVM", "RiskControlledClassifier"),
 }
 

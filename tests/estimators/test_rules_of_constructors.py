@@ -62,7 +62,13 @@ TRAINED = [
 # Of positions, of nodes, of classes, of a hierarchy, which is their rule, of thresholds for a risk, and what
 # takes the place of such a parameter.
 WITHOUT = {
-    *("GraphClassifier", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier", "MultiClassSVM"),
+    *(
+        "GraphClassifier",
+        "GridClassifier",
+        "HiddenMarkovClassifier",
+        "MaximumEntropyMarkovClassifier",
+        "MultiClassSVM",
+    ),
     *("HierarchicalClassifier", "KernelLogisticRegression", "JointClassifier", "RiskControlledClassifier"),
 }
 

@@ -84,6 +84,10 @@ def table(name: str) -> tuple[Any, Any]:
         if name == "GraphClassifier":
             rows = [(nodes, np.array([[0, 1], [1, 2], [2, 3], [3, 0], [4, 5]])) for nodes in rows]
         return rows, [scores[start : start + 6].argmax(1) for start in starts]
+    if name == "GridClassifier":
+        return X[: 6 * (ROWS // 6)].reshape(-1, 2, 3, X.shape[1]), scores[: 6 * (ROWS // 6)].argmax(
+            1
+        ).reshape(-1, 2, 3)
     return X, Y
 
 

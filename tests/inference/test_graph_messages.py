@@ -9,9 +9,16 @@ from strategies.factor import packed_energy, random_factor_energy
 from strategies.tree import random_tree_energy
 
 from lmbm_torch.energies import FactorEnergy, to_factors
-from lmbm_torch.inference.graphs import belief_propagation, dual_ascent, elimination, gibbs, programming
+from lmbm_torch.inference.graphs import (
+    belief_propagation,
+    cycles,
+    dual_ascent,
+    elimination,
+    gibbs,
+    programming,
+)
 
-SCHEDULES = ("parallel", "sequential", "residual")
+SCHEDULES = ("parallel", "sequential", "residual", "double loop")
 
 
 def a_forest(seed: int) -> FactorEnergy:
@@ -27,11 +34,13 @@ def a_forest(seed: int) -> FactorEnergy:
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_messages_are_exact_on_forests(schedule):
     for energy in (a_forest(0), to_factors(random_tree_energy(1, another_root=True))):
-        found = belief_propagation.marginals(energy, schedule=schedule)
+        found = belief_propagation.marginals(energy, schedule=schedule, tol=1e-10)
         exact = elimination.marginals(energy)
         assert found.status.exact.all()
         torch.testing.assert_close(found.states, exact.states, rtol=0, atol=1e-8)
         torch.testing.assert_close(found.log_partition, exact.log_partition, rtol=1e-7, atol=1e-7)
+        if schedule == "double loop":
+            continue
         best = belief_propagation.decode(energy, schedule=schedule)
         torch.testing.assert_close(best.objective, elimination.decode(energy).objective)
         assert best.bound.isinf().all()
@@ -40,7 +49,8 @@ def test_messages_are_exact_on_forests(schedule):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_weak_loops_are_nearly_exact(schedule):
     energy = random_factor_energy(1, num_states=(2, 3, 2, 3), num_factors=6, scale=0.3)
-    found = belief_propagation.marginals(energy, schedule=schedule, damping=0.1)
+    damping = 0.1 * (schedule != "double loop")
+    found = belief_propagation.marginals(energy, schedule=schedule, damping=damping)
     exact = elimination.marginals(energy)
     assert found.status.converged.all()
     assert not found.status.exact.any()
@@ -53,6 +63,18 @@ def test_schedules_share_their_fixed_point():
     found = [belief_propagation.marginals(energy, schedule=each) for each in SCHEDULES]
     for other in found[1:]:
         torch.testing.assert_close(other.states, found[0].states, rtol=0, atol=1e-6)
+
+
+def test_the_double_loop_converges_where_messages_cycle():
+    energy = random_factor_energy(2, batch=1, num_states=(2,) * 8, num_factors=24, order=2, scale=3.0)
+    for schedule in SCHEDULES[:3]:
+        assert not belief_propagation.marginals(energy, schedule=schedule).status.converged.any()
+    found = belief_propagation.marginals(energy, schedule="double loop", num_iters=5000)
+    assert found.status.converged.all()
+    with pytest.raises(ValueError, match="schedule: expected one of parallel, sequential, residual, got"):
+        belief_propagation.decode(energy, schedule="double loop")
+    with pytest.raises(ValueError, match="damping: expected 0 for the double loop, got"):
+        belief_propagation.marginals(energy, schedule="double loop", damping=0.1)
 
 
 def test_known_labels_are_conditions():
@@ -130,12 +152,20 @@ def test_programmes_find_the_best_labelling_and_bounds(forbidden):
         whole, relaxed = programming.decode(energy), programming.decode_relaxed(energy)
         assert whole.status.exact.all()
         torch.testing.assert_close(whole.objective, best)
+        cut = cycles.decode(energy, num_rounds=4)
+        assert cut.status.exact.all()
+        torch.testing.assert_close(cut.objective, best)
+        relaxed_cut = cycles.decode(energy, num_rounds=30, node_limit=1)
+        assert (relaxed_cut.bound >= best - 1e-9).all()
+        assert (relaxed_cut.bound <= relaxed.bound + 1e-5).all()
         assert (relaxed.bound >= best - 1e-9).all()
         # The ascent's bound is that of the same polytope, or a larger one.
         assert (dual_ascent.decode(energy).bound >= relaxed.bound - 1e-4).all()
     assert programming.decode_relaxed(a_forest(1)).status.exact.all()
     with pytest.raises(ValueError, match="time_limit: expected"):
         programming.decode(energy, time_limit=0.0)
+    with pytest.raises(ValueError, match="num_rounds: expected"):
+        cycles.decode(energy, num_rounds=0)
 
 
 def test_gibbs_chains_have_the_right_frequencies():

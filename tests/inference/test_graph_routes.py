@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ import lmbm_torch
 from lmbm_torch import inference
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.inference.graphs import elimination, programming
 from lmbm_torch.inference.routes.table import Query, route_of
 
 
@@ -43,13 +46,40 @@ def test_wide_graphs_are_searched_and_proven():
     query = Query(quantity="decode", energy=energy)
     assert route_of(query).routine == "routes.answers.ascended_then_eliminated"
     with lmbm_torch.memory_budget("1 MiB"):
-        assert route_of(query).routine == "graphs.dual_ascent.branch_and_bound"
+        assert route_of(query).routine == "routes.answers.ascended_then_cut"
         assert inference.decode(energy).status.exact.all()
+        many = a_grid(1, 12, 7)
+        assert route_of(replace(query, energy=many)).routine == "graphs.dual_ascent.branch_and_bound"
+        assert inference.decode(many).status.exact.all()
         found = inference.marginals(energy)
     assert found.method == "approximate, by belief propagation"
     assert not found.status.exact.any()
     with lmbm_torch.memory_budget("1 MiB"), pytest.raises(ValueError, match="expected tables of at most"):
         inference.log_partition(energy)
+
+
+def test_cutting_planes_prove_a_frustrated_torus():
+    random = np.random.default_rng(0)
+    cells = np.arange(81).reshape(9, 9)
+    edges = np.concatenate(
+        [np.stack([cells, np.roll(cells, -1, axis)], -1).reshape(-1, 2) for axis in (0, 1)]
+    )
+    tables = 2 * torch.from_numpy(random.normal(size=(2, len(edges), 2, 2)))
+    unary = torch.from_numpy(random.normal(size=(2, 81, 2)))
+    energy = FactorEnergy.from_edges(unary, torch.from_numpy(edges), tables)
+    with lmbm_torch.memory_budget("1 MiB"):
+        assert route_of(Query(quantity="decode", energy=energy)).routine == "routes.answers.ascended_then_cut"
+        found = inference.decode(energy)
+        packed = FactorEnergy.packed([energy, a_grid(0, 3, 2)])
+        both = inference.decode(packed, known=torch.full((3, 81), torch.nan).double())
+    assert found.status.exact.all()
+    torch.testing.assert_close(found.objective, energy.score(found.labels))
+    exact = elimination.decode(energy)
+    torch.testing.assert_close(found.objective, exact.objective)
+    torch.testing.assert_close(both.objective[:2], exact.objective)
+    assert (both.labels[2, :9] >= 0).all()
+    # Without cycle inequalities nothing is proven.
+    assert not programming.decode_relaxed(energy).status.exact.any()
 
 
 def test_elimination_answers_where_the_ascent_has_no_proof():

@@ -72,6 +72,9 @@ class Limits:
     # Nodes of a graph's search with dual ascent, some 0.5 ms of CPU time each for 400 labels
     # (scripts/bench/uai2014.py).
     graph_nodes: int = 2000
+    # Bytes of an example's tables for linear programmes with cycle inequalities, some seconds of CPU time at
+    # most (scripts/bench/uai2014.py).
+    cut_bytes: int = 80_000
     # Bytes of the tables of a junction tree whose examples are summed together, a few buckets of them
     # (scripts/bench/log_partition_bounds.py).
     table_bytes: int = 2**32

@@ -27,8 +27,8 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "entries", "marginals", "mean_field"]
 
-Schedule = Literal["parallel", "sequential", "residual"]
-SCHEDULES: tuple[Schedule, ...] = ("parallel", "sequential", "residual")
+Schedule = Literal["parallel", "sequential", "residual", "double loop"]
+SCHEDULES: tuple[Schedule, ...] = ("parallel", "sequential", "residual", "double loop")
 
 
 @one_door
@@ -48,8 +48,10 @@ def marginals(
         energy: graphs of tables; forests have exact results.
         known: (batch, labels), a state, or NaN for a free label.
         schedule: all tables at once, one after another forwards and backwards in turn, or always the table
-            whose messages would change most.
-        damping: share of the old messages in the new, in [0, 1).
+            whose messages would change most; ``"double loop"`` ascends the Bethe free energy, converges where
+            messages cycle, and is slower (Yuille, CCCP algorithms to minimize the Bethe and Kikuchi free
+            energies, 2002).
+        damping: share of the old messages in the new, in [0, 1), 0 for the double loop.
         num_iters: sweeps at most, each with as many updates as there are tables.
         tol: the largest change of a message, a probability, at which the sweeps end.
 
@@ -84,7 +86,7 @@ def decode(
     Without ties the result is exact on forests; elsewhere nothing is proven, and ``bound`` is ∞.
 
     Args:
-        energy, known, schedule, damping, num_iters, tol: see :func:`marginals`.
+        energy, known, schedule, damping, num_iters, tol: see :func:`marginals`; no double loop.
 
     Raises:
         ValueError: see :func:`marginals`; an example whose labelling found is not allowed.
@@ -207,10 +209,13 @@ def _propagated(
     *,
     is_max: bool,
 ) -> list[tuple[Part, list[_Answer]]]:
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule: expected one of {', '.join(SCHEDULES)}, got {schedule!r}")
+    possible = SCHEDULES[:3] if is_max else SCHEDULES
+    if schedule not in possible:
+        raise ValueError(f"schedule: expected one of {', '.join(possible)}, got {schedule!r}")
     check_count("num_iters", num_iters)
     check_not_negative("damping", damping)
+    if damping and schedule == "double loop":
+        raise ValueError(f"damping: expected 0 for the double loop, got {damping}")
     if damping >= 1:
         raise ValueError(f"damping: expected at most 1, which is excluded, got {damping}")
     number = SCHEDULES.index(schedule)
@@ -259,9 +264,11 @@ def _fixed_point(
     messages = np.repeat(1.0 / np.maximum(widths, 1), widths)
     sums, belief = np.empty_like(messages), np.empty_like(example.unary)
     with np.errstate(divide="ignore"):
-        made, residual = kernel.propagate(
-            graph, example.unary, values, messages, sums, belief, schedule, is_max, damping, tol, num_iters
-        )
+        arrays = (graph, example.unary, values, messages, sums, belief)
+        if SCHEDULES[schedule] == "double loop":
+            made, residual = kernel.double_loop(*arrays, tol, num_iters)
+        else:
+            made, residual = kernel.propagate(*arrays, schedule, is_max, damping, tol, num_iters)
         log_sum = kernel.bethe(graph, example.unary, values, messages, sums, belief)
     total = log_sum + largest.sum() + example.constant
     return _FixedPoint(values, sums, belief, int(made), float(residual), float(total))

@@ -7,7 +7,8 @@ the relaxation bounds the score, and is exact on forests.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
+from lmbm_torch.kernels.search.plain.factor_graphs import Graph
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
 
@@ -49,7 +51,8 @@ def decode(energy: FactorEnergy, *, known: Known | None = None, time_limit: floa
     """
     if time_limit is not None:
         check_positive("time_limit", time_limit)
-    return _solved(energy, known, is_whole=True, time_limit=time_limit)
+    options = {} if time_limit is None else {"time_limit": time_limit}
+    return solved(energy, known, lambda example: _programmed(example, is_whole=True, options=options))
 
 
 @one_door
@@ -65,18 +68,26 @@ def decode_relaxed(energy: FactorEnergy, *, known: Known | None = None) -> Decod
     Raises:
         ValueError: see :func:`decode`.
     """
-    return _solved(energy, known, is_whole=False, time_limit=None)
+    return solved(energy, known, lambda example: _programmed(example, is_whole=False, options={}))
 
 
-def _solved(
-    energy: FactorEnergy, known: Known | None, *, is_whole: bool, time_limit: float | None
-) -> Decoding:
+class Solution(NamedTuple):
+    """Labels of the arrays' states, an upper bound, the nodes, and whether the solver ended by itself."""
+
+    labels: np.ndarray
+    bound: float
+    nodes: int
+    converged: bool
+
+
+def solved(energy: FactorEnergy, known: Known | None, solve: Callable[[Example], Solution]) -> Decoding:
+    """Return the solutions of all examples."""
     parts, labels, numbers = [], [], []
     for part, examples in examples_of(energy, known):
-        each = [_programme(example, is_whole, time_limit) for example in examples]
+        each = [solve(example) for example in examples]
         parts.append(part)
         pairs = zip(examples, each, strict=True)
-        labels.append(torch.stack([example.labels(found[0]) for example, found in pairs]))
+        labels.append(torch.stack([example.labels(found.labels) for example, found in pairs]))
         numbers.append(torch.tensor([rest for _, *rest in each], dtype=torch.float64, device=energy.device))
     answer = labels_in_rows(energy, parts, labels)
     bound, nodes, converged = in_rows(parts, numbers).T
@@ -87,17 +98,11 @@ def _solved(
     return Decoding(answer, objective, bound, Status(exact, converged > 0, nodes.long(), bound - objective))
 
 
-def _programme(
-    example: Example, is_whole: bool, time_limit: float | None
-) -> tuple[np.ndarray, float, int, bool]:
-    """Return labels, an upper bound, the nodes, and whether the solver ended by itself."""
-    graph, unary, entries = example.graph, example.unary, example.entries
-    values = np.concatenate([unary, entries])
-    allowed: Any = values > -np.inf
-    size, at = len(unary), len(unary)
+def local_polytope(graph: Graph) -> tuple[sparse.csr_array, np.ndarray]:
+    """Return A (rows, unary entries + entries of tables) and b (rows,) of the local polytope Aμ = b."""
+    size = int(graph.at[-1])
     rows, columns, weights = [], [], []
-    variable = np.repeat(np.arange(len(graph.states)), graph.states)
-    rows.append(variable)
+    rows.append(np.repeat(np.arange(len(graph.states)), graph.states))
     columns.append(np.arange(size))
     weights.append(np.ones(size))
     first_row = len(graph.states)
@@ -106,23 +111,33 @@ def _programme(
         numbers = np.arange(int(graph.first[table + 1] - graph.first[table]))
         states = int(graph.states[name])
         rows += [first_row + numbers // graph.inner[place] % states, first_row + np.arange(states)]
-        columns += [at + graph.first[table] + numbers, graph.at[name] + np.arange(states)]
+        columns += [size + graph.first[table] + numbers, graph.at[name] + np.arange(states)]
         weights += [np.ones(len(numbers)), -np.ones(states)]
         first_row += states
     matrix = sparse.csr_array(
         (np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(first_row, len(values)),
+        shape=(first_row, size + int(graph.first[-1])),
     )
-    right: Any = np.zeros(first_row)
+    right = np.zeros(first_row)
     right[: len(graph.states)] = 1.0
+    return matrix, right
+
+
+def optimum(
+    example: Example, constraints: Sequence[LinearConstraint], *, is_whole: bool, options: dict[str, Any]
+) -> tuple[np.ndarray | None, Solution]:
+    """Return the solver's μ, None without any, and the labelling by the largest μ, improved by changes."""
+    graph, unary, entries = example.graph, example.unary, example.entries
+    values = np.concatenate([unary, entries])
+    allowed: Any = values > -np.inf
     # Entries follow from the states: the states alone need to be whole.
-    whole = np.where(np.arange(len(values)) < size, 1, 0) if is_whole else None
+    whole = np.where(np.arange(len(values)) < len(unary), 1, 0) if is_whole else None
     answer = milp(
         -np.where(allowed, values, 0.0),
         integrality=whole,
         bounds=Bounds(0, allowed.astype(float)),
-        constraints=LinearConstraint(matrix, right, right),
-        options={"mip_rel_gap": 0.0} | ({} if time_limit is None else {"time_limit": time_limit}),
+        constraints=constraints,
+        options={"mip_rel_gap": 0.0} | options,
     )
     labels = np.zeros(len(graph.states), np.int64)
     if answer.x is not None:
@@ -132,4 +147,11 @@ def _programme(
     least = getattr(answer, "mip_dual_bound", None) if is_whole else answer.fun
     bound = np.inf if least is None else -float(least)
     bound += TOLERANCE * (1 + abs(bound)) + example.constant
-    return labels, bound, int(getattr(answer, "mip_node_count", 0) or 0), answer.status == 0
+    nodes = int(getattr(answer, "mip_node_count", 0) or 0)
+    return answer.x, Solution(labels, bound, nodes, answer.status == 0)
+
+
+def _programmed(example: Example, *, is_whole: bool, options: dict[str, Any]) -> Solution:
+    matrix, right = local_polytope(example.graph)
+    equal = LinearConstraint(matrix, right, right)
+    return optimum(example, [equal], is_whole=is_whole, options=options)[1]

@@ -7,7 +7,9 @@ independent parts of an energy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,14 +143,25 @@ def searched_then_semidefinite(query: Query) -> Decoding:
 
 def ascended_then_eliminated(query: Query) -> Decoding:
     """Return the answers of dual ascent for graphs of tables, and elimination's for those without a proof."""
+    return _ascended_then(elimination.decode, query)
+
+
+def ascended_then_cut(query: Query) -> Decoding:
+    """Return the answers of dual ascent for graphs of tables, then of cutting planes, where unproven."""
+    # No other route of graphs needs SciPy.
+    from lmbm_torch.inference.graphs import cycles
+
+    return _ascended_then(partial(cycles.decode, node_limit=_fewer_nodes(query)), query)
+
+
+def _ascended_then(routine: Callable[..., Decoding], query: Query) -> Decoding:
     found = dual_ascent.decode(query.energy, known=query.known)
     rows = _open_rows(found)
     if not len(rows):
         return found
-    known = None if query.known is None else query.known[rows]
-    some = query.energy.select(rows)
-    known = None if known is None else known[:, : some.num_labels]
-    proven = _with_nodes(elimination.decode(some, known=known))
+    some, known = query.energy.select(rows), query.known
+    known = None if known is None else known[rows, : some.num_labels]
+    proven = _with_nodes(routine(some, known=known))
     beyond = query.energy.num_labels - some.num_labels
     labels = torch.nn.functional.pad(proven.labels, (0, beyond), value=PADDING)
     return replaced(found, rows, replace(proven, labels=labels))

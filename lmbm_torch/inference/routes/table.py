@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -191,6 +192,19 @@ def _fits(query: Query, max_bytes: int) -> bool:
     return _routine("graphs.elimination.fits")(query.energy, query.quantity, max_bytes, **given)
 
 
+def _largest_graph(energy: FactorEnergy) -> int:
+    """Return the number of entries of the example with most of them."""
+    structure = energy.structure
+    if not energy.is_packed:
+        return structure.num_entries
+    sizes = torch.from_numpy(structure.first).diff()
+    return int(
+        sizes.new_zeros(energy.batch_size)
+        .index_add(0, structure.tensor("table_graph", sizes.device), sizes)
+        .max()
+    )
+
+
 def _is_tree(query: Query) -> bool:
     return query.top_k == 1 and query.free > LIMITS.narrow and query.is_narrow
 
@@ -278,6 +292,10 @@ SMALL_TABLES = When(
 FITTING_TABLES = When(
     f"tables of up to {LIMITS.table_bytes // 2**30} GiB, or the memory budget",
     lambda query: _fits(query, limit_bytes(LIMITS.table_bytes)),
+)
+CUT_TABLES = When(
+    f"tables of up to {LIMITS.cut_bytes // 1000} kB an example, SciPy installed",
+    lambda query: 8 * _largest_graph(query.energy) <= LIMITS.cut_bytes and find_spec("scipy") is not None,
 )
 HAS_MARGINS = When("with local margins", lambda query: isinstance(query.energy, MarginEnergy))
 
@@ -438,6 +456,7 @@ ROUTES: tuple[Routes, ...] = (
         (
             Route(SMALL_TABLES, "graphs.elimination.decode"),
             Route(FITTING_TABLES, "routes.answers.ascended_then_eliminated"),
+            Route(CUT_TABLES, "routes.answers.ascended_then_cut"),
             Route(ALWAYS, "graphs.dual_ascent.branch_and_bound"),
         ),
     ),

@@ -239,7 +239,22 @@ def to_variables(graph, values, table, sums, is_max, found):
     low, high = graph.place[table], graph.place[table + 1]
     for number in range(graph.slot[low], graph.slot[high]):
         found[number] = 0.0
-    for entry in range(begin, end):
+    if high - low == 2:
+        # Two loops without divisions, for large tables of pairs.
+        one, other, width = graph.slot[low], graph.slot[low + 1], graph.inner[low]
+        for row in range((end - begin) // width):
+            first, total = begin + row * width, 0.0
+            for column in range(width):
+                to_row = values[first + column] * sums[other + column]
+                to_column = values[first + column] * sums[one + row]
+                if is_max:
+                    total = max(total, to_row)
+                    found[other + column] = max(found[other + column], to_column)
+                else:
+                    total += to_row
+                    found[other + column] += to_column
+            found[one + row] = total
+    for entry in range(begin, end if high - low != 2 else begin):
         if values[entry] == 0.0:
             continue
         for place in range(low, high):
@@ -354,6 +369,74 @@ def propagate(graph, unary, values, messages, sums, belief, schedule, is_max, da
                 change[table] = moved(graph, table, messages, found)
         sweeps, largest = sweeps + 1, change.max()
     return sweeps, largest
+
+
+@compiled
+def double_loop(graph, unary, values, messages, sums, belief, tolerance, limit):
+    """Find a stationary point of the Bethe free energy; return (outer iterations, largest message's change).
+
+    The convex part − Σ (tables of i) · entropy_i of the free energy is linear at the last beliefs, so that an
+    outer iteration is concave, and is approximated by sweeps over the variables (Yuille, CCCP algorithms to
+    minimize the Bethe and Kikuchi free energies, 2002; Heskes, Stable fixed points of loopy belief
+    propagation are minima of the Bethe free energy, 2003). A belief is b ∝ (exp(unary) · old^d ·
+    Π m)^(1 / (1 + d)) with d tables, a message to a table b / m. The change is that of sum-product messages.
+
+    Args:
+        messages, sums, belief: see :func:`propagate`; the messages are the start.
+        limit: outer iterations at most.
+    """
+    tables, variables = len(graph.first) - 1, len(graph.states)
+    for variable in range(variables):
+        to_tables(graph, unary, messages, variable, sums, belief)
+    old, found, by_product = belief.copy(), messages.copy(), sums.copy()
+    made, largest = 0, np.inf
+    while made < limit and largest > tolerance:
+        for sweep in range(4):
+            for step in range(variables):
+                variable = step if sweep % 2 == 0 else variables - 1 - step
+                for index in range(graph.start[variable], graph.start[variable + 1]):
+                    to_variables(graph, values, graph.table[graph.around[index]], sums, False, messages)
+                balance(graph, unary, messages, old, variable, sums, belief)
+        old[:] = belief
+        for table in range(tables):
+            to_variables(graph, values, table, sums, False, messages)
+        for variable in range(variables):
+            to_tables(graph, unary, messages, variable, by_product, belief)
+        largest = 0.0
+        for table in range(tables):
+            to_variables(graph, values, table, by_product, False, found)
+            largest = max(largest, moved(graph, table, messages, found))
+        made += 1
+    return made, largest
+
+
+@compiled_part
+def balance(graph, unary, messages, old, variable, sums, belief):
+    """Set a variable's belief and its messages to the tables; see :func:`double_loop`."""
+    states, at = graph.states[variable], graph.at[variable]
+    low, high = graph.start[variable], graph.start[variable + 1]
+    most, total = -np.inf, 0.0
+    for state in range(states):
+        field = unary[at + state]
+        if high > low:
+            field += (high - low) * np.log(old[at + state])
+        for index in range(low, high):
+            field += np.log(messages[graph.slot[graph.around[index]] + state])
+        belief[at + state] = field / (1.0 + high - low)
+        most = max(most, belief[at + state])
+    for state in range(states):
+        belief[at + state] = np.exp(belief[at + state] - most) if most > -np.inf else 0.0
+        total += belief[at + state]
+    for state in range(states):
+        belief[at + state] /= total if total > 0.0 else 1.0
+    for index in range(low, high):
+        slot, norm = graph.slot[graph.around[index]], 0.0
+        for state in range(states):
+            own = belief[at + state]
+            sums[slot + state] = own / messages[slot + state] if own > 0.0 else 0.0
+            norm += sums[slot + state]
+        for state in range(states):
+            sums[slot + state] /= norm if norm > 0.0 else 1.0
 
 
 @compiled_part

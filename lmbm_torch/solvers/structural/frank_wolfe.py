@@ -106,9 +106,7 @@ def update(
     weights, duals = StructuralWeights(*(part.copy() for part in state.weights)), state.dual_coef.copy()
     every, target = np.arange(problem.num_examples), known_share * (state.primal - state.dual)
     drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
-    kernels("dual.structural").sweeps(
-        problem, state.planes, weights, duals, every, target, MAX_SWEEPS, drawn
-    )
+    kernels("dual.structural").sweeps(problem, state.planes, weights, duals, every, target, MAX_SWEEPS, drawn)
     return _certified(problem, KnownPlanes(state.planes, duals, state.idle), state.num_iters + 1)
 
 

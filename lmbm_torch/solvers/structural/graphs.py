@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -113,6 +113,19 @@ class GraphRows:
             [FactorEnergy(torch.from_numpy(table)[None], structure) for table, structure in each]
         )
 
+    def known(self, labels: Sequence[np.ndarray]) -> torch.Tensor:
+        """Return labels (graphs, most nodes) for :meth:`FactorEnergy.given`, NaN where missing (−1)."""
+        found = np.full((len(labels), max(map(len, labels))), np.nan)
+        for row, each in enumerate(labels):
+            found[row, : len(each)] = np.where(each < 0, np.nan, each)
+        return torch.from_numpy(found)
+
+    @cached_property
+    def is_narrow(self) -> bool:
+        """Return whether the tables of the graphs' elimination fit into memory."""
+        zero = self.energies(np.zeros((cast(Any, self.features).shape[0], self.num_outputs)))
+        return elimination.fits(zero, "marginals", limit_bytes(LIMITS.graph_bytes))
+
     def outputs(self, labels: np.ndarray, graph: int) -> np.ndarray:
         """Return the output of each of a graph's rows at labels (nodes,)."""
         first, second = labels[self.edges[graph]].reshape(-1, 2).T
@@ -125,6 +138,7 @@ def hinge_problem(
     labels: Sequence[np.ndarray],
     *,
     C: float,
+    known: Sequence[np.ndarray],
     node_limit: int = 1,
     sample_weight: np.ndarray | None = None,
 ) -> StructuralProblem:
@@ -137,6 +151,7 @@ def hinge_problem(
     Args:
         labels: (nodes,) of each graph.
         C: weight of the losses.
+        known: (nodes,) of each graph, whether a node counts in the Hamming loss.
         node_limit: nodes of an example's search.
         sample_weight: (graphs,), multiplies C.
     """
@@ -152,7 +167,7 @@ def hinge_problem(
             own = scores[first[at] : first[at + 1]]
             # Steps between need no proof.
             nodes = node_limit if len(examples) == len(labels) else 1
-            found[at] = _most_violating(rows, own, labels[graph], truths[graph], graph, nodes)
+            found[at] = _most_violating(rows, own, labels[graph], known[graph], truths[graph], graph, nodes)
 
         share(range(len(examples)), work)
         index = [each[2] for each in found]
@@ -181,6 +196,7 @@ def _most_violating(
     rows: GraphRows,
     scores: np.ndarray,
     truth: np.ndarray,
+    known: np.ndarray,
     true: np.ndarray,
     graph: int,
     node_limit: int,
@@ -188,8 +204,8 @@ def _most_violating(
     """Return a labelling's loss, the bound of loss − ⟨w, ψ⟩, and the entries and values of ψ."""
     nodes, states = len(truth), rows.num_states
     table = rows.tables(scores, graph)
-    augmented = table[: nodes * states] + 1.0
-    augmented[np.arange(nodes) * states + truth] -= 1.0
+    augmented = table[: nodes * states] + np.repeat(known, states)
+    augmented[np.arange(nodes) * states + truth] -= known
     limits: dict[str, Any] = {"num_iters": ORACLE_SWEEPS, "tol": ORACLE_GAIN, "node_limit": node_limit}
     answer = dual_ascent.searched_tables(rows.structures[graph], augmented, table[nodes * states :], **limits)
     best = answer.labels
@@ -199,7 +215,7 @@ def _most_violating(
     at = changed * rows.num_outputs
     index = np.concatenate([at + true[changed], at + found[changed]])
     values = np.concatenate([np.ones(len(changed)), -np.ones(len(changed))])
-    return float((best != truth).sum()), float(answer.bound - own), index, values
+    return float((best != truth)[known].sum()), float(answer.bound - own), index, values
 
 
 class Likelihood(NamedTuple):
@@ -209,7 +225,7 @@ class Likelihood(NamedTuple):
         weights: (outputs, features + 1), the last column of the constant feature 1.
         objective: ½‖w‖² − C Σ log p, of the Bethe approximation where inference is not exact.
         excess: an upper bound of the distance from the optimum, ½‖gradient‖², as the objective is strongly
-            convex with modulus 1; infinite where inference is not exact.
+            convex with modulus 1; infinite where inference is not exact or labels are missing.
         num_iters: iterations of L-BFGS.
         exact: whether all log partitions are exact.
     """
@@ -232,26 +248,32 @@ def most_likely(
 ) -> Likelihood:
     """Minimise ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS; the log partition by elimination or messages.
 
-    Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact sums. All
-    others have the Bethe approximation by belief propagation, and nothing is certified.
+    Graphs whose tables fit into :data:`~lmbm_torch.inference.common.limits.LIMITS` have exact sums, and
+    missing labels (−1) are summed out: the objective is then not convex, and the excess infinite. All others
+    have the Bethe approximation by belief propagation, and nothing is certified.
     """
     given: Any = rows.features
     features: Any = sparse.hstack([given, np.ones((given.shape[0], 1))], format="csr")
     weight = np.ones(len(labels)) if sample_weight is None else sample_weight
     size, columns = rows.num_outputs, features.shape[1]
-    truths = np.concatenate([rows.outputs(each, graph) for graph, each in enumerate(labels)])
+    known = rows.known(labels) if any((each < 0).any() for each in labels) else None
+    # Outputs at missing labels are never read.
+    truths = np.concatenate([rows.outputs(np.maximum(each, 0), graph) for graph, each in enumerate(labels)])
     of_row = np.repeat(np.arange(len(labels)), np.diff(rows.start))
-    most = limit_bytes(LIMITS.graph_bytes)
-    zero = rows.energies(np.zeros((features.shape[0], size)))
-    exact = elimination.fits(zero, "marginals", most)
+    exact = rows.is_narrow
 
     def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         w = flat.reshape(size, columns)
         scores = features @ w.T
         log_sums, chances = _expected(rows, scores, exact)
-        own = scores[np.arange(len(truths)), truths]
-        loss = weight @ log_sums - weight[of_row] @ own
-        chances[np.arange(len(truths)), truths] -= 1.0
+        if known is None:
+            own = scores[np.arange(len(truths)), truths]
+            loss = weight @ log_sums - weight[of_row] @ own
+            chances[np.arange(len(truths)), truths] -= 1.0
+        else:
+            given, chances_given = _expected(rows, scores, exact, known)
+            loss = weight @ (log_sums - given)
+            chances = chances - chances_given
         gradient = w + C * (features.T @ (weight[of_row, None] * chances)).T
         return float(0.5 * flat @ flat + C * loss), gradient.ravel()
 
@@ -265,16 +287,18 @@ def most_likely(
         options={"maxiter": max_iter, "gtol": tol * scale / np.sqrt(len(start)), "ftol": 0.0, "maxls": 40},
     )
     slope = float(np.linalg.norm(found.jac))
-    excess = 0.5 * slope**2 if exact else np.inf
+    excess = 0.5 * slope**2 if exact and known is None else np.inf
     return Likelihood(found.x.reshape(size, columns), float(found.fun), excess, int(found.nit), exact)
 
 
-def _expected(rows: GraphRows, scores: np.ndarray, exact: bool) -> tuple[np.ndarray, np.ndarray]:
+def _expected(
+    rows: GraphRows, scores: np.ndarray, exact: bool, known: torch.Tensor | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the log partitions, and the probabilities of the rows' outputs (rows, outputs)."""
     energy = rows.energies(scores)
     if exact:
         table = energy.table.requires_grad_()
-        log_sums = elimination.log_partition(FactorEnergy(table, energy.structure))
+        log_sums = elimination.log_partition(FactorEnergy(table, energy.structure).given(known))
         (chances,) = torch.autograd.grad(log_sums.sum(), table)
         by_entry = chances.numpy()
     else:

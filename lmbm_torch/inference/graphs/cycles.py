@@ -1,0 +1,201 @@
+"""Best labellings of graphs of any width by linear programmes with cycle inequalities, and branch and cut.
+
+Let d_e be the probability that the indicators at the ends of e, [y_i = s] and [y_j = t], differ. A cycle has
+an even number of changes between 0 and 1, so that Σ_{e ∈ F} (1 − d_e) + Σ_{e ∈ C∖F} d_e ≥ 1 for a cycle C and
+any F ⊆ C of odd size (Sontag and Jaakkola, New outer bounds on the marginal polytope, 2007, section 4, the
+projection to single states). The local polytope violates these inequalities, which often close the gap of
+planar and toroidal grids.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from lmbm_torch.checks import check_count, count_limit
+from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.inference.common.results import Decoding
+from lmbm_torch.inference.graphs.arrays import Example, sweeps
+from lmbm_torch.inference.graphs.programming import TOLERANCE, Solution, local_polytope, optimum, solved
+from lmbm_torch.kernels.search.plain.factor_graphs import Graph
+from lmbm_torch.shapes import Known
+from lmbm_torch.verdicts import one_door
+
+with naming_extras():
+    from scipy import sparse
+    from scipy.optimize import LinearConstraint
+    from scipy.sparse.csgraph import dijkstra
+
+__all__ = ["decode"]
+
+# Violation below which a cycle inequality is not added (scripts/bench/uai2014.py).
+LEAST_VIOLATION = 1e-3
+# Sources of the shortest paths that are kept in memory at once.
+SOURCES = 256
+
+
+@one_door
+@torch.no_grad()
+def decode(
+    energy: FactorEnergy, *, known: Known | None = None, num_rounds: int = 30, node_limit: int | None = 100
+) -> Decoding:
+    """Return a labelling of large score and an upper bound, by cutting planes and then an integer programme.
+
+    ``status.num_iters`` are the nodes of the integer programme, 0 where the linear programmes suffice.
+
+    Args:
+        energy: graphs of tables.
+        known: (batch, labels), a state, or NaN for a free label.
+        num_rounds: linear programmes at most, each with the cycle inequalities that the last one violates.
+        node_limit: nodes of the integer programme of an example at most; None for no limit.
+
+    Raises:
+        ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; no rounds; a
+            limit that is no count; an example without an allowed labelling found.
+    """
+    check_count("num_rounds", num_rounds)
+    limit = count_limit("node_limit", node_limit)
+    return solved(energy, known, lambda example: _cut(example, num_rounds, limit))
+
+
+def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
+    """Return the best labelling of one example that the programmes find, and the least bound."""
+    matrix, right = local_polytope(example.graph)
+    constraints = [LinearConstraint(matrix, right, right)]
+    crossings = _crossings(example.graph)
+    known: set[bytes] = set()
+    found: list[Solution] = []
+
+    def best() -> Solution:
+        scores = [_score(example, each.labels) for each in found]
+        labels = found[int(np.argmax(scores))].labels
+        bound = min(each.bound for each in found)
+        proven = bound - max(scores) <= 2 * TOLERANCE * (1 + abs(max(scores)))
+        return Solution(labels, bound, sum(each.nodes for each in found), proven)
+
+    for _ in range(num_rounds):
+        chances, solution = optimum(example, constraints, is_whole=False, options={})
+        found.append(solution)
+        if chances is None or best().converged:
+            return best()
+        cycles = _violated(crossings, chances, known)
+        if not cycles.shape[0]:
+            break
+        odd = np.asarray((cycles < 0).sum(1)).ravel()
+        constraints.append(LinearConstraint(sparse.csr_array(cycles @ crossings.matrix), 1.0 - odd, np.inf))
+    # HiGHS holds the limit in 32 bits.
+    options = {"node_limit": min(node_limit, 2**31 - 1)}
+    whole = optimum(example, constraints, is_whole=True, options=options)[1]
+    found.append(whole)
+    return best()._replace(converged=whole.converged)
+
+
+def _score(example: Example, labels: np.ndarray) -> float:
+    own = sweeps().score_of(example.graph, example.unary, example.entries, labels)
+    return float(own) + example.constant
+
+
+class _Crossings(NamedTuple):
+    """Pairs of indicators with a common table.
+
+    Args:
+        ends: (pairs, 2), the numbers of the indicators, the lower first.
+        matrix: (pairs, entries of the programme), maps chances to the probability that the indicators differ.
+        states: (indicators,), the entries of the unaries: of a binary variable state 1, else every state.
+    """
+
+    ends: np.ndarray
+    matrix: sparse.csr_array
+    states: np.ndarray
+
+
+def _crossings(graph: Graph) -> _Crossings:
+    size = int(graph.at[-1])
+    state = np.arange(size) - np.repeat(graph.at[:-1], graph.states)
+    # The two states of a binary variable differ together.
+    has = np.repeat(graph.states, graph.states) > np.where(state == 0, 2, 1)
+    number = np.where(has, np.cumsum(has) - 1, -1)
+    ends, places = [], []
+    for table, (low, high) in enumerate(pairwise(graph.place.tolist())):
+        entries = np.arange(graph.first[table], graph.first[table + 1])
+        for pair in combinations(range(low, high), 2):
+            inside = entries - graph.first[table]
+            of_pair = [
+                graph.at[graph.variable[each]]
+                + inside // graph.inner[each] % graph.states[graph.variable[each]]
+                for each in pair
+            ]
+            ends.append(np.stack(of_pair, 1))
+            places.append(size + entries)
+    if not ends:
+        return _Crossings(np.zeros((0, 2), np.int64), sparse.csr_array((0, size)), np.flatnonzero(has))
+    own, place = np.concatenate(ends), np.concatenate(places)
+    kept = has[own].all(1)
+    own, place = own[kept], place[kept]
+    of_table = np.searchsorted(graph.first, place - size, side="right")
+    _, of_entry = np.unique(np.column_stack([of_table, own]), axis=0, return_inverse=True)
+    first = np.zeros(of_entry.max(initial=-1) + 1, np.int64)
+    first[of_entry] = np.arange(len(of_entry))
+    pairs = np.arange(len(first))
+    matrix = sparse.csr_array(
+        (
+            np.concatenate([np.ones(2 * len(pairs)), np.full(len(place), -2.0)]),
+            (
+                np.concatenate([pairs, pairs, of_entry]),
+                np.concatenate([own[first, 0], own[first, 1], place]),
+            ),
+        ),
+        shape=(len(pairs), size + int(graph.first[-1])),
+    )
+    ends = np.sort(number[own[first]], axis=1)
+    # Tables that share a pair give the same probability.
+    _, chosen = np.unique(ends, axis=0, return_index=True)
+    return _Crossings(ends[chosen], sparse.csr_array(matrix[chosen]), np.flatnonzero(has))
+
+
+def _violated(crossings: _Crossings, chances: np.ndarray, known: set[bytes]) -> sparse.csr_array:
+    """Return the violated cycles that are not ``known``, (cycles, pairs): 1 on a cycle, −1 on the odd part.
+
+    A path from an indicator to the same indicator on the other side is the shortest in a graph of two sides,
+    where a pair costs d to stay and 1 − d to cross.
+    """
+    number = len(crossings.states)
+    differ = np.clip(crossings.matrix @ chances, 0.0, 1.0)
+    one, other = crossings.ends.T
+    ends = np.stack([[one, one + number, one, one + number], [other, other + number, other + number, other]])
+    # A sparse graph loses edges of cost 0.
+    costs = np.concatenate([differ, differ, 1 - differ, 1 - differ]) + 1e-9
+    sides = sparse.csr_array((costs, ends.reshape(2, -1)), shape=(2 * number, 2 * number))
+    pair_of = {tuple(pair): at for at, pair in enumerate(crossings.ends.tolist())}
+    own = chances[crossings.states]
+    is_open = (own > 1e-6) & (own < 1 - 1e-6)
+    rows: list[dict[int, int]] = []
+    for sources in np.array_split(np.flatnonzero(is_open), 1 + is_open.sum() // SOURCES):
+        if not len(sources):
+            continue
+        lengths, before = dijkstra(
+            sides, directed=False, indices=sources, return_predecessors=True, limit=1.0
+        )
+        for row, source in enumerate(sources):
+            if lengths[row, source + number] >= 1 - LEAST_VIOLATION:
+                continue
+            path = [int(source) + number]
+            while path[-1] != source:
+                path.append(int(before[row, path[-1]]))
+            cycle: dict[int, int] = {}
+            for here, there in pairwise(path):
+                low, high = sorted((here % number, there % number))
+                cycle[pair_of[low, high]] = 1 if (here < number) == (there < number) else -1
+            key = repr(sorted(cycle.items())).encode()
+            # A pair met twice is no cycle.
+            if len(cycle) == len(path) - 1 and key not in known:
+                known.add(key)
+                rows.append(cycle)
+    start = np.cumsum([0, *map(len, rows)])
+    values = np.array([sign for cycle in rows for sign in cycle.values()], float)
+    columns = np.array([pair for cycle in rows for pair in cycle], np.int64)
+    return sparse.csr_array((values, columns, start), shape=(len(rows), len(crossings.ends)))

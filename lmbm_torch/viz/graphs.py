@@ -1,0 +1,81 @@
+"""Pictures of small graphs of tables with the marginals of their variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Wedge
+from torch import Tensor
+
+from lmbm_torch.checks import check_shape
+from lmbm_torch.energies import FactorEnergy, to_networkx
+from lmbm_torch.shapes import Float
+from lmbm_torch.viz.style import COLOURS, AnyScript
+
+
+def graph_of_marginals(
+    energy: FactorEnergy,
+    marginals: Float[Tensor, "labels states"],
+    *,
+    names: Sequence[str] | None = None,
+    positions: Mapping[int, tuple[float, float]] | None = None,
+) -> Figure:
+    """Draw the graph of one example, each variable as a pie of the probabilities of its states.
+
+    Edges are tables of two variables; a table of more variables is a square that is joined to each of them.
+
+    Args:
+        energy: one example.
+        marginals: P(y_i = s), such as ``lmbm_torch.marginals(energy).states[0]``.
+        names: of the variables, the numbers by default.
+        positions: (x, y) of each variable; by default where edges pull as springs.
+
+    Raises:
+        ValueError: several examples; marginals of another shape, or another number of names.
+
+    Examples:
+        >>> import torch
+        >>> from lmbm_torch import FactorEnergy, marginals
+        >>> from lmbm_torch.viz import graph_of_marginals
+        >>> energy = FactorEnergy.of((2, 2), [((0, 1), torch.eye(2))])
+        >>> len(graph_of_marginals(energy, marginals(energy).states[0]).axes[0].patches)
+        4
+    """
+    import networkx
+
+    graph = to_networkx(energy)
+    check_shape("marginals", marginals, energy.num_labels, energy.num_states)
+    names = [str(number) for number in range(energy.num_labels)] if names is None else names
+    if len(names) != energy.num_labels:
+        raise ValueError(f"names: expected {energy.num_labels}, got {len(names)}")
+    fixed = {} if positions is None else {"pos": dict(positions), "fixed": [*positions]}
+    at: dict[Any, Any] = networkx.spring_layout(graph, seed=0, **fixed)
+    figure = AnyScript(figsize=(5, 5), layout="constrained")
+    axes = figure.add_subplot(aspect="equal")
+    axes.axis("off")
+    spread = np.ptp(np.array([*at.values()]), 0).max() or 1.0
+    radius = spread / (3 + 2 * np.sqrt(len(at)))
+    for edge in graph.edges:
+        axes.plot(*zip(*(at[node] for node in edge), strict=True), color="0.6", zorder=0)
+    for node in graph.nodes:
+        if isinstance(node, tuple):
+            axes.plot(*at[node], marker="s", color="0.3")
+            continue
+        angles = 90 - 360 * np.concatenate([[0.0], np.cumsum(marginals[node].tolist())])
+        for state, (high, low) in enumerate(pairwise(angles)):
+            if high > low:
+                axes.add_patch(Wedge(tuple(at[node]), radius, low, high, color=_colour(state)))
+        axes.annotate(names[node], at[node] + [0, 1.2 * radius], ha="center", va="bottom")
+    axes.margins(0.15)
+    axes.autoscale_view()
+    shown = [Patch(color=_colour(state), label=str(state)) for state in range(energy.num_states)]
+    axes.legend(handles=shown, title="state", frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def _colour(state: int) -> str:
+    return COLOURS[state % len(COLOURS)]
