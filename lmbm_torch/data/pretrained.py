@@ -8,7 +8,7 @@ weights are refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -78,7 +78,7 @@ class PretrainedModel(Stored):
             OSError: no model of the name.
             ValueError: a model of another content than at training, or bytes of no image.
         """
-        opened = _opened(self.library, self.name, self.revision)
+        opened = _opened(self.library, _folder(self.library, self.name, self.revision)[0])
         if opened.content != self.content:
             raise ValueError(
                 f"{self.library}:{self.name}: expected the model of training with the SHA-256 "
@@ -90,8 +90,11 @@ class PretrainedModel(Stored):
             return opened.embed(contents)
 
 
-def parse(encoder: str, libraries: Sequence[str]) -> tuple[str, str, str | None]:
+def parse(encoder: str, libraries: Sequence[str], others: Iterable[str] = ()) -> tuple[str, str, str | None]:
     """Return library, name and revision of ``"sentence:NAME"`` or ``"hf:NAME@REVISION"``.
+
+    Args:
+        others: further encoders, for the message.
 
     Raises:
         ValueError: another library, or no name.
@@ -100,8 +103,9 @@ def parse(encoder: str, libraries: Sequence[str]) -> tuple[str, str, str | None]
     if encoder == "sentence":
         name = OFFLINE
     if library not in libraries or not name:
-        forms = " or ".join(f"{each}:NAME" for each in libraries)
-        raise ValueError(f"expected {forms}, got {encoder!r}")
+        forms = ", ".join((*others, *(f"{each}:NAME" for each in libraries)))
+        kind = "image" if libraries == IMAGE_LIBRARIES else "text"
+        raise ValueError(f"{kind}_encoder: expected one of {forms}, got {encoder!r}")
     # A folder may contain the sign.
     name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
     return library, name, revision or None
@@ -115,26 +119,25 @@ def pretrained(encoder: str, libraries: Sequence[str]) -> PretrainedModel:
         ValueError: see :func:`parse`; a model without weights as safetensors.
     """
     library, name, revision = parse(encoder, libraries)
-    opened = _opened(library, name, revision)
-    return PretrainedModel(library, name, opened.revision, opened.content, opened.num_features)
+    folder, commit = _folder(library, name, revision)
+    opened = _opened(library, folder)
+    return PretrainedModel(library, name, commit, opened.content, opened.num_features)
 
 
 @dataclass(frozen=True)
 class _Opened:
     content: str
-    revision: str | None
     num_features: int
     embed: Callable[[Sequence[bytes]], np.ndarray]
 
 
 @lru_cache(maxsize=4)
-def _opened(library: str, name: str, revision: str | None) -> _Opened:
+def _opened(library: str, folder: Path) -> _Opened:
     """Return the loaded model, on a GPU if there is one."""
-    folder, commit = _folder(library, name, revision)
     files = [*_files(folder)]
     weights = [file for file in files if file.suffix == ".safetensors"]
     if not weights:
-        raise ValueError(f"{library}:{name}: expected weights as safetensors, got none in {folder}")
+        raise ValueError(f"{library}: expected weights as safetensors, got none in {folder}")
     digest = hashlib.sha256()
     for file in files:
         own = hashlib.sha256(file.read_bytes()).digest()
@@ -142,13 +145,14 @@ def _opened(library: str, name: str, revision: str | None) -> _Opened:
     load = {"sentence": _sentence, "hf": _hugging_face, "timm": _timm}[library]
     with naming_extras(), torch.inference_mode():
         width, embed = load(str(folder), "cuda" if torch.cuda.is_available() else "cpu")
-    return _Opened(digest.hexdigest(), commit, width, embed)
+    return _Opened(digest.hexdigest(), width, embed)
 
 
+@lru_cache(maxsize=16)
 def _folder(library: str, name: str, revision: str | None) -> tuple[Path, str | None]:
     """Return the local folder of a model, and the commit on the hub."""
     if (local := Path(name)).is_dir():
-        return local, None
+        return local.resolve(), None
     spec = find_spec(_WHEEL) if (library, name) == ("sentence", OFFLINE) and revision is None else None
     if spec is not None and spec.submodule_search_locations:
         # The files alone, without an import.

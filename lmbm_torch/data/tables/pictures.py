@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,8 @@ from lmbm_torch.checks import is_missing
 from lmbm_torch.data.embedding_cache import EmbeddingCache, platform_folder
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.pretrained import IMAGE_LIBRARIES, PretrainedModel, parse, picture, pretrained
-from lmbm_torch.data.tables.columns import SHOWN, NamedColumn, Table, as_texts
+from lmbm_torch.data.tables.columns import SHOWN, Table, as_texts
+from lmbm_torch.data.tables.texts import EmbeddedColumn
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 from lmbm_torch.persistence.stored import Stored
@@ -27,8 +28,8 @@ PART = 256
 SIDE, FILTERS = 6, 128
 # Most patches to learn filters from, and most images with patches among these.
 PATCHES, IMAGES = 50_000, 5000
-# Added to variances of a patch (values to 1) and of a whitened direction, as for values to 255 in Coates, Ng
-# and Lee (2011).
+# Added to variances of a patch (values to 1) and of a whitened direction, as for values to 255 in Coates, Lee
+# and Ng (2011).
 _CONTRAST, _WHITENING = 10 / 255**2, 0.1
 
 
@@ -59,7 +60,7 @@ class Convolution(Stored):
 
     Patches are normalised in contrast and whitened, and the filters are centres of their clusters. A filter
     answers a patch by how much nearer than the mean centre it is, else 0; answers are summed over the four
-    quarters of an image (Coates, Ng and Lee 2011).
+    quarters of an image (Coates, Lee and Ng 2011).
 
     Args:
         size: height and width to bring images to, at least ``SIDE``.
@@ -129,28 +130,13 @@ def learn_convolution(images: Float[np.ndarray, "images pixels"], size: int) -> 
 
 
 @dataclass(frozen=True)
-class ImageColumn(NamedColumn):
-    """A column of paths of images; a missing path has features of 0.
+class ImageColumn(EmbeddedColumn):
+    """A column of paths of images, by :class:`Pixels`, :class:`Convolution` or a pretrained model.
 
-    Args:
-        name: of the column.
-        encoder: of the images.
-        cache: folder of embeddings of pretrained models, not in files of the column; None to keep nothing.
+    A missing path has features of 0; for arguments see :class:`EmbeddedColumn`.
     """
 
     kind: ClassVar[str] = "images"
-    name: str
-    encoder: Pixels | Convolution | PretrainedModel
-    cache: str | None = field(default=None, compare=False)
-
-    def stored_parts(self) -> dict[str, Any]:
-        """Return name and encoder: folders belong to a machine, and new rows leave no trace there."""
-        return {"name": self.name, "encoder": self.encoder}
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        count = self.encoder.num_features
-        return tuple(f"{self.name}:{self.encoder.title}_{place}" for place in range(count))
 
     def values(self, table: Table) -> np.ndarray:
         """Return the paths, those of a file's table from the folder of the file."""
@@ -174,10 +160,7 @@ class ImageColumn(NamedColumn):
 def check_image_encoder(encoder: str, size: int) -> None:
     """Raise ValueError unless the encoder is of :data:`OWN_ENCODERS` or names a pretrained model."""
     if encoder not in OWN_ENCODERS:
-        try:
-            parse(encoder, IMAGE_LIBRARIES)
-        except ValueError as error:
-            raise ValueError(f"image_encoder: {error}, which is none of {[*OWN_ENCODERS]} either") from None
+        parse(encoder, IMAGE_LIBRARIES, OWN_ENCODERS)
     if not isinstance(size, int) or size < SIDE:
         raise ValueError(f"image_size: expected a number from {SIDE}, got {size!r}")
 

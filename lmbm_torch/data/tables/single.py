@@ -18,7 +18,7 @@ from lmbm_torch.data.tables.texts import fit_text_column, is_sparse
 
 
 class SingleEncoder(TransformerMixin, BaseEstimator):
-    """A transformer of one column; base class.
+    """A transformer of a single column; base class.
 
     Attributes:
         column_: the encoded column.
@@ -101,7 +101,7 @@ class ImageEncoder(SingleEncoder):
     """A transformer of paths of image files: learned convolutions, pixels, or features of a pretrained model.
 
     ``"small_cnn"`` learns 128 filters from patches of the training images, without labels, and sums their
-    rectified answers over the quarters of an image (Coates, Ng and Lee 2011): 512 features for every
+    rectified answers over the quarters of an image (Coates, Lee and Ng 2011): 512 features for every
     estimator. ``"pixels"`` are for networks with convolutions of their own,
     :class:`~lmbm_torch.models.ConvolutionalEncoder`, trained along. Of pretrained models the file holds what
     is said for :class:`TextEncoder`.

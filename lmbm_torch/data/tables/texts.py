@@ -13,7 +13,7 @@ from scipy.sparse import csc_array, hstack
 from lmbm_torch.checks import is_missing
 from lmbm_torch.data.embedding_cache import EmbeddingCache, platform_folder
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.pretrained import TEXT_LIBRARIES, PretrainedModel, parse, pretrained
+from lmbm_torch.data.pretrained import TEXT_LIBRARIES, parse, pretrained
 from lmbm_torch.data.tables.columns import NamedColumn, as_texts
 from lmbm_torch.extras import naming_extras
 
@@ -76,30 +76,30 @@ class EmbeddedColumn(NamedColumn):
 
     Args:
         name: of the column.
-        model: the model.
+        encoder: the model.
         cache: folder of embeddings computed before, not in files of the column; None to keep nothing.
     """
 
     kind: ClassVar[str] = "texts"
     name: str
-    model: PretrainedModel
+    encoder: Any
     cache: str | None = field(default=None, compare=False)
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return name and model: folders belong to a machine, and new rows leave no trace there."""
-        return {"name": self.name, "model": self.model}
+        """Return name and encoder: folders belong to a machine, and new rows leave no trace there."""
+        return {"name": self.name, "encoder": self.encoder}
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        count = self.model.num_features
-        return tuple(f"{self.name}:{self.model.title}_{place}" for place in range(count))
+        count = self.encoder.num_features
+        return tuple(f"{self.name}:{self.encoder.title}_{place}" for place in range(count))
 
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:
         """Return the embeddings, see :class:`NamedColumn`."""
         known = np.flatnonzero(~is_missing(values))
         contents = [text.encode() for text in as_texts(values[known]) if text is not None]
-        found = np.zeros((len(values), self.model.num_features))
-        found[known] = EmbeddingCache(self.model, self.cache).embed(contents)
+        found = np.zeros((len(values), self.encoder.num_features))
+        found[known] = EmbeddingCache(self.encoder, self.cache).embed(contents)
         return csc_array(found) if sparse else found
 
 
@@ -130,18 +130,15 @@ def check_text_encoders(encoders: str | Sequence[str]) -> list[str]:
     """Return the encoders of texts as a list.
 
     Raises:
-        ValueError: no encoder, one more than once, or one that is neither in :data:`TFIDF` nor names a
-            pretrained model.
+        ValueError: no encoder, a repeated encoder, or another form than those of :data:`TFIDF` and of
+            pretrained models.
     """
     found = [encoders] if isinstance(encoders, str) else [*encoders]
     if not found or len({*found}) < len(found):
         raise ValueError(f"text_encoder: expected encoders, each once, got {found}")
     for each in found:
         if each not in TFIDF:
-            try:
-                parse(each, TEXT_LIBRARIES)
-            except ValueError as error:
-                raise ValueError(f"text_encoder: {error}, which is none of {list(TFIDF)} either") from None
+            parse(each, TEXT_LIBRARIES, TFIDF)
     return found
 
 
