@@ -89,7 +89,7 @@ def test_a_run_encodes_images_of_new_rows(shop, tmp_path, monkeypatch):
 
 def test_convolutions_are_trained_along(shop, tmp_path):
     options = ["experiment=image_table_conv", "data.image=photo", "data.image_size=8", "data.ignore=[review]"]
-    sizes = ["model.num_features=16", "model.encoder.channels=[2,4]", "trainer.max_epochs=1"]
+    sizes = ["model.num_features=16", "model.encoder.channels=[2,4]", "trainer.max_epochs=3"]
     config = composed(shop, *options, *sizes, f"paths.run={tmp_path / 'run'}")
     trainer, module, data = import_module("lmbm_torch.training.configured").build(config)
     before = module.model.encoder.layers[0].weight.detach().clone()

@@ -129,8 +129,8 @@ def test_characters_beside_words():
 @pytest.mark.parametrize(
     ("encoder", "message"),
     [
-        ("word2vec", "expected one of tfidf, characters, sentence:NAME, hf:NAME, got 'word2vec'"),
-        ("hf:", "expected one of tfidf, characters, sentence:NAME, hf:NAME, got 'hf:'"),
+        ("word2vec", "expected one of tfidf, phrases, characters, sentence:NAME, hf:NAME, got 'word2vec'"),
+        ("hf:", "expected one of tfidf, phrases, characters, sentence:NAME, hf:NAME, got 'hf:'"),
         ([], "expected encoders, each once"),
         (["tfidf", "tfidf"], "expected encoders, each once"),
     ],

@@ -62,7 +62,8 @@ class TableOptions:
         ignore: names or patterns (``id*``) of columns to leave out.
         categorical: names or patterns of columns of categories, such as codes, of any number.
         text: names or patterns of columns of free text; features of words or characters are always sparse.
-        text_encoder: ``"tfidf"`` of words, ``"characters"`` (tf-idf of 2 to 5 characters within words),
+        text_encoder: ``"tfidf"`` of words, ``"phrases"`` (tf-idf of words and pairs of neighbours),
+            ``"characters"`` (tf-idf of 2 to 5 characters within words),
             ``"sentence:NAME"`` or ``"hf:NAME"`` (embeddings by sentence-transformers, and means over tokens
             by transformers, of models on the Hugging Face hub, at ``@REVISION``, or in local folders),
             ``"sentence"`` (the model of the extra ``minilm``); or several, beside each other.

@@ -19,10 +19,11 @@ from lmbm_torch.extras import naming_extras
 
 MAX_TERMS = 50_000
 """Number of the most frequent terms of a column that are kept."""
-# Options of TfidfVectorizer: words, and characters within words and at their ends, where five rows have the
-# term, since two rows share too many.
+# Options of TfidfVectorizer: words, words and pairs of neighbours, and characters within words and at their
+# ends, where five rows have the term, since two rows share too many.
 TFIDF: dict[str, dict[str, Any]] = {
     "tfidf": {"min_df": 2},
+    "phrases": {"min_df": 2, "ngram_range": (1, 2), "sublinear_tf": True},
     "characters": {"min_df": 5, "analyzer": "char_wb", "ngram_range": (2, 5), "sublinear_tf": True},
 }
 
@@ -148,8 +149,7 @@ def fit_text_column(
     """Return the column of texts by encoders.
 
     Args:
-        encoders: ``"tfidf"`` of words that occur in two rows or more, ``"characters"``, ``"sentence:NAME"``
-            or ``"hf:NAME"``, or several of these.
+        encoders: a key of :data:`TFIDF`, ``"sentence:NAME"`` or ``"hf:NAME"``, or several of these.
         cache: folder of embeddings; None for the platform's.
 
     Raises:
@@ -175,7 +175,7 @@ def _of_terms(name: str, values: np.ndarray, encoder: str) -> TextColumn:
     try:
         vectoriser = _vectoriser(max_features=MAX_TERMS, **TFIDF[encoder]).fit(texts)
     except ValueError as error:
-        terms = "words that occur in two" if encoder == "tfidf" else "characters that occur in five"
+        terms = "characters that occur in five" if encoder == "characters" else "words that occur in two"
         raise ValueError(f"column {name!r}: expected texts with {terms} rows, got none") from error
     terms, idf = vectoriser.get_feature_names_out().tolist(), vectoriser.idf_.tolist()
     return TextColumn(name, tuple(terms), tuple(idf), encoder)
