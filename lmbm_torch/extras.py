@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 EXTRAS = {
+    "PIL": "images",
     "clarabel": "convex",
     "cvxpy": "convex",
     "cvxpylayers": "convex",
     "distributed": "cluster",
     "fastapi": "serve",
     "highspy": "convex",
+    "huggingface_hub": "text",
     "hydra": "train",
     "jinja2": "io",
     "joblib": "sklearn",
@@ -27,14 +29,18 @@ EXTRAS = {
     "omegaconf": "train",
     "onnx": "onnx",
     "onnxscript": "onnx",
+    "platformdirs": "text",
     "pyarrow": "parquet",
     "pytoulbar2": "wcsp",
     "rich": "train",
     "safetensors": "io",
     "scipy": "sklearn",
+    "sentence_transformers": "text",
     "shap": "explain",
     "sklearn": "sklearn",
+    "timm": "images",
     "torchmetrics": "sklearn",
+    "transformers": "text",
     "uvicorn": "serve",
     "yaml": "train",
 }

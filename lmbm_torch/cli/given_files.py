@@ -16,7 +16,7 @@ TABLE = "lmbm_torch.data.datamodule.serve_table"
 # Keys of files in the groups ``data``.
 FILES = ("train", "test", "path", "data.path")
 # Options of a table that name columns.
-COLUMNS = ("labels", "ignore", "categorical", "text", "id_columns", "groups")
+COLUMNS = ("labels", "ignore", "categorical", "text", "image", "id_columns", "groups")
 # Bytes up to which the labels of a file are read twice, in about half a second.
 MOST_BYTES = 2**23
 

@@ -28,14 +28,17 @@ if TYPE_CHECKING:
     from lmbm_torch.data.splits import IterativeStratifiedKFold
     from lmbm_torch.data.tables.encoder import TableEncoder
     from lmbm_torch.data.tables.schema import Schema
+    from lmbm_torch.data.tables.single import ImageEncoder, TextEncoder
 
 __all__ = [
+    "ImageEncoder",
     "IterativeStratifiedKFold",
     "MultilabelData",
     "Schema",
     "SequenceData",
     "SevenSegment",
     "TableEncoder",
+    "TextEncoder",
     "digit_numbers",
     "fetch_openml",
     "load",

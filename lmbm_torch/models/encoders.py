@@ -18,9 +18,10 @@ class ConvolutionalEncoder(nn.Module):
     pixels; incomplete patches at the right and lower edge count. Weights start with torch's defaults.
 
     Args:
-        height, width: of the images, of one channel.
+        height, width: of the images.
         channels: the channels of each convolution, one entry per convolution.
         pooling: 1 keeps the place of every pixel, as features of pixel labels should.
+        colours: channels of the images; 3 for the pixels of :class:`~lmbm_torch.data.ImageEncoder`.
 
     Attributes:
         num_features: width of the features, the pixels of the last channels, one channel after another.
@@ -36,14 +37,16 @@ class ConvolutionalEncoder(nn.Module):
         torch.Size([3, 64])
     """
 
-    def __init__(self, height: int, width: int, channels: Sequence[int], pooling: int = 2) -> None:
+    def __init__(
+        self, height: int, width: int, channels: Sequence[int], pooling: int = 2, colours: int = 1
+    ) -> None:
         super().__init__()
-        check_counts(height=height, width=width, pooling=pooling)
+        check_counts(height=height, width=width, pooling=pooling, colours=colours)
         if not channels:
             raise ValueError(f"channels: expected at least one convolution, got {list(channels)}")
-        self.height, self.width = height, width
+        self.height, self.width, self.colours = height, width, colours
         layers: list[nn.Module] = []
-        given = 1
+        given = colours
         for count in channels:
             check_counts(channels=count)
             layers += [nn.Conv2d(given, count, 3, padding=1), nn.ReLU()]
@@ -56,10 +59,10 @@ class ConvolutionalEncoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "batch pixels"]) -> Float[Tensor, "batch features"]:
         """Return the features of a batch; raise ValueError for sparse images or images of another size."""
-        check_shape("x", x, None, self.height * self.width)
+        check_shape("x", x, None, self.colours * self.height * self.width)
         if x.layout != torch.strided:
             raise ValueError(f"x: expected dense images, got {x.layout}")
-        return self.layers(x.unflatten(1, (1, self.height, self.width))).flatten(1)
+        return self.layers(x.unflatten(1, (self.colours, self.height, self.width))).flatten(1)
 
 
 class PixelwiseEncoder(ConvolutionalEncoder):

@@ -85,7 +85,7 @@ ROOMS = {
     "kernels.dual": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.splits", "data.tables"},
     "data.sequences": {"data.features", "data.formats", "data.seven_segment"},
-    "data.tables": {"data.features"},
+    "data.tables": {"data.embedding_cache", "data.features", "data.pretrained"},
     "estimators.automatic": OF_LABEL_VECTORS | {"estimators.joint", "estimators.label_chains"},
     "estimators.chains": {"estimators.common"},
     "estimators.classes": {"estimators.chains", "estimators.common"},
@@ -148,7 +148,13 @@ LEAVES = {
     "joblib": {"estimators.common.spreading", "cli.compare"},
     "cloudpickle": {"estimators.common.spreading"},
     "distributed": {"cli.compare"},
+    "PIL": {"data.pretrained"},
+    "huggingface_hub": {"data.pretrained"},
+    "platformdirs": {"data.embedding_cache"},
     "pyarrow": {"data.formats.table", "prediction.parquet"},
+    "sentence_transformers": {"data.pretrained"},
+    "timm": {"data.pretrained"},
+    "transformers": {"data.pretrained"},
     "shap": {"estimators.explain.parts"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz"},
@@ -173,6 +179,10 @@ BRINGS = {
     "dask[distributed]": {"distributed"},
     "mlrl-boomer": {"mlrl"},
     "mlflow-skinny": {"mlflow"},
+    "sentence-transformers": {"sentence_transformers"},
+    "transformers": {"transformers", "huggingface_hub"},
+    "huggingface-hub": {"huggingface_hub"},
+    "pillow": {"PIL"},
 }
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.
@@ -379,8 +389,9 @@ def test_an_extra_brings_what_its_packages_import(extra, packages):
     needed = [module for module, _ in modules() if module.partition(".")[0] in packages]
     if "lightning" not in own:
         needed = [module for module in needed if "datamodule" not in module]
-    # torchmetrics looks whether matplotlib is there, which a module that cannot be found would not survive.
-    missing = sorted((set(LEAVES) | {"pandas"}) - own - {"matplotlib"})
+    # torchmetrics looks whether matplotlib is there, which a module that cannot be found would not survive;
+    # matplotlib brings Pillow.
+    missing = sorted((set(LEAVES) | {"pandas"}) - own - {"matplotlib", "PIL"})
     script = f"""
 import importlib, sys
 for module in {missing}:

@@ -172,10 +172,8 @@ def of_enumeration():
 
 
 def of_graphs():
-    one, kernel = (
-        example_of(random_factor_energy(1, batch=1, num_states=(2, 3, 2, 3))),
-        kernels("search.factor_graphs"),
-    )
+    one = example_of(random_factor_energy(1, batch=1, num_states=(2, 3, 2, 3)))
+    kernel = kernels("search.factor_graphs")
     graph, unary, entries = one.graph, one.unary.copy(), one.entries.copy()
     order, bounds, labels = np.arange(len(graph.states)), np.empty(2), np.zeros(len(graph.states), np.int64)
     made = kernel.ascend(graph, unary, entries, order, order, 6, 1e-9, bounds)
@@ -190,6 +188,10 @@ def of_graphs():
             state = graph, one.unary, np.exp(one.entries), messages, sums, belief
             found.append(kernel.propagate(*state, schedule, is_max, 0.1, 1e-9, 5))
             found.append((kernel.bethe(*state), messages, belief))
+    messages = np.repeat(1.0 / widths, widths)
+    sums, belief = np.empty_like(messages), np.empty_like(one.unary)
+    state = graph, one.unary, np.exp(one.entries), messages, sums, belief
+    found.append((kernel.double_loop(*state, 1e-9, 5), messages, belief))
     belief = np.repeat(1.0 / graph.states, graph.states)
     return found, kernel.mean_field(graph, one.unary, one.entries, belief, 5, 1e-9), belief
 

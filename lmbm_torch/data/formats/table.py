@@ -62,10 +62,9 @@ def open_table(
             "read_npz and read_svmlight read matrices without named columns"
         )
     with reading(source, *DAMAGE) as file:
-        if ending(file) == ".parquet":
-            return _from_parquet(file)
-        if ending(file) == ".arff":
-            return _from_arff(file)
+        if ending(file) in (".parquet", ".arff"):
+            found = _from_parquet(file) if ending(file) == ".parquet" else _from_arff(file)
+            return replace(found, folder=str(file.parent))
         with delimited.opened(file, delimiter, expected, encoding) as found:
             cells = [*found.rows]
         if not cells:
@@ -75,7 +74,8 @@ def open_table(
             as_numbers([None if text in MISSING else text for text in map(str.strip, each)], has_comma)
             for each in zip(*cells, strict=True)
         )
-        return Table(title(file), dict(zip(found.names, columns, strict=True)), found.delimiter)
+        read = dict(zip(found.names, columns, strict=True))
+        return Table(title(file), read, found.delimiter, folder=str(file.parent))
 
 
 def cells(
@@ -189,8 +189,7 @@ def read_table(
         label_separator: between names of labels in one column; by default a semicolon.
         test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
-        options: ``ignore``, ``categorical``, ``text``, ``missing``, ``unknown``, ``odd_numbers``,
-            ``max_categories`` and ``sparse`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
+        options: of :class:`~lmbm_torch.data.tables.encoding.TableOptions`: ``text``, ``image`` and others.
 
     Raises:
         FileNotFoundError: the file does not exist.

@@ -36,12 +36,14 @@ class Table:
             as ``datetime64[s]`` with NaT.
         delimiter: between the values of the CSV file that the table was read from.
         categories: names of the columns that are categories by their type in a data frame.
+        folder: of the file that the table was read from, where relative paths in columns begin.
     """
 
     name: str
     columns: Mapping[str, np.ndarray]
     delimiter: str | None = None
     categories: frozenset[str] = frozenset()
+    folder: str | None = None
 
     @property
     def num_rows(self) -> int:
@@ -142,7 +144,7 @@ class NamedColumn(Stored, ABC):
 
     Attributes:
         name: of the column.
-        kind: ``"numbers"``, ``"categories"``, ``"dates"`` or ``"texts"``.
+        kind: ``"numbers"``, ``"categories"``, ``"dates"``, ``"texts"`` or ``"images"``.
         fill: replacement of missing values; None to refuse missing values.
     """
 
@@ -154,6 +156,10 @@ class NamedColumn(Stored, ABC):
     @abstractmethod
     def feature_names(self) -> tuple[str, ...]:
         """Return the names of the features."""
+
+    def values(self, table: Table) -> np.ndarray:
+        """Return the values of the column in a table."""
+        return table.columns[self.name]
 
     @abstractmethod
     def features(self, values: np.ndarray, unknown: list[str], sparse: bool) -> Features:

@@ -27,7 +27,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Columns are found by name in any order. :func:`lmbm_torch.save` writes a fitted encoder without pickle.
 
     Args:
-        categorical, text, ignore, missing, unknown, odd_numbers, max_categories, sparse: see
+        categorical, text, text_encoder, image, image_encoder, image_size, cache, ignore, missing, unknown,
+            odd_numbers, max_categories, sparse: see
             :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
 
     Attributes:
@@ -52,6 +53,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         *,
         categorical=(),
         text=(),
+        text_encoder="tfidf",
+        image=(),
+        image_encoder="small_cnn",
+        image_size=32,
+        cache=None,
         ignore=(),
         missing="impute",
         unknown="warn",
@@ -61,6 +67,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ):
         self.categorical = categorical
         self.text = text
+        self.text_encoder = text_encoder
+        self.image = image
+        self.image_encoder = image_encoder
+        self.image_size = image_size
+        self.cache = cache
         self.ignore = ignore
         self.missing = missing
         self.unknown = unknown

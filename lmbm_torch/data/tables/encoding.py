@@ -29,7 +29,8 @@ from lmbm_torch.data.tables.columns import (
     written_numbers,
 )
 from lmbm_torch.data.tables.names import matching
-from lmbm_torch.data.tables.texts import fit_text_column
+from lmbm_torch.data.tables.pictures import check_image_encoder, fit_image_column
+from lmbm_torch.data.tables.texts import check_text_encoders, fit_text_column, is_sparse
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
 
@@ -60,7 +61,18 @@ class TableOptions:
     Args:
         ignore: names or patterns (``id*``) of columns to leave out.
         categorical: names or patterns of columns of categories, such as codes, of any number.
-        text: names or patterns of columns of free text, whose words are features, always sparse.
+        text: names or patterns of columns of free text; features of words or characters are always sparse.
+        text_encoder: ``"tfidf"`` of words, ``"phrases"`` (tf-idf of words and pairs of neighbours),
+            ``"characters"`` (tf-idf of 2 to 5 characters within words),
+            ``"sentence:NAME"`` or ``"hf:NAME"`` (embeddings by sentence-transformers, and means over tokens
+            by transformers, of models on the Hugging Face hub, at ``@REVISION``, or in local folders),
+            ``"sentence"`` (the model of the extra ``minilm``); or several, beside each other.
+        image: names or patterns of columns of paths of images; relative paths begin at the folder of the
+            table's file.
+        image_encoder: ``"small_cnn"`` (a convolution with filters learned from the images), ``"pixels"``, or
+            ``"timm:NAME"`` of the hub or a local folder.
+        image_size: height and width for ``"small_cnn"`` and ``"pixels"``.
+        cache: folder of embeddings of pretrained models, by content; None for the platform's folder.
         missing: ``"impute"``, which replaces missing numbers and dates by the median and missing texts by the
             most frequent category; or ``"refuse"``.
         unknown: the effect of new columns, new categories, and of texts among numbers or dates in new rows:
@@ -81,6 +93,11 @@ class TableOptions:
     ignore: str | Sequence[str] = ()
     categorical: str | Sequence[str] = ()
     text: str | Sequence[str] = ()
+    text_encoder: str | Sequence[str] = "tfidf"
+    image: str | Sequence[str] = ()
+    image_encoder: str = "small_cnn"
+    image_size: int = 32
+    cache: str | None = None
     missing: Missing = "impute"
     unknown: Unknown = "warn"
     odd_numbers: OddNumbers = "refuse"
@@ -93,6 +110,8 @@ class TableOptions:
                 raise ValueError(f"{name}: expected one of {list(words)}, got {value!r}")
         if not isinstance(self.max_categories, int) or self.max_categories < 1:
             raise ValueError(f"max_categories: expected a number from 1, got {self.max_categories!r}")
+        check_text_encoders(self.text_encoder)
+        check_image_encoder(self.image_encoder, self.image_size)
 
 
 @dataclass(frozen=True)
@@ -150,7 +169,7 @@ class Encoding(Stored):
             unknown.append(f"columns: expected those of training, got {new[:SHOWN]} as well")
         for column in self.columns:
             try:
-                blocks.append(column.features(table.columns[column.name], unknown, self.sparse))
+                blocks.append(column.features(column.values(table), unknown, self.sparse))
             except ValueError as error:
                 faults.append(str(error))
         if self.unknown == "refuse" and unknown:
@@ -195,13 +214,18 @@ def fit_encoding(
         labels, label_names = labels[:, is_known], [*compress(label_names, is_known)]
     names = [*table.columns]
     left_out = {*left_out, *matching("ignore", options.ignore, names)}
-    named = {part: set(matching(part, getattr(options, part), names)) for part in ("categorical", "text")}
+    named = {
+        part: set(matching(part, getattr(options, part), names)) for part in ("categorical", "text", "image")
+    }
     notes, faults, columns = [], [], []
     for name in (name for name in names if name not in left_out):
         values = table.columns[name]
         try:
             if name in named["text"]:
-                column = fit_text_column(name, values)
+                column = fit_text_column(name, values, options.text_encoder, options.cache)
+            elif name in named["image"]:
+                encoder = options.image_encoder, options.image_size, options.cache
+                column = fit_image_column(table, name, *encoder)
             else:
                 is_insisted = name in named["categorical"]
                 is_categorical = is_insisted or name in table.categories
@@ -222,12 +246,12 @@ def fit_encoding(
             f"{table.name}: {told}; ignore, categorical and text change that", stacklevel=level_of_caller()
         )
     found = Encoding(tuple(columns), options.unknown)
-    is_sparse = options.sparse
-    if is_sparse is None or named["text"] - left_out:
+    sparse = options.sparse
+    if sparse is None or any(is_sparse(column) for column in columns if column.name in named["text"]):
         is_large = table.num_rows * len(found.feature_names) > LARGEST_DENSE
-        is_sparse = is_large or any(column.kind == "texts" for column in columns)
+        sparse = is_large or any(map(is_sparse, columns))
     used = {column.name for column in columns}
-    return replace(found, sparse=is_sparse, left_out=tuple(name for name in names if name not in used))
+    return replace(found, sparse=sparse, left_out=tuple(name for name in names if name not in used))
 
 
 def _fitted(
@@ -311,7 +335,7 @@ def _texts(name: str, values: np.ndarray, options: TableOptions, notes: list[str
     if has_words and count > min(REPEATED_SHARE * len(known), options.max_categories):
         # The words of names of rows may occur once.
         with suppress(ValueError):
-            return fit_text_column(name, values)
+            return fit_text_column(name, values, options.text_encoder, options.cache)
     if count <= max(FEW_CATEGORIES, REPEATED_SHARE * len(known)):
         return _categories(name, values, notes, options.max_categories)
     notes.append(

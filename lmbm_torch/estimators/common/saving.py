@@ -13,6 +13,7 @@ from sklearn.preprocessing import LabelBinarizer, MaxAbsScaler, MinMaxScaler, St
 from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.data.tables.encoder import TableEncoder
+from lmbm_torch.data.tables.single import ImageEncoder, TextEncoder
 from lmbm_torch.persistence.files import save
 from lmbm_torch.persistence.stored import Given, Stored, adapt
 
@@ -101,7 +102,10 @@ def _pipeline(given: Given, *, steps: list[list[Any]]) -> Pipeline:
 
 
 adapt(Pipeline, _steps, _pipeline)
-for _each in (TableEncoder, LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler):
+for _each in (
+    *(ImageEncoder, TableEncoder, TextEncoder),
+    *(LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler),
+):
     adapt(_each, _fitted_parts, partial(_estimator, _each))
 for _each in (csr_array, csr_matrix):
     adapt(_each, _csr_parts, partial(_csr, _each))

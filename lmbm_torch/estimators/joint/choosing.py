@@ -25,7 +25,7 @@ from lmbm_torch.memory import part_bytes
 STRUCTURES = ("independent", "cardinality", "network")
 # Labels beyond which "auto" tries no networks: the time of training grows with the cube of the labels.
 NETWORK_LABELS = 100
-METRICS = ("exact_match", "f1", "jaccard", "hamming", "macro_f1", "log_loss")
+METRICS = ("exact_match", "f1", "jaccard", "hamming", *rules.OF_LABELS, "log_loss")
 # Penalties of slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
 COUNT_PATH = (1e8, 100.0, 10.0, 1.0)
 # Penalties of the slopes of all log-odds and of the weights of the labels before, the strongest first.
@@ -249,11 +249,11 @@ def _log_loss(models: Sequence[Parameters], held: Sequence[tuple[Rows, Rows]]) -
 
 
 def _by_structure(parameters: Parameters, metric: str, train: Rows, test: Rows, seed: int) -> np.ndarray:
-    if metric != "macro_f1":
+    if metric not in rules.OF_LABELS:
         return predicted(parameters, test.log_odds, metric, seed, FOLD_LIMITS)[0]
     most = FOLD_LIMITS["max_labellings"]
     own, others = (marginals(parameters, rows.log_odds, max_labellings=most) for rows in (train, test))
-    return (others > rules.of_marginals(own, train.labels, train.weights)).astype(np.int64)
+    return (others > rules.of_marginals(metric, own, train.labels, train.weights)).astype(np.int64)
 
 
 def _by_rule(rule: str, metric: str, train: Rows, test: Rows) -> np.ndarray:

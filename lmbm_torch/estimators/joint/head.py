@@ -65,8 +65,9 @@ class JointHead(StructuredClassifier):
 
     Args:
         metric: the measure to choose by and to decode for: ``"exact_match"``, ``"f1"`` (mean over rows),
-            ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels), or ``"log_loss"`` of whole
-            labellings, with the most probable labelling as the prediction and without rules.
+            ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels), ``"micro_f1"`` (F1 of
+            all entries), or ``"log_loss"`` of whole labellings, with the most probable labelling as the
+            prediction and without rules.
         scores: ``"probabilities"``, ``"logits"``, or ``"log_probabilities"``, as of a language model.
         structure: ``"auto"`` for all structures, networks for up to 100 labels; or a single structure.
         cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
@@ -87,7 +88,7 @@ class JointHead(StructuredClassifier):
         orderings_: (orders, labels), of the networks; coef_: (orders, labels, 2 labels + 2), see
             :class:`~lmbm_torch.estimators.joint.likelihood.Parameters`.
         thresholds_: (labels,), a rule sets labels of larger log-odds; NaN for the most probable label. For
-            ``"macro_f1"`` without a rule thresholds of probabilities.
+            ``"macro_f1"`` or ``"micro_f1"`` without a rule thresholds of probabilities.
         classes_: (labels, 2), the two values of each label.
 
     Examples:
@@ -181,9 +182,9 @@ class JointHead(StructuredClassifier):
         self.thresholds_ = np.zeros(labels.shape[1])
         if choice.rule is not None:
             self.thresholds_ = rules.learned(choice.rule, self.metric, log_odds, labels, weights)
-        elif self.metric == "macro_f1":
+        elif self.metric in rules.OF_LABELS:
             own = choosing.marginals(found, log_odds)
-            self.thresholds_ = rules.of_marginals(own, labels, weights)
+            self.thresholds_ = rules.of_marginals(self.metric, own, labels, weights)
         self.seed_ = seed
         return self
 
@@ -393,7 +394,7 @@ class JointHead(StructuredClassifier):
         if self.rule_ is not None:
             return rules.predicted(self.thresholds_, log_odds), np.ones(len(log_odds), np.bool_)
         parameters = self._parameters()
-        if self.metric == "macro_f1":
+        if self.metric in rules.OF_LABELS:
             found = choosing.marginals(parameters, log_odds) > self.thresholds_
             return found.astype(np.int64), np.ones(len(log_odds), np.bool_)
         return choosing.predicted(parameters, log_odds, self.metric, self.seed_, choosing.ANSWER_LIMITS)

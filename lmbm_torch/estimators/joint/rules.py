@@ -6,6 +6,8 @@ import numpy as np
 
 from lmbm_torch.estimators.common.measures import agreement
 
+OF_LABELS = ("macro_f1", "micro_f1")
+"""Metrics of the labels in all rows, with thresholds of the labels' probabilities."""
 RULES = ("one threshold", "a threshold for each label", "the most probable label")
 # Common thresholds to try: quantiles of all scores.
 TRIED = 200
@@ -31,7 +33,7 @@ def learned(
     if rule == "the most probable label":
         return np.full(num_labels, np.nan)
     if rule == "a threshold for each label":
-        by_f1 = metric in ("f1", "jaccard", "macro_f1")
+        by_f1 = metric in ("f1", "jaccard", *OF_LABELS)
         each = zip(log_odds.T, labels.T, strict=True)
         return np.array([_threshold(scores, own, weights, by_f1=by_f1) for scores, own in each])
     tried = np.unique(np.append(np.quantile(log_odds, np.linspace(0, 1, TRIED)), 0.0))
@@ -41,8 +43,8 @@ def learned(
     return np.full(num_labels, tried[best[np.abs(tried[best]).argmin()]])
 
 
-def of_marginals(marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the threshold of each label's probability for the label's F1, (labels,).
+def of_marginals(metric: str, marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the threshold of each label's probability, (labels,): for the label's F1, or a common one.
 
     Hits are counted by the labels for a share of ``COUNTED`` and by the probabilities for the rest: the best
     threshold of counts alone is a matter of a few rows for a rare label, and of exact probabilities a
@@ -50,11 +52,15 @@ def of_marginals(marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray)
     probabilities.
 
     Args:
+        metric: an entry of ``OF_LABELS``.
         marginals: P(label = 1), (rows, labels).
         labels: (rows, labels) in {0, 1, NaN}.
         weights: (rows,).
     """
     counted = np.where(np.isnan(labels), marginals, COUNTED * labels + (1 - COUNTED) * marginals)
+    if metric == "micro_f1":
+        every = np.repeat(weights, marginals.shape[1])
+        return np.full(marginals.shape[1], _threshold(marginals.ravel(), counted.ravel(), every, by_f1=True))
     each = zip(marginals.T, counted.T, strict=True)
     return np.array([_threshold(scores, own, weights, by_f1=True) for scores, own in each])
 
@@ -62,17 +68,19 @@ def of_marginals(marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray)
 def value(metric: str, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
     """Return a metric of predictions (rows, labels) over known labels (rows, labels) of {0, 1, NaN}.
 
-    ``"macro_f1"`` is the mean F1 of the labels; the other metrics are means over the rows, see
-    :func:`~lmbm_torch.estimators.common.measures.agreement`.
+    ``"macro_f1"`` is the mean F1 of the labels, ``"micro_f1"`` the F1 of all entries; the other metrics are
+    means over the rows, see :func:`~lmbm_torch.estimators.common.measures.agreement`.
 
     Args:
         weights: (rows,).
     """
-    if metric != "macro_f1":
+    if metric not in OF_LABELS:
         return float(np.average(agreement(metric, predicted, labels), weights=weights))
     known = ~np.isnan(labels)
     both = weights @ (predicted * (labels == 1))
     sizes = weights @ (predicted * known) + weights @ (labels == 1)
+    if metric == "micro_f1":
+        both, sizes = both.sum(keepdims=True), sizes.sum(keepdims=True)
     return float((2 * both / np.maximum(sizes, np.finfo(float).tiny)).mean())
 
 

@@ -21,7 +21,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.graphs.arrays import Example, sweeps
 from lmbm_torch.inference.graphs.programming import TOLERANCE, Solution, local_polytope, optimum, solved
-from lmbm_torch.kernels.search.plain.factor_graphs import Graph
+from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
 

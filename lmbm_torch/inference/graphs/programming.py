@@ -20,7 +20,7 @@ from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
 from lmbm_torch.inference.graphs.parts import in_rows, labels_in_rows
-from lmbm_torch.kernels.search.plain.factor_graphs import Graph
+from lmbm_torch.kernels.search.records import Graph
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import one_door
 

