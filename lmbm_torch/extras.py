@@ -36,6 +36,7 @@ EXTRAS = {
     "sklearn": "sklearn",
     "torchmetrics": "sklearn",
     "uvicorn": "serve",
+    "xgboost": "boosting",
     "yaml": "train",
 }
 """Module → the smallest extra with the module."""
