@@ -17,6 +17,7 @@ from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScale
 
 from lmbm_torch.compare.baselines import (
     BoostedRules,
+    BoostedTrees,
     ChainEnsemble,
     MLkNN,
     boosting_chain,
@@ -46,6 +47,7 @@ MOST_STRUCTURAL_C = 3.0
 KERNEL_PENALTIES, WIDTHS = loguniform(0.1, 100), ["scale", 0.3, 1.0, 3.0]
 GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
 RULES = {"shrinkage": [0.1, 0.3, 0.5], "feature_share": [None, 0.2]}
+BOOSTED = {"learning_rate": [0.03, 0.1, 0.3], "num_rounds": [50, 100, 200], "max_depth": [3, 6, 8]}
 MEMBERS = 10
 
 
@@ -128,6 +130,14 @@ METHODS: dict[str, Tuned | Ensemble] = {
     ),
     "random forest": Tuned(RandomForestClassifier(random_state=0), GROWTH, is_scaled=False),
     "extra trees": Tuned(ExtraTreesClassifier(random_state=0), GROWTH, is_scaled=False),
+    **{
+        name: Tuned(BoostedTrees(library, random_state=0), BOOSTED, is_scaled=False, library=library)
+        for name, library in (
+            ("CatBoost, MultiLogloss", "catboost"),
+            ("XGBoost, vector leaves", "xgboost"),
+            ("LightGBM for each label", "lightgbm"),
+        )
+    },
     "BOOMER": Tuned(
         BoostedRules(random_state=0), RULES | {"num_rules": [100, 300, 1000]}, is_scaled=False, library="mlrl"
     ),
