@@ -42,6 +42,7 @@ EXTRAS = {
     "torchmetrics": "sklearn",
     "transformers": "text",
     "uvicorn": "serve",
+    "xgboost": "boosting",
     "yaml": "train",
 }
 """Module → the smallest extra with the module."""

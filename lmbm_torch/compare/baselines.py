@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -123,6 +124,62 @@ class MLkNN(ClassifierMixin, BaseEstimator):
     def _near(self, neighbors: np.ndarray) -> np.ndarray:
         """Count the neighbours with each label, (instances, labels)."""
         return self.labels_[neighbors].sum(1)
+
+
+class BoostedTrees(ClassifierMixin, BaseEstimator):
+    """Boosted trees of another library: vectors of labels in each leaf, or trees for each label.
+
+    Args:
+        library: ``"catboost"`` (loss ``MultiLogloss``), ``"xgboost"`` (a vector in each leaf) or
+            ``"lightgbm"`` (a classifier for each label).
+        num_rounds: of boosting.
+        learning_rate: of each tree's scores.
+        max_depth: of the trees.
+        random_state: of the draws.
+    """
+
+    def __init__(self, library, num_rounds=100, learning_rate=0.1, max_depth=6, random_state=None):
+        self.library = library
+        self.num_rounds = num_rounds
+        self.learning_rate = learning_rate
+        self.max_depth = max_depth
+        self.random_state = random_state
+
+    def fit(self, X, y):
+        """Fit the library's classifier to the labels that vary; the others are constant."""
+        self.constant_ = y.mean(0)
+        self.is_varying_ = y.min(0) < y.max(0)
+        self.classes_ = np.tile([0, 1], (y.shape[1], 1))
+        own = y[:, self.is_varying_]
+        self.estimator_ = self._unfitted(own.shape[1]).fit(X, own) if own.shape[1] else None
+        return self
+
+    def predict(self, X):
+        """Predict labels (instances, labels)."""
+        return (self.predict_proba(X) > 0.5).astype(int)
+
+    def predict_proba(self, X):
+        """Return probabilities of the labels (instances, labels)."""
+        found = np.tile(self.constant_, (X.shape[0], 1))
+        if self.estimator_ is not None:
+            own: Any = self.estimator_.predict_proba(X)
+            own = np.stack([each[:, 1] for each in own], 1) if isinstance(own, list) else np.asarray(own)
+            found[:, self.is_varying_] = own[:, -1:] if self.is_varying_.sum() == 1 else own
+        return found
+
+    def _unfitted(self, num_labels: int) -> Any:
+        options: dict[str, Any] = {"learning_rate": self.learning_rate, "max_depth": self.max_depth}
+        with naming_extras():
+            module = import_module(self.library)
+        if self.library == "catboost":
+            loss = "MultiLogloss" if num_labels > 1 else "Logloss"
+            settings = {"iterations": self.num_rounds, "random_seed": self.random_state, "thread_count": 1}
+            quiet = {"verbose": 0, "allow_writing_files": False}
+            return module.CatBoostClassifier(loss_function=loss, **options, **settings, **quiet)
+        options |= {"n_estimators": self.num_rounds, "random_state": self.random_state, "n_jobs": 1}
+        if self.library == "xgboost":
+            return module.XGBClassifier(multi_strategy="multi_output_tree", **options)
+        return MultiOutputClassifier(module.LGBMClassifier(verbose=-1, **options))
 
 
 class BoostedRules(ClassifierMixin, BaseEstimator):

@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.svm import SVC
 
-from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN
+from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, BoostedTrees, ChainEnsemble, MLkNN
 from lmbm_torch.estimators import (
     ConditionalRBMClassifier,
     LMBMClassifier,
@@ -38,6 +38,7 @@ MOST_STRUCTURAL_C = 3.0
 KERNEL_PENALTIES, WIDTHS = loguniform(0.1, 100), ["scale", 0.3, 1.0, 3.0]
 GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
 RULES = {"shrinkage": [0.1, 0.3, 0.5], "feature_share": [None, 0.2]}
+BOOSTED = {"learning_rate": [0.03, 0.1, 0.3], "num_rounds": [50, 100, 200], "max_depth": [3, 6, 8]}
 MEMBERS = 10
 
 
@@ -130,6 +131,14 @@ METHODS: dict[str, Tuned | Ensemble] = {
     ),
     "random forest": Tuned(RandomForestClassifier(random_state=0), GROWTH, is_scaled=False),
     "extra trees": Tuned(ExtraTreesClassifier(random_state=0), GROWTH, is_scaled=False),
+    **{
+        name: Tuned(BoostedTrees(library, random_state=0), BOOSTED, is_scaled=False, library=library)
+        for name, library in (
+            ("CatBoost, MultiLogloss", "catboost"),
+            ("XGBoost, vector leaves", "xgboost"),
+            ("LightGBM for each label", "lightgbm"),
+        )
+    },
     "BOOMER": Tuned(
         BoostedRules(random_state=0), RULES | {"num_rules": [100, 300, 1000]}, is_scaled=False, library="mlrl"
     ),

@@ -1,4 +1,4 @@
-"""Paired tests over resampled splits with overlapping training sets."""
+"""Paired tests over resampled splits with overlapping training sets, and over data sets."""
 
 from __future__ import annotations
 
@@ -48,6 +48,30 @@ def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: floa
     if error == 0:
         return float(not differences.any())
     return float(2 * stats.t.sf(abs(differences.mean()) / error, len(differences) - 1))
+
+
+def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
+    """Return the two-sided p-value of equal medians over data sets, by Wilcoxon's signed-rank test.
+
+    The test of two methods over several data sets of Demšar, "Statistical comparisons of classifiers over
+    multiple data sets" (2006), section 3.1.3.
+
+    Args:
+        first, second: ``(sets,)``, of two methods on the same sets; p is 1 for equal values.
+    """
+    check_shape("second", second, len(first))
+    differences = np.subtract(first, second)
+    return float(stats.wilcoxon(differences).pvalue) if differences.any() else 1.0
+
+
+def critical_difference(num_methods: int, num_sets: int, level: float = 0.05) -> float:
+    """Return the least significant difference of average ranks, by Nemenyi's test.
+
+    q √(k (k + 1) / (6 N)) of Demšar (2006), section 3.2.2, with q the quantile of the studentized range
+    divided by √2.
+    """
+    quantile = stats.studentized_range.ppf(1 - level, num_methods, np.inf) / np.sqrt(2)
+    return float(quantile * np.sqrt(num_methods * (num_methods + 1) / (6 * num_sets)))
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:

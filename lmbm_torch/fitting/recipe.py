@@ -48,6 +48,7 @@ SEARCHED: dict[str, tuple[Any, ...]] = {
     "label powerset": (("rbf", 10.0), ("linear", 1.0), ("rbf", 1.0), ("linear", 10.0), ("linear", 0.1)),
     "regression of label sets": (3.0, 1.0, 0.3, 10.0),
     "forest": (1, 3),
+    "label boosting": (0.1, 0.05),
     "forest of label sets": (1, 3),
     "chain of extra trees": ((1, "sqrt"), (1, 0.3), (3, "sqrt"), (3, 0.3)),
     "chain of logistic regressions": (1.0, 10.0, 0.1),

@@ -21,7 +21,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
-from lmbm_torch.compare.significance import corrected_t_test, holm
+from lmbm_torch.compare.significance import corrected_t_test, critical_difference, holm, signed_ranks
 from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
@@ -40,7 +40,7 @@ COLUMNS = {
 AUTO = "AutoLabelClassifier"
 ALL = "all sets"
 TEST_FRACTION = 1 / 3
-MOST = {"tmc2007_500": (2000, 1000)}
+MOST = {"tmc2007_500": (2000, 1000), "ng20": (2000, 1000)}
 """Instances to train and to test, where a set has more than it may."""
 FIRST_LABELS = {"mediamill_subset": 10}
 SIGNIFICANT = 0.05
@@ -131,7 +131,9 @@ def summary(results: Sequence[Result]) -> list[Result]:
 
     Of each set those splits count on which every method that takes it is done. In the rows of the automatic
     choice ``p_<metric>`` is that of the corrected t-test against the peer that is best on the set, adjusted
-    by Holm's method for all sets.
+    by Holm's method for all sets. In the rows of peers over all sets ``ranks_p_<metric>`` is that of
+    Wilcoxon's signed ranks of the automatic choice and the peer over sets, adjusted by Holm's method for all
+    peers.
     """
     by_set = {name: _complete(results, name) for name in dict.fromkeys(each["data"] for each in results)}
     rows = [row for name, trials in by_set.items() for row in _rows_of(name, trials)]
@@ -141,7 +143,13 @@ def summary(results: Sequence[Result]) -> list[Result]:
         adjusted = holm(np.array([row[f"p_{metric}"] for row in own]))
         for row, p_value in zip(own, adjusted.tolist(), strict=True):
             row[f"p_{metric}"] = p_value
-    return [_over_sets(method, rows) for method in methods] + rows
+    whole = [_over_sets(method, rows) for method in methods]
+    for metric in METRICS:
+        peers = [row for row in whole if row["method"] != AUTO]
+        found = [_signed_ranks(row["method"], rows, metric) for row in peers]
+        for row, p_value in zip(peers, holm(np.array(found)).tolist(), strict=True):
+            row[f"ranks_p_{metric}"] = p_value
+    return whole + rows
 
 
 def note(
@@ -216,6 +224,15 @@ def _over_sets(method: str, rows: Sequence[Result]) -> Result:
     return means
 
 
+def _signed_ranks(peer: str, rows: Sequence[Result], metric: str) -> float:
+    """Return the p-value of equal medians of the automatic choice and a peer, over the peer's sets."""
+    own, others = (
+        {row["data"]: row[metric] for row in rows if row["method"] == method} for method in (AUTO, peer)
+    )
+    shared = [name for name in others if name in own]
+    return signed_ranks(np.array([own[name] for name in shared]), np.array([others[name] for name in shared]))
+
+
 def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
     """Return a sentence on the automatic choice in one metric; empty before there are two splits."""
     whole = {row["method"]: row for row in rows if row["data"] == ALL}
@@ -233,12 +250,17 @@ def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
     worse = [row["data"] for row in significant if row[f"margin_{metric}"] < 0]
     rank = f"{metric}_rank"
     next_best = min(peers, key=lambda row: row[rank])
+    not_told_apart = [row["method"] for row in peers if row[f"ranks_p_{metric}"] >= SIGNIFICANT]
+    lost = [row["data"] for row in tested if row[f"margin_{metric}"] < 0]
+    apart = critical_difference(len(whole), whole[AUTO]["sets"])
     return (
         f"{title}: average rank {whole[AUTO][rank]:.2f}, the best peer's {next_best[rank]:.2f} "
         f"({next_best['method']}); mean {whole[AUTO][metric] - best[metric]:+.3f} beside the best single "
         f"peer ({best['method']}). Beside each set's best peer significantly better on {len(better)} "
         f"({', '.join(better) or 'none'}) and worse on {len(worse)} ({', '.join(worse) or 'none'}) "
-        f"of {len(tested)} sets."
+        f"of {len(tested)} sets; behind that peer on {len(lost)} ({', '.join(lost) or 'none'}). Average "
+        f"ranks differ significantly by {apart:.2f} or more (Nemenyi); signed ranks over sets do not tell it "
+        f"from {', '.join(not_told_apart) or 'no peer'} (Wilcoxon, Holm, p ≥ {SIGNIFICANT:g})."
     )
 
 

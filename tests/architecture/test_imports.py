@@ -86,7 +86,8 @@ ROOMS = {
     "data.formats": {"data.dataset", "data.features", "data.splits", "data.tables"},
     "data.sequences": {"data.features", "data.formats", "data.seven_segment"},
     "data.tables": {"data.embedding_cache", "data.features", "data.pretrained"},
-    "estimators.automatic": OF_LABEL_VECTORS | {"estimators.joint", "estimators.label_chains"},
+    "estimators.automatic": OF_LABEL_VECTORS
+    | {"estimators.joint", "estimators.label_chains", "estimators.trees"},
     "estimators.chains": {"estimators.common"},
     "estimators.classes": {"estimators.chains", "estimators.common"},
     "estimators.common": {"estimators.explain"},
@@ -96,6 +97,7 @@ ROOMS = {
     "estimators.label_chains": {"estimators.common", "estimators.explain"},
     "estimators.machines": {"estimators.common"},
     "estimators.networks": {"estimators.common"},
+    "estimators.trees": {"estimators.common", "estimators.networks"},
     "estimators.wrappers": OF_LABEL_VECTORS | {"estimators.automatic", "estimators.label_chains"},
     "inference.common": RECORDS,
     "inference.enumeration": RECORDS,
@@ -156,6 +158,7 @@ LEAVES = {
     "timm": {"data.pretrained"},
     "transformers": {"data.pretrained"},
     "shap": {"estimators.explain.parts"},
+    "xgboost": {"estimators.trees.boosting"},
     "torchmetrics": {"metrics", "training"},
     "matplotlib": {"viz"},
     "mlflow": {"training.callbacks.overviews"},
@@ -183,6 +186,7 @@ BRINGS = {
     "transformers": {"transformers", "huggingface_hub"},
     "huggingface-hub": {"huggingface_hub"},
     "pillow": {"PIL"},
+    "xgboost-cpu": {"xgboost"},
 }
 
 # Importable with torch and numpy alone, but for their modules that LEAVES names.

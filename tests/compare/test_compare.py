@@ -21,10 +21,16 @@ from sklearn.multioutput import ClassifierChain
 from sklearn.svm import LinearSVC
 
 from lmbm_torch.compare import methods, trials
-from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, ChainEnsemble, MLkNN
+from lmbm_torch.compare.baselines import AnyClasses, BoostedRules, BoostedTrees, ChainEnsemble, MLkNN
 from lmbm_torch.compare.comparing import compare
 from lmbm_torch.compare.methods import METHODS, is_installed
-from lmbm_torch.compare.significance import corrected_t_test, holm, interval
+from lmbm_torch.compare.significance import (
+    corrected_t_test,
+    critical_difference,
+    holm,
+    interval,
+    signed_ranks,
+)
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import numbered
 from lmbm_torch.fitting import recipe
@@ -270,6 +276,26 @@ def test_holm_by_hand():
     # Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1, never falling.
     assert holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm(np.array([0.9, 0.8])) == pytest.approx([1, 1])
+
+
+def test_tests_over_sets_by_hand():
+    # All five ranks on one side: two of 2⁵ signs.
+    first = np.array([0.5, 0.6, 0.7, 0.8, 0.9])
+    assert signed_ranks(first, first - [0.1, 0.2, 0.05, 0.15, 0.25]) == pytest.approx(2 / 32)
+    assert signed_ranks(first, first) == 1
+    # The example of Demšar (2006), section 3.2.4.
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=0.005)
+
+
+@pytest.mark.parametrize("library", ["catboost", "xgboost", "lightgbm"])
+def test_boosted_trees_of_other_libraries_know_constant_labels(library):
+    pytest.importorskip(library, reason="a peer of benchmarks, of no extra")
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    Y = np.column_stack([X[:, 0] > 0, np.zeros(60), X[:, 1] > 0]).astype(int)
+    model = BoostedTrees(library, 20, random_state=0).fit(X, Y)
+    assert (model.predict(X) == Y).mean() > 0.9
+    assert (model.predict_proba(X)[:, 1] == 0).all()
+    assert (BoostedTrees(library, 20).fit(X, Y[:, :2]).predict(X) == Y[:, :2]).mean() > 0.9
 
 
 def test_a_label_that_never_occurs_is_predicted_so():

@@ -159,7 +159,7 @@ def test_a_mapping_is_the_same_as_paths_and_scikit_learn_s_tools_take_it():
         ({"hierarchy": {"label_0": ["label_1"]}}, Y.to_numpy(), ValueError, r"hierarchy: .* \['label_1'\]"),
         ({"hierarchy": {0: 1, 1: 2, 2: 0}}, Y.to_numpy(), ValueError, "hierarchy: expected no circle"),
         ({}, Y.assign(**{"01": 0}), ValueError, "y: expected labels together .* '01/01' without '01' in row"),
-        ({}, Y.astype(float).replace(0, np.nan), ValueError, "y: expected"),
+        ({}, Y.astype(float).replace(0, 2), ValueError, "y: expected 0, 1 or NaN"),
         ({"scope": "local"}, Y, ValueError, "'scope' parameter"),
         ({"estimator": LinearSVC()}, Y, TypeError, "predict_proba"),
     ],

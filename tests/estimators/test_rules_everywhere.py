@@ -27,6 +27,7 @@ GIVEN = {
     "JointConformalClassifier": {"estimator": NETWORK, "coverage": 0.6},
     "JointHead": {"scores": "logits"},
     "LMSBNEnsembleClassifier": {"num_members": 2, "random_state": 0},
+    "LabelForestClassifier": {"num_trees": 10, "random_state": 0},
     "ProbabilisticClassifierChain": {"estimator": LogisticRegression()},
     "ThresholdTunedClassifier": {"base": NETWORK, "cv": 2},
     "LMBMClassifierCV": {"Cs": [0.1, 1.0], "cv": 2},

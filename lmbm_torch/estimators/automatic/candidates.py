@@ -30,6 +30,8 @@ from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
+from lmbm_torch.estimators.trees.boosting import LabelBoostingClassifier, is_installed
+from lmbm_torch.estimators.trees.forest import LabelForestClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import root_mean_square
 from lmbm_torch.kernels.threads import single_threaded
@@ -291,6 +293,16 @@ def _forests(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterat
         for kind in (_sklearn_ensemble().ExtraTreesClassifier, _sklearn_ensemble().RandomForestClassifier):
             model = kind(TREES, min_samples_leaf=leaf, random_state=seed)
             yield _unscaled("forest", model, f"{kind.__name__}, leaf {leaf}")
+    model = LabelForestClassifier(TREES, random_state=seed)
+    yield Candidate("forest", "LabelForestClassifier", _behind(("passthrough",), model), (None,))
+
+
+def _label_boosting(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
+    family = "label boosting"
+    for rate in recipe.SEARCHED[family] if is_installed() else ():
+        model = LabelBoostingClassifier(learning_rate=rate, random_state=seed)
+        yield Candidate(family, f"rate {rate:g}", _behind(("passthrough",), model), (None,))
+        yield _with_head(family, model, metric, num_labels, f"rate {rate:g}", seed)
 
 
 def _powersets(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
@@ -331,6 +343,7 @@ FAMILIES = {
     "logistic regressions": _logistic_labels,
     "network": _networks,
     "forest": _forests,
+    "label boosting": _label_boosting,
     "label powerset": _powersets,
     "regression of label sets": _label_set_ridges,
     "kernel network": _kernel_networks,
@@ -341,7 +354,10 @@ FAMILIES = {
     "chain of boosting": _boosting_chains,
     "Boltzmann machine": _machines,
 }
-"""A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates."""
+"""A family's name → (metric, number of labels, whether features are sparse, seed) → its candidates.
+
+Label boosting has candidates if XGBoost is installed.
+"""
 
 
 # Relative gap of the completing network; completion needs no exact training.

@@ -49,20 +49,20 @@ class AutoLabelClassifier(StructuredClassifier):
 
     The families are logistic regressions of single labels, belief networks, linear and with kernels,
     ensembles of belief networks, Boltzmann machines, chains of extra trees, of boosting and of logistic
-    regressions, forests, SVMs and forests of whole label sets, each with several scalings of the features and
-    penalties, and the classifiers in ``candidates``. Successive halving uses more and more instances and then
-    all cross-validation folds, and starts again with untried candidates while time is left; if time does not
-    allow two candidates in the next round, the best of each family are compared in the current round. Small
-    fits to few labels tell whether there is time for a family with many labels. For F1, classifiers with
-    probabilities answer by the expectation or by thresholds. The best candidates with the same known folds
-    are mixed if the folds prefer the mixture. Workers of joblib's active backend fit candidates on folds,
-    each worker with the whole time budget.
+    regressions, forests, label boosting (with XGBoost), SVMs and forests of whole label sets, each with
+    several scalings of the features and penalties, and the classifiers in ``candidates``. Successive halving
+    uses more and more instances and then all cross-validation folds, and starts again with untried candidates
+    while time is left; if time does not allow two candidates in the next round, the best of each family are
+    compared in the current round. Small fits to few labels tell whether there is time for a family with many
+    labels. For F1, classifiers with probabilities answer by the expectation or by thresholds. The best
+    candidates with the same known folds are mixed if the folds prefer the mixture. Workers of joblib's active
+    backend fit candidates on folds, each worker with the whole time budget.
 
-    Missing labels, NaN, are passed to belief networks, Boltzmann machines and chains, whose links train on
-    the instances with a known label. Forests and classifiers of label sets are trained on labels completed by
-    a belief network, within each training part. Folds are scored by known labels alone, exact match by
-    whether all known labels are right: scores of less complete tables are higher. Instances without a known
-    label are ignored.
+    Missing labels, NaN, are passed to belief networks, Boltzmann machines, trees of this library and chains,
+    whose links train on the instances with a known label. Scikit-learn's forests and classifiers of label
+    sets are trained on labels completed by a belief network, within each training part. Folds are scored by
+    known labels alone, exact match by whether all known labels are right: scores of less complete tables are
+    higher. Instances without a known label are ignored.
 
     Args:
         metric: maximised measure, ``"exact_match"``, ``"hamming"`` (the share of right labels),

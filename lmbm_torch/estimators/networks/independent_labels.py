@@ -1,7 +1,8 @@
-"""Multi-label classification by an independent classifier for each label."""
+"""Multi-label classification by log-odds of independent labels, such as those of a classifier for each."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -23,7 +24,57 @@ from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
+class LabelsByLogOdds(DecodingClassifier[DirectedEnergy]):
+    """A multi-label classifier by log-odds of independent labels, P(y | x) = Π_i P(y_i | x)."""
+
+    # Device of the probabilities; no samples are drawn.
+    device = "cpu"
+    random_state = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        # ``predict`` and ``decode`` both return the most probable labels.
+        return Capabilities(
+            objective="exact_match",
+            minimises=False,
+            searches_under_rules=True,
+            has_probabilities=True,
+            restricts_probabilities=True,
+        )
+
+    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
+        """Return the labels of :meth:`predict`, with their probability."""
+        return self._decode_expected("exact_match", X, known)
+
+    def _decode_energy(
+        self,
+        energy: DirectedEnergy,
+        known: Tensor | None = None,
+        top_k: int = 1,
+        rules: rules_of.Constraints | None = None,
+    ) -> Decoding:
+        return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
+
+    @abstractmethod
+    def _log_odds(self, X: Features) -> np.ndarray:
+        """Return log P(y_i = 1 | x) − log P(y_i = 0 | x), (instances, labels), float64."""
+
+    def _energy(self, X: Features) -> DirectedEnergy:
+        check_is_fitted(self)
+        odds = self._log_odds(X)
+        size = odds.shape[1]
+        # A field is half the log-odds.
+        return DirectedEnergy(
+            torch.from_numpy(odds / 2),
+            torch.zeros(size, size, device="cpu").double(),
+            torch.arange(size, device="cpu"),
+        )
+
+    def _code_losses(self, X: Any, codes: Tensor) -> Tensor:
+        return -self._distribution(self.energies(X)).log_weights(codes)
+
+
+class IndependentLabelsClassifier(LabelsByLogOdds):
     """A multi-label classifier with independent labels, P(y | x) = Π_i P(y_i | x).
 
     Any classifier of classes, such as :class:`~lmbm_torch.estimators.KernelLogisticRegression`, is fitted to
@@ -53,24 +104,9 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
         "constraints": RULES,
     }
 
-    # Device of the probabilities; no samples are drawn.
-    device = "cpu"
-    random_state = 0
-
     def __init__(self, estimator: BaseEstimator, *, constraints=None):
         self.estimator = estimator
         self.constraints = constraints
-
-    @property
-    def capabilities(self) -> Capabilities:
-        # ``predict`` and ``decode`` both return the most probable labels.
-        return Capabilities(
-            objective="exact_match",
-            minimises=False,
-            searches_under_rules=True,
-            has_probabilities=True,
-            restricts_probabilities=True,
-        )
 
     @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
@@ -99,21 +135,7 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
                 self.log_odds_[column] = np.log((on + 1) / (len(known) - on + 1))
         return self
 
-    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """Return the labels of :meth:`predict`, with their probability."""
-        return self._decode_expected("exact_match", X, known)
-
-    def _decode_energy(
-        self,
-        energy: DirectedEnergy,
-        known: Tensor | None = None,
-        top_k: int = 1,
-        rules: rules_of.Constraints | None = None,
-    ) -> Decoding:
-        return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
-
-    def _energy(self, X: Features) -> DirectedEnergy:
-        check_is_fitted(self)
+    def _log_odds(self, X: Features) -> np.ndarray:
         rows: Any = X
         odds = np.empty((rows.shape[0], len(self.log_odds_)))
         for column, classifier in enumerate(self.classifiers_):
@@ -121,13 +143,4 @@ class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
                 odds[:, column] = self.log_odds_[column]
             else:
                 odds[:, column] = np.diff(classifier.predict_log_proba(X), axis=1)[:, 0]
-        size = odds.shape[1]
-        # A field is half the log-odds.
-        return DirectedEnergy(
-            torch.from_numpy(odds / 2),
-            torch.zeros(size, size, device="cpu").double(),
-            torch.arange(size, device="cpu"),
-        )
-
-    def _code_losses(self, X: Any, codes: Tensor) -> Tensor:
-        return -self._distribution(self.energies(X)).log_weights(codes)
+        return odds

@@ -75,11 +75,12 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
 
         Args:
             X: instances in the estimator's form.
-            y: (instances, labels), complete.
+            y: (instances, labels), NaN for missing labels if the estimator takes NaN; instances are held
+                out from those without missing labels, for which alone the guarantee holds.
 
         Raises:
-            ValueError: an invalid parameter, classes instead of label matrices, missing labels, too few
-                instances to split, or inputs that the estimator refuses.
+            ValueError: an invalid parameter, classes instead of label matrices, too few instances
+                without missing labels to split, or inputs that the estimator refuses.
 
         Warns:
             UserWarning: too few instances are held out for the coverage, so that no label is excluded.
@@ -91,16 +92,19 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
             raise ValueError("y: expected a label matrix, got classes")
         rules_over(self.label_names_, self.constraints)
         check_shape("y", labels, num_instances(X), None)
-        check_labels("y", labels)
+        check_labels("y", labels, allow_missing=True)
+        labels = self._with_known_values(labels)
+        complete = np.flatnonzero(~np.isnan(labels).any(1))
         X = with_rows(X)
-        if np.ceil(self.calibration_size * len(labels)) >= len(labels):
+        if np.ceil(self.calibration_size * len(complete)) >= len(complete):
             raise ValueError(
                 f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
-                f"got {len(labels)} in all"
+                f"got {len(complete)} in all without missing labels"
             )
         train, held_out = train_test_split(
-            np.arange(len(labels)), test_size=self.calibration_size, random_state=self._seed()
+            complete, test_size=self.calibration_size, random_state=self._seed()
         )
+        train = np.concatenate([train, np.setdiff1d(np.arange(len(labels)), complete)])
         estimator: Any = clone(self.estimator)
         estimator.set_params(**seeds_for(estimator, self.random_state))
         self.estimator_ = estimator.fit(some_instances(X, train), some_instances(y, train))

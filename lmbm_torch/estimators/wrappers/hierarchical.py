@@ -84,7 +84,8 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
         Args:
             X: features.
-            y: {0, 1}, each label with its parent; the column names of a data frame are kept.
+            y: {0, 1}, each label with its parent, and NaN for missing labels if the estimator takes NaN; the
+                column names of a data frame are kept.
 
         Raises:
             TypeError: an estimator that is not a classifier, or without ``predict_proba``.
@@ -95,7 +96,8 @@ class HierarchicalClassifier(ClassifierOfLabels):
         check_classifier(self.estimator, is_weighted=False)
         X = self._validated(X, reset=True)
         targets.check_given(self, y)
-        labels = targets.label_matrix("y", y, allow_missing=False).astype(np.int64)
+        labels = targets.label_matrix("y", y, allow_missing=True)
+        labels = labels if np.isnan(labels).any() else labels.astype(np.int64)
         check_shape("y", labels, num_instances(X), None)
         names = tuple(map(str, y.columns)) if hasattr(y, "columns") else numbered("label", labels.shape[1])
         self.label_names_ = names
@@ -230,10 +232,12 @@ class _Member:
     @classmethod
     def fit(cls, estimator: Any, X: Any, labels: np.ndarray, parent: int, children: np.ndarray) -> _Member:
         """Train the children of a label on the instances with the label."""
-        rows = np.arange(len(labels)) if parent == ROOT else np.flatnonzero(labels[:, parent])
+        rows = np.arange(len(labels)) if parent == ROOT else np.flatnonzero(labels[:, parent] == 1)
+        rows = rows[~np.isnan(labels[np.ix_(rows, children)]).all(1)]
         own = labels[np.ix_(rows, children)]
-        constant = own.max(0, initial=0)
-        is_varying = own.min(0, initial=1) < constant
+        # Least and largest known values.
+        constant = np.fmax.reduce(own, 0, initial=0)
+        is_varying = np.fmin.reduce(own, 0, initial=1) < constant
         fitted = None
         if is_varying.any():
             target = own[:, is_varying]

@@ -173,8 +173,12 @@ def test_rows_are_means_over_complete_splits_with_tests_against_the_best_peer():
     assert whole["exact_match_rank"] == pytest.approx((1 + 1.5) / 2)
     assert whole["exact_match"] == pytest.approx((0.55 + 0.4) / 2)
     assert rows[any_table.ALL, "bad"]["sets"] == 1
+    # Over one set and over two signed ranks tell nothing.
+    assert rows[any_table.ALL, "bad"]["ranks_p_exact_match"] == 1
+    assert "ranks_p_exact_match" not in whole
     text = any_table.note(results, methods=METHODS, seconds=5, peer_seconds=1)
     assert "exact match: average rank 1.25" in text
+    assert "do not tell it from good" in text
     assert "+0.075 beside the best single peer (good)" in text
 
 

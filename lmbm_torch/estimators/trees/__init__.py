@@ -1,0 +1,1 @@
+"""Trees of label vectors that count known labels alone."""
