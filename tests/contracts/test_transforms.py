@@ -115,8 +115,8 @@ def test_functional_gradients_are_right_or_refused_by_name(row):
             row(with_learnt(row, case.energy, learnt), case.known)[name].sum() for name in row.gradients
         )
 
-    # Chains look at values by torch alone.
-    if row.kind is not CHAIN:
+    # Chains look at values by torch alone, an active set in NumPy.
+    if row.kind is not CHAIN or row.name == "relaxations.sparse_map.marginals":
         with pytest.raises(TypeError, match=REFUSED):
             torch.func.grad(total)(values)
         return
