@@ -122,6 +122,7 @@ PLAIN = "plain"
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"kernels"},
+    "networkx": {"energies.factor_views", "viz.graphs"},
     "numba": {"kernels"},
     "triton": {"kernels"},
     "cvxpy": {"inference.relaxations.lp_layer", "references"},
@@ -133,6 +134,7 @@ LEAVES = {
     "scipy": {
         "cli.first_calls",
         "constraints.feasibility",
+        "inference.graphs.cycles",
         "inference.graphs.programming",
         "solvers",
         "fitting",
