@@ -124,6 +124,7 @@ PLAIN = "plain"
 # The only places that may import each of these; whatever is not listed is of torch, numpy or Python itself.
 LEAVES = {
     "llvmlite": {"kernels"},
+    "networkx": {"energies.factor_views", "viz.graphs"},
     "numba": {"kernels"},
     "triton": {"kernels"},
     "cvxpy": {"inference.relaxations.lp_layer", "references"},
@@ -135,6 +136,7 @@ LEAVES = {
     "scipy": {
         "cli.first_calls",
         "constraints.feasibility",
+        "inference.graphs.cycles",
         "inference.graphs.programming",
         "solvers",
         "fitting",
