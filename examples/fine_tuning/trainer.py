@@ -22,8 +22,8 @@ class JointTransformer(nn.Module):
         self.logits = nn.Linear(self.encoder.config.hidden_size, num_labels)
         self.head = JointHeadLayer(num_labels)
 
-    def forward(self, labels=None, **tokens):
-        logits = self.logits(self.encoder(**tokens).last_hidden_state[:, 0])
+    def forward(self, input_ids, attention_mask, labels=None):
+        logits = self.logits(self.encoder(input_ids, attention_mask).last_hidden_state[:, 0])
         return {"logits": logits} if labels is None else {"loss": self.head(logits, labels), "logits": logits}
 
 
@@ -38,8 +38,10 @@ def train(name: str, folder: str, **options) -> tuple[Trainer, torch.Tensor]:
     settings = TrainingArguments(folder, report_to=[], save_strategy="no", seed=0, **options)
     trainer = Trainer(model=model, args=settings, train_dataset=rows)
     trainer.train()
+    tokens = tokens.to(model.logits.weight.device)
     with torch.no_grad():
-        return trainer, model.head.decode(model.eval()(**tokens.to(model.logits.weight.device))["logits"])
+        logits = model.eval()(tokens["input_ids"], tokens["attention_mask"])["logits"]
+    return trainer, model.head.decode(logits)
 
 
 if __name__ == "__main__":

@@ -279,7 +279,7 @@ def test_values_of_metrics_count_known_labels():
     assert rules.value("hamming", answer, truth, weights) == 0.5
     assert rules.value("f1", answer, truth, weights) == pytest.approx(2 / 3)
     assert rules.value("macro_f1", answer, truth, weights) == pytest.approx((2 / 5 + 0 + 1) / 3)
-    assert rules.value("micro_f1", answer, truth, weights) == pytest.approx(2 * (1 + 3) / (6 + 7))
+    assert rules.value("micro_f1", answer, truth, weights) == pytest.approx(2 * (1 + 3) / (5 + 7))
 
 
 def test_a_common_threshold_of_probabilities_is_the_best_for_micro_f1():
