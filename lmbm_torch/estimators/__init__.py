@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
     from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
     from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
-    from lmbm_torch.estimators.trees.boosting import LabelBoostingClassifier
-    from lmbm_torch.estimators.trees.forest import LabelForestClassifier
+    from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier
+    from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
     from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
     from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.wrappers.hierarchical import HierarchicalClassifier

@@ -24,7 +24,7 @@ from lmbm_torch.estimators.automatic.candidates import (
 from lmbm_torch.estimators.automatic.rules import THRESHOLDS, best_thresholds
 from lmbm_torch.estimators.automatic.search import stratified_folds
 from lmbm_torch.estimators.common.measures import MEASURES, measure
-from lmbm_torch.estimators.trees.boosting import is_installed
+from lmbm_torch.estimators.label_chains.boosting import is_installed
 
 # With XGBoost alone has label boosting candidates.
 INSTALLED = [family for family in FAMILIES if family != "label boosting" or is_installed()]

@@ -25,7 +25,7 @@ from lmbm_torch.estimators import (
 from lmbm_torch.estimators.automatic.beliefs import beliefs, marginals
 from lmbm_torch.estimators.automatic.candidates import candidates
 from lmbm_torch.estimators.common.base import unfitted
-from lmbm_torch.estimators.trees import boosting
+from lmbm_torch.estimators.label_chains import boosting
 
 random = np.random.default_rng(0)
 X = random.normal(size=(150, 5))

@@ -30,8 +30,8 @@ from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.trees.boosting import LabelBoostingClassifier, is_installed
-from lmbm_torch.estimators.trees.forest import LabelForestClassifier
+from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier, is_installed
+from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import root_mean_square
 from lmbm_torch.kernels.threads import single_threaded

@@ -1,1 +1,1 @@
-"""Chains of scikit-learn classifiers, one for each label, decoded jointly."""
+"""Classifiers of label vectors over classifiers of other libraries: chains decoded jointly, and trees."""

@@ -18,7 +18,7 @@ from lmbm_torch.estimators.common.settings import (
     Constraints,
     Number,
 )
-from lmbm_torch.estimators.trees.base import LabelTrees
+from lmbm_torch.estimators.label_chains.trees import LabelTrees
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.solvers.networks.problems import Features
 

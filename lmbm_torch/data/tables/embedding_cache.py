@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from lmbm_torch.checks import level_of_caller
-from lmbm_torch.data.pretrained import PretrainedModel
+from lmbm_torch.data.tables.pretrained import PretrainedModel
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.persistence import archives
 from lmbm_torch.shapes import Float

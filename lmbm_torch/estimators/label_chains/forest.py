@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.special import logit
 
 from lmbm_torch.estimators.common.settings import COUNT, POSITIVE, SHARED, Constraints, Number, StrOptions
-from lmbm_torch.estimators.trees.base import LabelTrees
+from lmbm_torch.estimators.label_chains.trees import LabelTrees
 from lmbm_torch.solvers.networks.problems import Features
 
 

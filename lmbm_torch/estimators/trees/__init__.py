@@ -1,1 +1,0 @@
-"""Trees of label vectors that count known labels alone."""
