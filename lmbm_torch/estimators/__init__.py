@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.graphs.grid import GridClassifier
     from lmbm_torch.estimators.joint.classifier import JointClassifier
     from lmbm_torch.estimators.joint.head import JointHead
+    from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier
+    from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
     from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
     from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
     from lmbm_torch.estimators.machines.conditional_rbm import ConditionalRBMClassifier
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
     from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
     from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
     from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
-    from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier
-    from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
     from lmbm_torch.estimators.wrappers.conformal import ConformalClassifier
     from lmbm_torch.estimators.wrappers.constrained import ConstrainedClassifier
     from lmbm_torch.estimators.wrappers.hierarchical import HierarchicalClassifier

@@ -24,9 +24,9 @@ def graph_of_marginals(
     names: Sequence[str] | None = None,
     positions: Mapping[int, tuple[float, float]] | None = None,
 ) -> Figure:
-    """Draw the graph of one example, each variable as a pie of the probabilities of its states.
+    """Draw the graph of one example, each variable as a pie of the probabilities of the states.
 
-    Edges are tables of two variables; a table of more variables is a square that is joined to each of them.
+    Edges are tables of two variables; a table of more variables is a square, joined to each variable.
 
     Args:
         energy: one example.

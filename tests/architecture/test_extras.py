@@ -29,8 +29,8 @@ DOORS = {
 
 
 def test_every_library_has_its_extra():
-    # With a fallback of their own, or never without another of these.
-    without = {"llvmlite", "numba", "triton", "jaxtyping", "threadpoolctl", "cloudpickle"}
+    # With a fallback of their own, or never without torch or another of these.
+    without = {"llvmlite", "numba", "triton", "jaxtyping", "threadpoolctl", "cloudpickle", "networkx"}
     # Of servers, such as examples/annotate, which nothing of the package imports.
     of_examples = {"fastapi", "uvicorn"}
     assert set(EXTRAS) == set(LEAVES) - without | of_examples

@@ -19,10 +19,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 
 from lmbm_torch import LMSBNClassifier, load, save
-from lmbm_torch.data import ImageEncoder, TableEncoder, TextEncoder, pretrained, read_table
+from lmbm_torch.data import ImageEncoder, TableEncoder, TextEncoder, read_table
+from lmbm_torch.data.tables import pretrained
 from lmbm_torch.data.tables.embedding_cache import EmbeddingCache
-from lmbm_torch.data.tables.pretrained import PretrainedModel
 from lmbm_torch.data.tables.pictures import Convolution, Pixels
+from lmbm_torch.data.tables.pretrained import PretrainedModel
 
 TEXTS = ["dry red wine", "dry white wine", "sweet red port", "sweet white wine", "old red", "red red wine"]
 

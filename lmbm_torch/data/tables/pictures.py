@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import csc_array
 
 from lmbm_torch.checks import is_missing
-from lmbm_torch.data.tables.embedding_cache import EmbeddingCache, platform_folder
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.pretrained import IMAGE_LIBRARIES, PretrainedModel, parse, picture, pretrained
 from lmbm_torch.data.tables.columns import SHOWN, Table, as_texts
+from lmbm_torch.data.tables.embedding_cache import EmbeddingCache, platform_folder
+from lmbm_torch.data.tables.pretrained import IMAGE_LIBRARIES, PretrainedModel, parse, picture, pretrained
 from lmbm_torch.data.tables.texts import EmbeddedColumn
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading

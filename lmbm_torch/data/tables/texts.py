@@ -11,10 +11,10 @@ import numpy as np
 from scipy.sparse import csc_array, hstack
 
 from lmbm_torch.checks import is_missing
-from lmbm_torch.data.tables.embedding_cache import EmbeddingCache, platform_folder
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.pretrained import TEXT_LIBRARIES, parse, pretrained
 from lmbm_torch.data.tables.columns import NamedColumn, as_texts
+from lmbm_torch.data.tables.embedding_cache import EmbeddingCache, platform_folder
+from lmbm_torch.data.tables.pretrained import TEXT_LIBRARIES, parse, pretrained
 from lmbm_torch.extras import naming_extras
 
 MAX_TERMS = 50_000

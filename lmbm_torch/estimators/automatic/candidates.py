@@ -25,13 +25,13 @@ from lmbm_torch.estimators.common.settings import seeds_for
 from lmbm_torch.estimators.joint.bases import LabelScorer
 from lmbm_torch.estimators.joint.classifier import JointClassifier
 from lmbm_torch.estimators.joint.head import JointHead
+from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier, is_installed
+from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
 from lmbm_torch.estimators.machines.boltzmann import LMBMClassifier
 from lmbm_torch.estimators.networks.ensembles import LMSBNEnsembleClassifier
 from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.estimators.networks.sigmoid_belief import LMSBNClassifier
-from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier, is_installed
-from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.feature_units import root_mean_square
 from lmbm_torch.kernels.threads import single_threaded
