@@ -24,15 +24,15 @@ def graph_of_marginals(
     names: Sequence[str] | None = None,
     positions: Mapping[int, tuple[float, float]] | None = None,
 ) -> Figure:
-    """Draw the graph of one example, each variable as a pie of the probabilities of the states.
+    """Draw the graph of an example, each variable as a pie of the probabilities of the states.
 
     Edges are tables of two variables; a table of more variables is a square, joined to each variable.
 
     Args:
-        energy: one example.
+        energy: a single example.
         marginals: P(y_i = s), such as ``lmbm_torch.marginals(energy).states[0]``.
         names: of the variables, the numbers by default.
-        positions: (x, y) of each variable; by default where edges pull as springs.
+        positions: (x, y) of each variable; a layout of springs by default.
 
     Raises:
         ValueError: several examples; marginals of another shape, or another number of names.
