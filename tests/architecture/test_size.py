@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 482
-MOST_LINES = 82_076
-MOST_CODE = 49_840
+MOST_LINES = 82_080
+MOST_CODE = 49_842
 # In packages, and in modules besides.
 MOST_NAMES = 195
 MOST_NAMES_OF_MODULES = 88
