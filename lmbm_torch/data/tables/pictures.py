@@ -124,7 +124,9 @@ def learn_convolution(images: Float[np.ndarray, "images pixels"], size: int) -> 
     values, vectors = np.linalg.eigh(np.cov(patches - mean, rowvar=False))
     whitening = vectors / np.sqrt(values.clip(0) + _WHITENING) @ vectors.T
     count = min(FILTERS, len(patches))
-    clusters = MiniBatchKMeans(count, n_init=1, max_iter=10, batch_size=4096, random_state=0)
+    # Type checkers misread the defaults of scikit-learn.
+    kind: Any = MiniBatchKMeans
+    clusters = kind(count, n_init=1, max_iter=10, batch_size=4096, random_state=0)
     centres = clusters.fit((patches - mean) @ whitening).cluster_centers_
     return Convolution(size, *(array.astype(np.float32) for array in (mean, whitening, centres)))
 

@@ -226,7 +226,7 @@ def _hugging_face(folder: str, device: str) -> tuple[int, Callable[[Sequence[byt
 
 
 def _timm(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:
-    import timm
+    import timm  # pyright: ignore[reportMissingImports]
 
     model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=0).eval().to(device)
     prepare: Any = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
