@@ -23,6 +23,7 @@ from lmbm_torch.energies import ChainEnergy, CliqueEnergy, PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.trees import chain_dp
+from lmbm_torch.losses import local_hinge
 
 ENERGIES = st.one_of(pairwise_energies(max_labels=8), clique_energies(max_labels=8))
 
@@ -68,6 +69,16 @@ def test_results_given_known_labels_equal_enumeration(energy, seed, share):
 def test_sixteen_labels_equal_enumeration(seed):
     assert_equals_enumeration(random_pairwise_energy(seed, 16, 2, density=0.15, per_example=seed == 1))
     assert_equals_enumeration(random_clique_energy(seed, 16, 2, num_cliques=14))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_least_hinge_loss_equals_enumeration(seed):
+    cliques = ((0, 1), (2, 4), (3,), (1, 3, 5), (4, 6), (5, 7), (2,))
+    weight = 3 * torch.randn(20, len(cliques), generator=torch.Generator().manual_seed(seed)).double()
+    for energy in (CliqueEnergy(cliques, weight), random_pairwise_energy(seed, 8, 3, density=0.2)):
+        found, expected = elimination.decode_hinge(energy, 1.5), exact.decode_hinge(energy, 1.5)
+        torch.testing.assert_close(found.objective, expected.objective)
+        torch.testing.assert_close(local_hinge(energy, found.labels, 1.5), found.objective)
 
 
 @given(ENERGIES, st.booleans())

@@ -153,6 +153,9 @@ def test_refuses_a_margin_that_is_not_positive(margin):
 
 
 def test_bounds_are_computed_in_double_precision():
-    energy = random_pairwise_energy(0, 6, 20)
-    bound = lp_relaxation.decode(energy).bound
-    assert (bound != bound.float().double()).all()
+    energy = random_pairwise_energy(1, 6, 20)
+    found = lp_relaxation.decode(energy)
+    whole = (found.relaxed - found.relaxed.round()).abs().amax(1) < 1e-6
+    assert whole.sum() > 5
+    # Within the solver's tolerance; single precision is off by up to 5e-7.
+    torch.testing.assert_close(found.bound[whole], energy.score(found.labels)[whole], rtol=0, atol=1e-7)

@@ -264,6 +264,18 @@ def test_what_only_the_far_side_of_a_chain_favours_survives_in_the_kernel(monkey
     torch.testing.assert_close(found.edges, expected.edges, rtol=1e-10, atol=1e-300)
 
 
+def test_the_kernel_sums_long_chains_without_another_routine():
+    random = np.random.default_rng(0)
+    unary = random.normal(scale=5.0, size=(1, 4000, 3))
+    tables = np.exp(random.normal(size=(1, 3, 3)))
+    nodes, edges = np.empty_like(unary), np.empty((1, 1, 3, 3))
+    arrays = unary - unary.max(-1, keepdims=True), np.array([4000]), tables / tables.max(), (0, 0)
+    log_partition = chains.marginals(*arrays, nodes, edges)
+    assert np.isfinite(log_partition).all()
+    np.testing.assert_allclose(nodes.sum(-1), 1)
+    np.testing.assert_allclose(edges.sum(), 3999)
+
+
 def test_long_chains_neither_vanish_nor_overflow_in_the_kernel(monkeypatch):
     energy = random_chain_energy(0, max_length=4000, num_states=3, batch_size=2, scale=5.0, ragged=False)
     found = chain_dp.marginals(energy)
