@@ -41,7 +41,7 @@ def pattern(label: str) -> re.Pattern[str]:
     if label in NAMES:
         return re.compile("|".join(rf"\b{name}\b" for name in (label, *OTHER_NAMES.get(label, ()))))
     author, year = re.fullmatch(r"([a-z-]+)-(\d{4})", label).groups()  # pyright: ignore[reportOptionalMemberAccess]
-    surname = author.replace("n", "[nń]").replace("e", "[eé]").replace("a", "[aá]")
+    surname = author.replace("n", "[nń]").replace("s", "[sš]").replace("e", "[eé]").replace("a", "[aá]")
     return re.compile(rf"\b{surname}\b(?:al\.|[^`<>.;|]){{0,160}}?\b{year}\b\)?", re.IGNORECASE)
 
 

@@ -53,8 +53,7 @@ def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: floa
 def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
     """Return the two-sided p-value of equal medians over data sets, by Wilcoxon's signed-rank test.
 
-    The test of two methods over several data sets of Demšar, "Statistical comparisons of classifiers over
-    multiple data sets" (2006), section 3.1.3.
+    The comparison of two methods over several data sets of Demšar (2006), section 3.1.3.
 
     Args:
         first, second: ``(sets,)``, of two methods on the same sets; p is 1 for equal values.

@@ -156,7 +156,7 @@ PUBLIC = {name for name in estimators.__all__ if isinstance(getattr(estimators, 
 OTHERS = {
     "AutoLabelClassifier",
     *("ChainCRF", "ChainSVM", "HiddenMarkovClassifier", "MaximumEntropyMarkovClassifier"),
-    *("GraphClassifier", "KernelLogisticRegression", "MultiClassSVM"),
+    *("GraphClassifier", "GridClassifier", "KernelLogisticRegression", "MultiClassSVM"),
 }
 NETWORK = LMSBNClassifier(random_state=0)
 GIVEN: dict[str, dict[str, Any]] = {

@@ -30,7 +30,13 @@ from lmbm_torch.data.tables.columns import (
 )
 from lmbm_torch.data.tables.names import matching
 from lmbm_torch.data.tables.pictures import check_image_encoder, fit_image_column
-from lmbm_torch.data.tables.texts import check_text_encoders, fit_text_column, is_sparse
+from lmbm_torch.data.tables.texts import (
+    JoinedColumn,
+    TextColumn,
+    check_text_encoders,
+    fit_text_column,
+    is_sparse,
+)
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
 
@@ -110,8 +116,11 @@ class TableOptions:
                 raise ValueError(f"{name}: expected one of {list(words)}, got {value!r}")
         if not isinstance(self.max_categories, int) or self.max_categories < 1:
             raise ValueError(f"max_categories: expected a number from 1, got {self.max_categories!r}")
-        check_text_encoders(self.text_encoder)
-        check_image_encoder(self.image_encoder, self.image_size)
+        # Modules of encoders beyond the defaults are entered for tables with such columns alone.
+        if self.text_encoder != TableOptions.text_encoder:
+            check_text_encoders(self.text_encoder)
+        if (self.image_encoder, self.image_size) != (TableOptions.image_encoder, TableOptions.image_size):
+            check_image_encoder(self.image_encoder, self.image_size)
 
 
 @dataclass(frozen=True)
@@ -249,7 +258,8 @@ def fit_encoding(
     sparse = options.sparse
     if sparse is None or any(is_sparse(column) for column in columns if column.name in named["text"]):
         is_large = table.num_rows * len(found.feature_names) > LARGEST_DENSE
-        sparse = is_large or any(map(is_sparse, columns))
+        of_texts = (column for column in columns if isinstance(column, TextColumn | JoinedColumn))
+        sparse = is_large or any(map(is_sparse, of_texts))
     used = {column.name for column in columns}
     return replace(found, sparse=sparse, left_out=tuple(name for name in names if name not in used))
 

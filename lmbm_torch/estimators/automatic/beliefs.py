@@ -15,8 +15,10 @@ import torch
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.estimators.automatic.label_sets import LabelSetClassifier
 from lmbm_torch.estimators.common.decoders.decoding import DecodingClassifier
+from lmbm_torch.estimators.label_chains.boosting import LabelBoostingClassifier
+from lmbm_torch.estimators.label_chains.forest import LabelForestClassifier
 from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassifierChain
-from lmbm_torch.estimators.networks.independent_labels import LabelsByLogOdds
+from lmbm_torch.estimators.networks.independent_labels import IndependentLabelsClassifier
 from lmbm_torch.inference.sampling import ancestral
 
 Beliefs = np.ndarray
@@ -34,7 +36,7 @@ def beliefs(pipeline: Any, X: Any) -> Beliefs | None:
     model, X = pipeline[-1], pipeline[:-1].transform(X)
     if isinstance(model, LabelSetClassifier):
         return _of_label_sets(model.label_set_proba(X), model.labellings_)
-    if isinstance(model, LabelsByLogOdds):
+    if isinstance(model, (IndependentLabelsClassifier, LabelBoostingClassifier, LabelForestClassifier)):
         # A field is half the log-odds.
         return of_marginals(torch.sigmoid(2 * model.energy(X).unary).numpy())
     if isinstance(model, DecodingClassifier):

@@ -68,21 +68,20 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
                     raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
                 certain, mask = certain_labels(y, uncertain)
                 y = certain
+            if arguments:
+                arguments = (y, *arguments[1:])
+            elif "y" in named:
+                named["y"] = y
             if encodes:
                 if is_new:
                     vars(self).pop("encoder_", None)
                 if type(X) is not np.ndarray:
                     X = _encoded(self, X, y, is_new)
-
-            def trained(y: Any) -> Any:
-                if arguments:
-                    return _watched(fit, self, X, (y, *arguments[1:]), named)
-                return _watched(fit, self, X, (), named | ({"y": y} if "y" in named else {}))
-
-            found = trained(y)
+            found = _watched(fit, self, X, arguments, named)
             if uncertain == "self_trained" and mask.any():
                 own = np.where(mask, _own_labels(self, X, certain), certain.values)
-                found = trained(LabelFrame(certain.columns, own))
+                more = {key: value for key, value in named.items() if key != "y"}
+                found = _watched(fit, self, X, (LabelFrame(certain.columns, own), *arguments[1:]), more)
             if uncertain is not None:
                 self.uncertain_ = uncertain
             if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,57 +23,54 @@ from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
 
-class LabelsByLogOdds(DecodingClassifier[DirectedEnergy]):
-    """A multi-label classifier by log-odds of independent labels, P(y | x) = Π_i P(y_i | x)."""
-
-    # Device of the probabilities; no samples are drawn.
-    device = "cpu"
-    random_state = 0
-
-    @property
-    def capabilities(self) -> Capabilities:
-        # ``predict`` and ``decode`` both return the most probable labels.
-        return Capabilities(
-            objective="exact_match",
-            minimises=False,
-            searches_under_rules=True,
-            has_probabilities=True,
-            restricts_probabilities=True,
-        )
-
-    def predict_decoding(self, X: Rows, known: ArrayLike | None = None) -> Decoding:
-        """Return the labels of :meth:`predict`, with their probability."""
-        return self._decode_expected("exact_match", X, known)
-
-    def _decode_energy(
-        self,
-        energy: DirectedEnergy,
-        known: Tensor | None = None,
-        top_k: int = 1,
-        rules: rules_of.Constraints | None = None,
-    ) -> Decoding:
-        return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
-
-    @abstractmethod
-    def _log_odds(self, X: Features) -> np.ndarray:
-        """Return log P(y_i = 1 | x) − log P(y_i = 0 | x), (instances, labels), float64."""
-
-    def _energy(self, X: Features) -> DirectedEnergy:
-        check_is_fitted(self)
-        odds = self._log_odds(X)
-        size = odds.shape[1]
-        # A field is half the log-odds.
-        return DirectedEnergy(
-            torch.from_numpy(odds / 2),
-            torch.zeros(size, size, device="cpu").double(),
-            torch.arange(size, device="cpu"),
-        )
-
-    def _code_losses(self, X: Any, codes: Tensor) -> Tensor:
-        return -self._distribution(self.energies(X)).log_weights(codes)
+# Members of classifiers with a method ``_log_odds``, log P(y_i = 1 | x) − log P(y_i = 0 | x) as float64,
+# (instances, labels). Functions rather than a base class: estimators stand on few classes.
+@property
+def capabilities(self: Any) -> Capabilities:
+    """Return the capabilities of classifiers whose ``predict`` and ``decode`` return the likeliest labels."""
+    return Capabilities(
+        objective="exact_match",
+        minimises=False,
+        searches_under_rules=True,
+        has_probabilities=True,
+        restricts_probabilities=True,
+    )
 
 
-class IndependentLabelsClassifier(LabelsByLogOdds):
+def predict_decoding(self: Any, X: Rows, known: ArrayLike | None = None) -> Decoding:
+    """Return the labels of ``predict``, with their probability."""
+    return self._decode_expected("exact_match", X, known)
+
+
+def decode_energy(
+    self: Any,
+    energy: DirectedEnergy,
+    known: Tensor | None = None,
+    top_k: int = 1,
+    rules: rules_of.Constraints | None = None,
+) -> Decoding:
+    """Return the most probable labels of independent labels."""
+    return inference.decode(energy, known=known, top_k=top_k, constraints=rules)
+
+
+def energy_of_log_odds(self: Any, X: Features) -> DirectedEnergy:
+    """Return the energy of independent labels; a field is half the log-odds."""
+    check_is_fitted(self)
+    odds = self._log_odds(X)
+    size = odds.shape[1]
+    return DirectedEnergy(
+        torch.from_numpy(odds / 2),
+        torch.zeros(size, size, device="cpu").double(),
+        torch.arange(size, device="cpu"),
+    )
+
+
+def code_losses(self: Any, X: Any, codes: Tensor) -> Tensor:
+    """Return the negative log-probabilities of codes of labels."""
+    return -self._distribution(self.energies(X)).log_weights(codes)
+
+
+class IndependentLabelsClassifier(DecodingClassifier[DirectedEnergy]):
     """A multi-label classifier with independent labels, P(y | x) = Π_i P(y_i | x).
 
     Any classifier of classes, such as :class:`~lmbm_torch.estimators.KernelLogisticRegression`, is fitted to
@@ -103,6 +99,13 @@ class IndependentLabelsClassifier(LabelsByLogOdds):
         "estimator": [HasMethods(["fit", "predict_log_proba"])],
         "constraints": RULES,
     }
+
+    # Device of the probabilities; no samples are drawn.
+    device = "cpu"
+    random_state = 0
+    capabilities = capabilities
+    predict_decoding = predict_decoding
+    _energy, _decode_energy, _code_losses = energy_of_log_odds, decode_energy, code_losses
 
     def __init__(self, estimator: BaseEstimator, *, constraints=None):
         self.estimator = estimator

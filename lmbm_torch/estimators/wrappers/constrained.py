@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch import constraints as rules_of
 from lmbm_torch.checks import check_count
+from lmbm_torch.constraints.rules import parents_by_path
 from lmbm_torch.estimators.common.base import Rows, StructuredClassifier
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
 from lmbm_torch.estimators.common.decoders.distributions import AllowedDistribution
@@ -308,4 +309,4 @@ def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:
 def _hierarchy(given: str | Mapping[Any, Any] | None, names: Iterable[str]) -> tuple[rules_of.Rule, ...]:
     if given is None:
         return ()
-    return rules_of.hierarchy(rules_of.parents_by_path(names, given) if isinstance(given, str) else given)
+    return rules_of.hierarchy(parents_by_path(names, given) if isinstance(given, str) else given)

@@ -106,7 +106,7 @@ def marginals(
     if decoder is None:
         if type(energy) not in DECODERS:
             names = ", ".join(kind.__name__ for kind in DECODERS)
-            raise TypeError(f"energy: expected one of {names}, got {type(energy).__name__}")
+            raise TypeError(f"energy: expected one without rules, of {names}, got {type(energy).__name__}")
         decoder = DECODERS[type(energy)]
     learnt = first_order(energy, "sparse_map.marginals")
     energy.check_values()

@@ -62,9 +62,21 @@ def search_arrays(compiled: Any) -> Found:
     return stoppable(lambda stop: _search(compiled, stop))
 
 
+def nothing(batch: int, top_k: int, labels: int) -> Found:
+    """Return the record of no labellings, as NumPy arrays."""
+    arrays: dict[str, Any] = {
+        "labels": np.zeros((batch, top_k, labels), np.int64),
+        "losses": np.full((batch, top_k), np.inf),
+        "bound": np.full(batch, np.inf),
+        "nodes": np.zeros(batch, np.int64),
+        "limited": np.zeros(batch, np.bool_),
+    }
+    return Found(**arrays)
+
+
 def _search(problem: Any, stop: np.ndarray) -> Found:
     (batch, labels), top_k = problem.fields.shape, problem.top_k
-    found = Found.nothing(batch, top_k, labels)
+    found = nothing(batch, top_k, labels)
     size = -(-batch // (_CHUNKS_PER_THREAD * torch.get_num_threads()))
     edges = few_parents.few_edges(problem) if labels >= few_parents.LABELS else None
 

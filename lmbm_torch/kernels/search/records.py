@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -60,18 +60,6 @@ class Found(NamedTuple):
     bound: Tensor
     nodes: Tensor
     limited: Tensor
-
-    @classmethod
-    def nothing(cls, batch: int, top_k: int, labels: int) -> Found:
-        """Return the record of no labellings, as NumPy arrays."""
-        arrays: dict[str, Any] = {
-            "labels": np.zeros((batch, top_k, labels), np.int64),
-            "losses": np.full((batch, top_k), np.inf),
-            "bound": np.full(batch, np.inf),
-            "nodes": np.zeros(batch, np.int64),
-            "limited": np.zeros(batch, np.bool_),
-        }
-        return cls(**arrays)
 
 
 class UndirectedProblem(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.kernels.jit import compiled, part
+from lmbm_torch.kernels.search.directed import nothing
 from lmbm_torch.kernels.search.losses import record
 from lmbm_torch.kernels.search.records import Found
 from lmbm_torch.kernels.threads import share, stoppable
@@ -99,7 +100,7 @@ class _Path(NamedTuple):
 def search(problem: RuledProblem) -> Found:
     """Return the allowed labellings of least loss; losses are infinite for labellings not found."""
     (batch, labels), top_k = problem.fields.shape, problem.top_k
-    found: Any = Found.nothing(batch, top_k, labels)
+    found: Any = nothing(batch, top_k, labels)
     size = max(1, batch // (8 * torch.get_num_threads()))
     stoppable(
         lambda stop: share(

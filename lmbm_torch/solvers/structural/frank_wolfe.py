@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmbm_torch.checks import check_shape
+from lmbm_torch.checks import check_count, check_shape
 from lmbm_torch.kernels.installed import kernels
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.base import SolverState
@@ -89,25 +89,53 @@ def update(
     problem: StructuralProblem,
     state: FrankWolfeState,
     *,
+    batch_size: int | None = None,
     seed: int = 0,
     known_share: float = KNOWN_GAP_SHARE,
 ) -> FrankWolfeState:
     """Run one pass.
 
     Args:
+        batch_size: number of examples decoded at the same weights before steps are taken, in an order drawn
+            from the seed; 1 is the original algorithm; all examples by default.
         seed: seed of the orders of visits to examples.
         known_share: share of the gap that may remain among the known planes.
 
     Raises:
-        ValueError: a state of another problem.
+        ValueError: a state of another problem, a batch size below one.
     """
     check_shape("state.weights.features", state.weights.features, problem.num_outputs, None)
     check_shape("state.weights.couplings", state.weights.couplings, problem.num_couplings)
-    weights, duals = StructuralWeights(*(part.copy() for part in state.weights)), state.dual_coef.copy()
-    every, target = np.arange(problem.num_examples), known_share * (state.primal - state.dual)
-    drawn = int(np.random.default_rng((seed, state.num_iters)).integers(2**31))
-    kernels("dual.structural").sweeps(problem, state.planes, weights, duals, every, target, MAX_SWEEPS, drawn)
-    return _certified(problem, KnownPlanes(state.planes, duals, state.idle), state.num_iters + 1)
+    random, every = np.random.default_rng((seed, state.num_iters)), np.arange(problem.num_examples)
+    known, weights = state, state.weights
+    if batch_size is not None:
+        check_count("batch_size", batch_size)
+        order = random.permutation(problem.num_examples)
+        for batch in np.split(order, range(batch_size, len(order), batch_size)):
+            examples = np.sort(batch)
+            found = problem.maximisers(weights, examples).planes
+            known = known.join(found, np.arange(len(known.planes)), np.arange(len(found)))
+            known, weights = _swept(problem, known, weights, examples, 0.0, 1, random)
+    target = known_share * (state.primal - state.dual)
+    known, _ = _swept(problem, known, weights, every, target, MAX_SWEEPS, random)
+    return _certified(problem, known, state.num_iters + 1)
+
+
+def _swept(
+    problem: StructuralProblem,
+    known: KnownPlanes,
+    weights: StructuralWeights,
+    examples: np.ndarray,
+    target: float,
+    max_sweeps: int,
+    random: np.random.Generator,
+) -> tuple[KnownPlanes, StructuralWeights]:
+    """Run steps on the planes of some examples; return the duals, and the weights with some round-off."""
+    weights, duals = StructuralWeights(*(part.copy() for part in weights)), known.dual_coef.copy()
+    kernels("dual.structural").sweeps(
+        problem, known.planes, weights, duals, examples, target, max_sweeps, int(random.integers(2**31))
+    )
+    return KnownPlanes(known.planes, duals, known.idle), weights
 
 
 def _certified(problem: StructuralProblem, known: KnownPlanes, num_iters: int) -> FrankWolfeState:

@@ -259,11 +259,15 @@ class StructuralProblem:
 
     def scores(self, weights: StructuralWeights) -> np.ndarray:
         """Return the scores, (rows, outputs)."""
-        return self.features @ weights.features[:, :-1].T + weights.features[:, -1]
+        return _scores(self.features, weights)
 
-    def maximisers(self, weights: StructuralWeights) -> Maximisers:
-        """Return the labelling of largest loss − ⟨w, ψ⟩ for all examples."""
-        return self.oracle(self.scores(weights), weights.couplings, np.arange(self.num_examples))
+    def maximisers(self, weights: StructuralWeights, examples: np.ndarray | None = None) -> Maximisers:
+        """Return the labelling of largest loss − ⟨w, ψ⟩ for all examples, or for some in ascending order."""
+        if examples is None:
+            return self.oracle(self.scores(weights), weights.couplings, np.arange(self.num_examples))
+        spans = [np.arange(*self.start[each : each + 2].tolist()) for each in examples.tolist()]
+        rows = self.features[np.concatenate(spans)]
+        return self.oracle(_scores(rows, weights), weights.couplings, examples)
 
     def values(self, planes: CuttingPlanes, weights: StructuralWeights) -> np.ndarray:
         """Return loss − ⟨w, ψ⟩, (planes,)."""
@@ -305,6 +309,10 @@ class StructuralProblem:
     def _first(self, planes: CuttingPlanes) -> np.ndarray:
         """Return the first output of each plane's example among the outputs of all rows, (planes,)."""
         return self.start[planes.example] * self.num_outputs
+
+
+def _scores(rows: Features, weights: StructuralWeights) -> np.ndarray:
+    return rows @ weights.features[:, :-1].T + weights.features[:, -1]
 
 
 def _gram(features: Features, start: np.ndarray) -> np.ndarray:

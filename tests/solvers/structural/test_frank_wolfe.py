@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from references import cutting_plane
 from strategies.structural import label_problems, random_label_problem, random_words
 
@@ -19,10 +20,10 @@ from lmbm_torch.solvers.structural.problems import StructuralWeights
 
 
 @settings(max_examples=20)
-@given(problem=label_problems())
-def test_reaches_the_optimum_over_every_labelling(problem):
+@given(problem=label_problems(), batch_size=st.sampled_from((None, 5)))
+def test_reaches_the_optimum_over_every_labelling(problem, batch_size):
     reference = structural_primal(problem, enumerated_planes(problem.oracle))
-    state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000)
+    state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000, batch_size=batch_size)
     assert state.gap <= 1e-7
     assert state.primal == pytest.approx(reference.primal, rel=1e-5, abs=1e-8)
     assert state.dual <= reference.primal + 1e-7 * (1 + reference.primal)
@@ -35,6 +36,8 @@ def test_words_of_several_rows_reach_their_optimum(csr):
         reference = structural_primal(problem, planes)
         state = run(frank_wolfe, problem, tol=1e-7, max_iter=2000)
         assert state.primal == pytest.approx(reference.primal, rel=1e-5)
+        batched = run(frank_wolfe, problem, tol=1e-7, max_iter=2000, batch_size=2)
+        assert batched.primal == pytest.approx(reference.primal, rel=1e-5)
 
 
 def test_beyond_the_limit_of_memory_only_planes_with_duals_and_new_ones_stay(monkeypatch):
@@ -62,14 +65,14 @@ def test_cutting_plane_agrees(problem):
     )
 
 
-@given(problem=label_problems())
+@given(problem=label_problems(), batch_size=st.sampled_from((None, 2)))
 @settings(max_examples=10)
-def test_every_state_is_feasible_and_bounds_the_optimum(problem):
+def test_every_state_is_feasible_and_bounds_the_optimum(problem, batch_size):
     state = frank_wolfe.init(problem)
     best = run(frank_wolfe, problem, tol=1e-8, max_iter=2000).primal
     duals = []
     for _ in range(6):
-        state = frank_wolfe.update(problem, state)
+        state = frank_wolfe.update(problem, state, batch_size=batch_size)
         sums = np.bincount(state.planes.example, state.dual_coef, problem.num_examples)
         np.testing.assert_allclose(sums, problem.upper, rtol=1e-12)
         assert state.dual_coef.min() >= 0
@@ -86,13 +89,13 @@ def test_every_state_is_feasible_and_bounds_the_optimum(problem):
 def test_runs_are_those_of_their_seed_and_take_up_where_they_were_put_down():
     problem = random_label_problem(3, instances=40, C=10.0)
     states = []
-    whole = run(frank_wolfe, problem, tol=1e-12, max_iter=6, seed=5, callback=states.append)
+    whole = run(frank_wolfe, problem, tol=1e-12, max_iter=6, batch_size=7, seed=5, callback=states.append)
     assert [state.num_iters for state in states] == [1, 2, 3, 4, 5, 6]
     state = states[2]
     for _ in range(3):
-        state = frank_wolfe.update(problem, state, seed=5)
+        state = frank_wolfe.update(problem, state, batch_size=7, seed=5)
     np.testing.assert_array_equal(state.dual_coef, whole.dual_coef)
-    other = run(frank_wolfe, problem, tol=1e-12, max_iter=6, seed=6)
+    other = run(frank_wolfe, problem, tol=1e-12, max_iter=6, batch_size=7, seed=6)
     assert not np.array_equal(other.weights.features, whole.weights.features)
 
 
@@ -156,5 +159,7 @@ def test_refusals():
         run(frank_wolfe, problem, tol=0.0)
     with pytest.raises(ValueError, match="max_iter"):
         run(frank_wolfe, problem, max_iter=0)
+    with pytest.raises(ValueError, match="batch_size"):
+        run(frank_wolfe, problem, batch_size=0)
     with pytest.raises(ValueError, match=r"state\.weights\.features"):
         frank_wolfe.update(problem, frank_wolfe.init(random_label_problem(0, num_labels=2)))

@@ -67,6 +67,17 @@ def test_primal_is_the_structured_hinge_of_the_energy(problem, seed):
     assert problem.primal(weights, found.bound) == pytest.approx(square / 2 + problem.upper @ hinge)
 
 
+@given(problem=label_problems())
+def test_some_examples_maximisers_are_those_of_all(problem):
+    weights = random_weights(problem)
+    every = problem.maximisers(weights)
+    some = np.arange(0, problem.num_examples, 2)
+    found = problem.maximisers(weights, some)
+    np.testing.assert_allclose(found.bound, every.bound[some])
+    np.testing.assert_array_equal(found.planes.index, every.planes.select(some).index)
+    np.testing.assert_array_equal(found.planes.example, some)
+
+
 def test_joined_planes_keep_the_order_within_an_example():
     problem, _ = random_words(0)
     truths = CuttingPlanes.of_truths(np.arange(problem.num_examples))
