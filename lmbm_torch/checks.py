@@ -263,8 +263,9 @@ def check_counts(**values: int) -> None:
 
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Raise ValueError unless ``tensor`` is on ``device``: data never moves silently."""
-    if tensor.device != device:
-        raise ValueError(f"{name}: expected a tensor on {device}, got a tensor on {tensor.device}")
+    if not isinstance(tensor, Tensor) or tensor.device != device:
+        kind = f"one on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise ValueError(f"{name}: expected a tensor on {device}, got {kind}")
 
 
 def check_like(name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from strategies.bipartite import random_bipartite_energy
@@ -319,6 +320,11 @@ def test_large_cliques_of_many_labels_are_decoded(cutoffs, treewidth):
     known[:, apart] = (energy.weight[:, apart] > 0).double()
     torch.testing.assert_close(scores.objective, exact.decode(energy, known=known).objective)
     torch.testing.assert_close(losses.objective, exact.decode_hinge(energy, 2.0, known=known).objective)
+
+
+def test_known_labels_as_an_array_are_refused_by_their_type():
+    with pytest.raises(ValueError, match="known: expected a tensor on cpu, got ndarray"):
+        inference.marginals(random_pairwise_energy(0, 3, 1), known=np.full((1, 3), np.nan))
 
 
 def test_unsupported_combinations_are_refused(cutoffs):

@@ -221,7 +221,5 @@ def test_gradients_by_tables():
 
 def test_other_kinds_need_a_decoder():
     chains = SemiChainEnergy(torch.zeros(1, 2, 2), torch.zeros(2, 2), torch.zeros(1, 2))
-    with pytest.raises(
-        TypeError, match=r"without rules, of PairwiseEnergy, .* got SemiChainEnergy"
-    ):
+    with pytest.raises(TypeError, match=r"without rules, of PairwiseEnergy, .* got SemiChainEnergy"):
         sparse_map.marginals(chains)
