@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import stats
 
@@ -60,7 +62,10 @@ def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
     """
     check_shape("second", second, len(first))
     differences = np.subtract(first, second)
-    return float(stats.wilcoxon(differences).pvalue) if differences.any() else 1.0
+    if not differences.any():
+        return 1.0
+    found: Any = stats.wilcoxon(differences)
+    return float(found.pvalue)
 
 
 def critical_difference(num_methods: int, num_sets: int, level: float = 0.05) -> float:

@@ -69,7 +69,7 @@ def graph_of_marginals(
         for state, (high, low) in enumerate(pairwise(angles)):
             if high > low:
                 axes.add_patch(Wedge(tuple(at[node]), radius, low, high, color=_colour(state)))
-        axes.annotate(names[node], at[node] + [0, 1.2 * radius], ha="center", va="bottom")
+        axes.annotate(str(names[node]), at[node] + [0, 1.2 * radius], ha="center", va="bottom")
     axes.margins(0.15)
     axes.autoscale_view()
     shown = [Patch(color=_colour(state), label=str(state)) for state in range(energy.num_states)]

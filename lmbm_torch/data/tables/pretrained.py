@@ -161,7 +161,7 @@ def _folder(library: str, name: str, revision: str | None) -> tuple[Path, str | 
             raise ValueError(f"sentence:{name}: expected the published weights, got others in {folder}")
         return folder, None
     with naming_extras():
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import snapshot_download  # pyright: ignore[reportMissingImports]
     repository = name if "/" in name else f"{_OWNERS[library]}{name}"
     found = Path(
         snapshot_download(
@@ -180,7 +180,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _sentence(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:
-    from sentence_transformers import SentenceTransformer
+    from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
 
     model = SentenceTransformer(
         folder,
@@ -199,7 +199,7 @@ def _sentence(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]]
 
 
 def _hugging_face(folder: str, device: str) -> tuple[int, Callable[[Sequence[bytes]], np.ndarray]]:
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoModel, AutoTokenizer  # pyright: ignore[reportMissingImports]
 
     options: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **options)

@@ -83,6 +83,8 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
     _decode_energy, _code_losses = independent_labels.decode_energy, independent_labels.code_losses
     fit = trees.fit
 
+    prior_: np.ndarray
+
     def __init__(
         self,
         num_rounds=100,
@@ -133,7 +135,7 @@ class LabelBoostingClassifier(DecodingClassifier[DirectedEnergy]):
 
     def _matrix(self, X: Features, labels: np.ndarray | None = None) -> Any:
         """Return XGBoost's form of instances, with the log-odds of the prior."""
-        margins = np.tile(logit(self.prior_), (X.shape[0], 1))
+        margins = np.tile(logit(self.prior_), (X.shape[0], 1))  # pyright: ignore[reportOptionalSubscript]
         return _library().DMatrix(X, label=labels, missing=0.0, base_margin=margins)
 
 

@@ -67,6 +67,8 @@ class LabelForestClassifier(DecodingClassifier[DirectedEnergy]):
     _decode_energy, _code_losses = independent_labels.decode_energy, independent_labels.code_losses
     fit = trees.fit
 
+    prior_: np.ndarray
+
     def __init__(
         self,
         num_trees=100,

@@ -10,7 +10,7 @@ planar and toroidal grids.
 from __future__ import annotations
 
 from itertools import combinations, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -65,7 +65,8 @@ def decode(
 def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
     """Return the best labelling of one example that the programmes find, and the least bound."""
     matrix, right = local_polytope(example.graph)
-    constraints = [LinearConstraint(matrix, right, right)]
+    equal: Any = right
+    constraints = [LinearConstraint(matrix, equal, equal)]
     crossings = _crossings(example.graph)
     known: set[bytes] = set()
     found: list[Solution] = []
@@ -82,11 +83,11 @@ def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
         found.append(solution)
         if chances is None or best().converged:
             return best()
-        cycles = _violated(crossings, chances, known)
+        cycles: Any = _violated(crossings, chances, known)
         if not cycles.shape[0]:
             break
-        odd = np.asarray((cycles < 0).sum(1)).ravel()
-        constraints.append(LinearConstraint(sparse.csr_array(cycles @ crossings.matrix), 1.0 - odd, np.inf))
+        least: Any = 1.0 - np.asarray((cycles < 0).sum(1)).ravel()
+        constraints.append(LinearConstraint(sparse.csr_array(cycles @ crossings.matrix), least, np.inf))
     # HiGHS holds the limit in 32 bits.
     options = {"node_limit": min(node_limit, 2**31 - 1)}
     whole = optimum(example, constraints, is_whole=True, options=options)[1]

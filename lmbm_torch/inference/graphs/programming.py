@@ -153,5 +153,5 @@ def optimum(
 
 def _programmed(example: Example, *, is_whole: bool, options: dict[str, Any]) -> Solution:
     matrix, right = local_polytope(example.graph)
-    equal = LinearConstraint(matrix, right, right)
-    return optimum(example, [equal], is_whole=is_whole, options=options)[1]
+    values: Any = right
+    return optimum(example, [LinearConstraint(matrix, values, values)], is_whole=is_whole, options=options)[1]
