@@ -54,7 +54,8 @@ napoleon_use_ivar = True
 autosummary_generate = True
 autosummary_ignore_module_all = False
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
+# Sources of defaults cannot be found for ``fit``, whose signature has a parameter of its wrapper.
+autodoc_preserve_defaults = False
 autodoc_typehints_format = "short"
 autodoc_default_options = {"show-inheritance": True}
 python_maximum_signature_line_length = 80

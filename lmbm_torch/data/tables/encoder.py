@@ -27,9 +27,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Columns are found by name in any order. :func:`lmbm_torch.save` writes a fitted encoder without pickle.
 
     Args:
-        categorical, text, text_encoder, image, image_encoder, image_size, cache, ignore, missing, unknown,
-            odd_numbers, max_categories, sparse: see
+        categorical, text, ignore, missing, unknown, odd_numbers, max_categories, sparse: see
             :class:`~lmbm_torch.data.tables.encoding.TableOptions`.
+        text_encoder, image, image_encoder, image_size, cache: see the same class.
 
     Attributes:
         encoding_: the columns with their categories, words and replacements.

@@ -85,8 +85,7 @@ def marginal_map(
 
     Returns:
         The visible labels, with a bound as in :func:`decode`; where ``status.converged``, no flip of a single
-            unit
-        gains more than rounding.
+        unit gains more than rounding.
 
     Raises:
         ValueError: see :func:`decode`.

@@ -99,7 +99,7 @@ class ChainKernelProblem(LabelledChains):
         return len(self.labels) == len(self.upper)
 
     def check_unrestricted(self) -> None:
-        """Raise ValueError for a problem of which only some steps are allowed, see :mod:`.smo`."""
+        """Raise ValueError for a problem of which only some steps are allowed; SMO takes such problems."""
         if self.allowed is not None:
             raise ValueError("problem: expected one in which every step is allowed, for solvers but smo")
 

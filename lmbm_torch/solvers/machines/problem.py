@@ -137,7 +137,7 @@ class SharedProblem(HingeProblem):
 
     @property
     def num_columns(self) -> int:
-        """Return the number of weights of one label alone: features, then the constant."""
+        """Return the number of weights of one label alone, of the features and the constant."""
         return self.features.shape[1] + 1  # pyright: ignore[reportOptionalSubscript]
 
     @cached_property

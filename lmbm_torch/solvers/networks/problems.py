@@ -132,7 +132,7 @@ class NetworkProblems(HingeProblem, ABC):
 
     @property
     def num_columns(self) -> int:
-        """Return the number of weights of a label: features, then context."""
+        """Return the number of weights of a label, of the features and then the context."""
         return self.num_features + self.context.shape[1]
 
     @abstractmethod
