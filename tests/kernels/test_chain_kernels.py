@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from interpreted import interpreted
 from strategies import chain_sweeps
 from strategies.chain import random_chain_energy
 
@@ -84,6 +85,21 @@ def test_sweeps_are_those_of_the_definition(monkeypatch, solver, seed):
         np.testing.assert_array_equal(found[1].rates, found[0].rates)
     assert found[1].dual == pytest.approx(found[0].dual, rel=1e-9)
     assert found[1].dual > begun.dual
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_after_a_visit_are_those_of_the_changed_marginals(seed):
+    random, upper, penalty = np.random.default_rng(seed), 2.0, 0.7
+    rows, truth = random.normal(size=(5, 3)), np.eye(4)[random.integers(0, 4, 5)]
+    gram, fields, transition = 1 + rows @ rows.T, 1 - truth, np.zeros((4, 4))
+    nodes, edges = truth.copy(), truth[:-1, :, None] * truth[1:, None]
+    begun, joint, change = fields.copy(), edges.sum(0), np.zeros((5, 4))
+    visit = interpreted("dual.chains").visit
+    visit(gram, fields, transition, nodes, edges, upper, penalty, 10, change, np.zeros((4, 4)))
+    np.testing.assert_allclose(change, nodes - truth, atol=1e-12)
+    assert np.abs(change).sum() > 0.1
+    np.testing.assert_allclose(fields, begun - upper * gram @ change, atol=1e-12)
+    np.testing.assert_allclose(transition, -upper / penalty * (edges.sum(0) - joint), atol=1e-12)
 
 
 def test_chains_without_weight_change_no_optimum():
