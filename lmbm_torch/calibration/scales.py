@@ -341,7 +341,7 @@ def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
 
 
 def _apart(part: Instances) -> list[Instances]:
-    """Return completely labelled instances, whose likelihood takes one sum, then all other instances."""
+    """Return completely labelled instances, with a likelihood of a single sum, then all other instances."""
     missing = part.labels.isnan().any(1)
     return [part.select(rows.nonzero(as_tuple=True)[0]) for rows in (~missing, missing) if rows.any()]
 

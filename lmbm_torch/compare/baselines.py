@@ -147,7 +147,7 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X, y):
-        """Fit the library's classifier to the labels that vary; the others are constant."""
+        """Fit the library's classifier to all labels with two values; all else is constant."""
         self.constant_ = y.mean(0)
         self.is_varying_ = y.min(0) < y.max(0)
         self.classes_ = np.tile([0, 1], (y.shape[1], 1))

@@ -170,14 +170,9 @@ class GraphClassifier(TrainedEstimator):
     def _complete(self, graphs: Graphs, rows: GraphRows, labels: list[np.ndarray], weights: Any) -> None:
         """Train on the known nodes alone, then on the best completions by the last weights."""
         some = [number for number, each in enumerate(labels) if (each >= 0).any()]
-        kept = [labels[number] for number in some]
-        part = _known_part(graphs, labels, some)
-        self._train(
-            self._rows(part),
-            each := [own[own >= 0] for own in kept],
-            each,
-            None if weights is None else weights[some],
-        )
+        kept = [labels[number][labels[number] >= 0] for number in some]
+        own_weights = None if weights is None else weights[some]
+        self._train(self._rows(_known_part(graphs, labels, some)), kept, kept, own_weights)
         last: list[np.ndarray] = []
         for _ in range(COMPLETIONS):
             found = self._decoded(rows, rows.known(labels)).labels.numpy()

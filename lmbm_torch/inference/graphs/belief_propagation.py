@@ -175,7 +175,7 @@ def entries(energy: FactorEnergy, *, num_iters: int = 200, tol: float = 1e-6) ->
 
 
 class _FixedPoint(NamedTuple):
-    """Messages of one example at the end, and what follows from the messages."""
+    """Last messages of an example, and the numbers that follow from the messages."""
 
     values: np.ndarray
     sums: np.ndarray

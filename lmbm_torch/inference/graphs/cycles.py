@@ -68,7 +68,7 @@ def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
     equal: Any = right
     constraints = [LinearConstraint(matrix, equal, equal)]
     crossings = _crossings(example.graph)
-    known: set[bytes] = set()
+    known: set[tuple[tuple[int, int], ...]] = set()
     found: list[Solution] = []
 
     def best() -> Solution:
@@ -92,7 +92,8 @@ def _cut(example: Example, num_rounds: int, node_limit: int) -> Solution:
     options = {"node_limit": min(node_limit, 2**31 - 1)}
     whole = optimum(example, constraints, is_whole=True, options=options)[1]
     found.append(whole)
-    return best()._replace(converged=whole.converged)
+    last = best()
+    return last._replace(converged=last.converged or whole.converged)
 
 
 def _score(example: Example, labels: np.ndarray) -> float:
@@ -158,7 +159,9 @@ def _crossings(graph: Graph) -> _Crossings:
     return _Crossings(ends[chosen], sparse.csr_array(matrix[chosen]), np.flatnonzero(has))
 
 
-def _violated(crossings: _Crossings, chances: np.ndarray, known: set[bytes]) -> sparse.csr_array:
+def _violated(
+    crossings: _Crossings, chances: np.ndarray, known: set[tuple[tuple[int, int], ...]]
+) -> sparse.csr_array:
     """Return the violated cycles that are not ``known``, (cycles, pairs): 1 on a cycle, −1 on the odd part.
 
     A path from an indicator to the same indicator on the other side is the shortest in a graph of two sides,
@@ -191,7 +194,7 @@ def _violated(crossings: _Crossings, chances: np.ndarray, known: set[bytes]) -> 
             for here, there in pairwise(path):
                 low, high = sorted((here % number, there % number))
                 cycle[pair_of[low, high]] = 1 if (here < number) == (there < number) else -1
-            key = repr(sorted(cycle.items())).encode()
+            key = tuple(sorted(cycle.items()))
             # A pair met twice is no cycle.
             if len(cycle) == len(path) - 1 and key not in known:
                 known.add(key)

@@ -17,11 +17,11 @@ from lmbm_torch.shapes import Int, Known
 
 
 class Part(NamedTuple):
-    """Examples of a batch that share one graph.
+    """Examples of a batch with the same graph.
 
     Args:
         rows: the numbers of the examples.
-        energy: one graph, not packed.
+        energy: a graph, not packed.
     """
 
     rows: Sequence[int]

@@ -145,13 +145,13 @@ def _marks(labels: np.ndarray, states: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _ActiveSet:
-    """Labellings of one example with positive probability.
+    """Labellings of an example with positive probability.
 
     Args:
         labels: (labellings, labels).
-        marks: :func:`_marks` of these labels.
+        marks: :func:`_marks` of the labels.
         scores: (labellings,).
-        probabilities: (labellings,), optimal among these labellings.
+        probabilities: (labellings,), optimal among the labellings.
     """
 
     labels: np.ndarray

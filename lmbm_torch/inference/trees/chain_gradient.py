@@ -154,9 +154,7 @@ def _of_marginals(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of weighted sums by the unaries and the transition."""
     if transform() is not None:
-        raise NotImplementedError(
-            "log_partition: within torch.func.vmap, expected a first derivative, got a second"
-        )
+        raise RuntimeError("log_partition: within torch.func.vmap, expected a first derivative, got a second")
     with torch.enable_grad():
         unary, transition = (each.detach().requires_grad_() for each in inputs[:2])
         sums = _sums_by_steps(unary, transition, inputs[2])

@@ -278,7 +278,7 @@ def _repaired(problem: SpinProblem, spins: np.ndarray, trust: np.ndarray) -> np.
 
 
 def _climb_allowed(problem: SpinProblem, row: np.ndarray, least: float) -> np.ndarray:
-    """Improve one row that obeys the rules, by allowed flips of one or two spins, in place."""
+    """Improve a row of allowed spins in place, by allowed flips of single spins and of pairs."""
     assert problem.rules is not None
     one = problem.rules.one[problem.rules.literal == 0]
     for _ in range(10 * len(row)):
