@@ -202,6 +202,28 @@ def test_missing_classes_are_completed_and_known_ones_kept():
         GraphClassifier().fit(X, [np.full(len(each), np.nan) for each in y])
 
 
+def halves(seed: int, count: int):
+    """Images of 5 x 5 cells, one class left of a column and the other one right."""
+    random, X, y = np.random.default_rng(seed), [], []
+    for _ in range(count):
+        labels = np.zeros((5, 5), int)
+        labels[:, random.integers(1, 5) :] = 1
+        y.append(abs(labels - random.integers(2)))
+        X.append(y[-1][..., None] - 0.5 + 0.8 * random.normal(size=(5, 5, 1)))
+    return X, y
+
+
+@pytest.mark.parametrize("objective", ["hinge", "likelihood"])
+def test_a_fifth_of_the_nodes_known_teaches_nearly_as_much_as_all(objective):
+    X, y = halves(0, 15)
+    random = np.random.default_rng(1)
+    holes = [np.where(random.random(each.shape) < 0.8, np.nan, each) for each in y]
+    model = GridClassifier(objective=objective, tol=0.05, random_state=0)
+    whole, some = (clone(model).fit(X, each).score(*halves(1, 30)) for each in (y, holes))
+    assert whole > 0.75
+    assert some > whole - 0.05
+
+
 def some_images(seed: int, count: int = 6):
     """Images of different sizes with an edge at a column."""
     random, X, y = np.random.default_rng(seed), [], []
