@@ -107,6 +107,17 @@ def test_moves_end_at_the_optimum_from_anywhere(seed):
     assert ((box.coef >= box.lower) & (box.coef <= box.upper)).all()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_free_instances_leave_of_the_kernel_is_right_after_all_moves(seed):
+    joint, box = begun(seed)
+    free = compiled.Free.of(60)
+    _moves(joint, box, free, 1e-9, 10**4, 1e9)
+    some, kernel = free.is_free, joint.astype(np.float64)
+    inverse = np.linalg.pinv(kernel[np.ix_(some, some)])
+    left = np.diag(kernel) - np.einsum("if,fg,ig->i", kernel[:, some], inverse, kernel[:, some])
+    np.testing.assert_allclose(free.left[~some], left[~some], atol=1e-9)
+
+
 @pytest.mark.parametrize("rank", [20, 60])
 def test_moves_that_promise_to_cost_too_much_are_left(rank):
     random = np.random.default_rng(0)
