@@ -1,9 +1,10 @@
-"""Any table, one default: the automatic choice beside the peers that win elsewhere, three metrics asked for.
+"""Any table, one default: the automatic choice beside the peers that win elsewhere, four metrics asked for.
 
 Ten sets, each in resampled splits, a third of the instances to test; of tmc2007_500 2,000 and 1,000, of
 mediamill_subset the first ten labels. AutoLabelClassifier is fitted once for each metric. Each peer has one
 search for all metrics, over its settings, the scaling of features and, where it has probabilities, one
-threshold for all labels, as a practitioner would choose it for F1. Seconds are of the processor. Paired tests
+threshold for all labels, as a practitioner would choose it for F1. The log loss is of single labels, negative
+so that more is better; a peer without probabilities has none. Seconds are of the processor. Paired tests
 (:mod:`lmbm_torch.compare.significance`) are against the peer that is best on the set's test parts: a
 choice that nobody could have made beforehand.
 """
@@ -23,20 +24,28 @@ from scipy.stats import rankdata
 from lmbm_torch.compare.methods import METHODS, Ensemble, is_installed, takes
 from lmbm_torch.compare.significance import corrected_t_test, critical_difference, holm, signed_ranks
 from lmbm_torch.compare.tables import Result
-from lmbm_torch.compare.trials import part, scores
+from lmbm_torch.compare.trials import part
 from lmbm_torch.data import MultilabelData, SevenSegment, read_npz
 from lmbm_torch.data.splits import stratified_split
 from lmbm_torch.estimators import AutoLabelClassifier
-from reproduce.budgets import try_within
+from reproduce.budgets import LOSS, measured, try_within
 from reproduce.cells import Cell
+from reproduce.peers import PEERS
 
-METRICS = {"exact_match": "exact match", "sample_f1": "sample F1", "macro_f1": "macro F1"}
+METRICS = {
+    "exact_match": "exact match",
+    "sample_f1": "sample F1",
+    "macro_f1": "macro F1",
+    LOSS: "−log loss",
+}
 COLUMNS = {
     **{f"{key}_rank": f"{title}: average rank" for key, title in METRICS.items()},
     **METRICS,
     "seconds": "CPU s",
     "splits": "splits",
 }
+# The name of a metric for the automatic choice, where it is another one.
+ASKED = {LOSS: "log_loss"}
 AUTO = "AutoLabelClassifier"
 ALL = "all sets"
 TEST_FRACTION = 1 / 3
@@ -44,6 +53,7 @@ MOST = {"tmc2007_500": (2000, 1000), "ng20": (2000, 1000)}
 """Instances to train and to test, where a set has more than it may."""
 FIRST_LABELS = {"mediamill_subset": 10}
 SIGNIFICANT = 0.05
+METHODS.update(PEERS)
 
 
 def cells(
@@ -106,10 +116,10 @@ def try_automatic(data: MultilabelData, seconds: float, split: int) -> Result:
         began = time.process_time()
         # Other work on the machine is not to decide how much is tried.
         model = AutoLabelClassifier(
-            metric, time_budget=seconds, clock=time.process_time, random_state=split
+            ASKED.get(metric, metric), time_budget=seconds, clock=time.process_time, random_state=split
         ).fit(X, Y)
         result["_fit_seconds"][metric] = time.process_time() - began
-        result |= scores(model.predict(tests), truth, [metric])
+        result |= measured(LOSS if metric == LOSS else None, answer_of(model, tests, metric), truth, [metric])
         members = [row for row in model.table_ if row["weight"] > 0]
         result["_chosen"][metric] = {
             "value": model.best_score_,
@@ -117,6 +127,11 @@ def try_automatic(data: MultilabelData, seconds: float, split: int) -> Result:
             "members": members,
         }
     return {**result, "seconds": time.process_time() - started}
+
+
+def answer_of(model: Any, X: Any, metric: str) -> np.ndarray:
+    """Return what a metric is of: labels (instances, labels), or probabilities."""
+    return model.predict_proba(X) if metric == LOSS else model.predict(X)
 
 
 def try_peer(
@@ -145,7 +160,7 @@ def summary(results: Sequence[Result]) -> list[Result]:
             row[f"p_{metric}"] = p_value
     whole = [_over_sets(method, rows) for method in methods]
     for metric in METRICS:
-        peers = [row for row in whole if row["method"] != AUTO]
+        peers = [row for row in whole if row["method"] != AUTO and metric in row]
         found = [_signed_ranks(row["method"], rows, metric) for row in peers]
         for row, p_value in zip(peers, holm(np.array(found)).tolist(), strict=True):
             row[f"ranks_p_{metric}"] = p_value
@@ -188,7 +203,11 @@ def _rows_of(name: str, trials: Trials) -> list[Result]:
     if not all(trials.values()):
         return []
     for metric in METRICS:
-        values = {method: np.array([each[metric] for each in own]) for method, own in trials.items()}
+        values = {
+            method: np.array([each[metric] for each in own])
+            for method, own in trials.items()
+            if all(metric in each for each in own)
+        }
         ranks = rankdata([-each.mean() for each in values.values()]).tolist()
         for (method, each), rank in zip(values.items(), ranks, strict=True):
             rows[method] |= {metric: float(each.mean()), f"_{metric}_rank": rank}
@@ -217,17 +236,17 @@ def _over_sets(method: str, rows: Sequence[Result]) -> Result:
         "sets": len(own),
         "splits": min(row["splits"] for row in own),
     }
-    for key in (*METRICS, "seconds"):
-        means[key] = float(np.mean([row[key] for row in own]))
-    for metric in METRICS:
-        means[f"{metric}_rank"] = float(np.mean([row[f"_{metric}_rank"] for row in own]))
+    for key in (*METRICS, *(f"_{metric}_rank" for metric in METRICS), "seconds"):
+        if all(key in row for row in own):
+            means[key.removeprefix("_")] = float(np.mean([row[key] for row in own]))
     return means
 
 
 def _signed_ranks(peer: str, rows: Sequence[Result], metric: str) -> float:
     """Return the p-value of equal medians of the automatic choice and a peer, over the peer's sets."""
     own, others = (
-        {row["data"]: row[metric] for row in rows if row["method"] == method} for method in (AUTO, peer)
+        {row["data"]: row[metric] for row in rows if row["method"] == method and metric in row}
+        for method in (AUTO, peer)
     )
     shared = [name for name in others if name in own]
     return signed_ranks(np.array([own[name] for name in shared]), np.array([others[name] for name in shared]))
@@ -238,7 +257,11 @@ def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
     whole = {row["method"]: row for row in rows if row["data"] == ALL}
     tested = [row for row in rows if f"p_{metric}" in row]
     peers = (
-        [row for name, row in whole.items() if name != AUTO and row["sets"] == whole[AUTO]["sets"]]
+        [
+            row
+            for name, row in whole.items()
+            if name != AUTO and row["sets"] == whole[AUTO]["sets"] and metric in row
+        ]
         if tested
         else []
     )
@@ -252,7 +275,7 @@ def _verdict(rows: Sequence[Result], metric: str, title: str) -> str:
     next_best = min(peers, key=lambda row: row[rank])
     not_told_apart = [row["method"] for row in peers if row[f"ranks_p_{metric}"] >= SIGNIFICANT]
     lost = [row["data"] for row in tested if row[f"margin_{metric}"] < 0]
-    apart = critical_difference(len(whole), whole[AUTO]["sets"])
+    apart = critical_difference(sum(rank in row for row in whole.values()), whole[AUTO]["sets"])
     return (
         f"{title}: average rank {whole[AUTO][rank]:.2f}, the best peer's {next_best[rank]:.2f} "
         f"({next_best['method']}); mean {whole[AUTO][metric] - best[metric]:+.3f} beside the best single "

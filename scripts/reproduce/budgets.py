@@ -18,6 +18,7 @@ from lmbm_torch.compare.methods import METHODS, Ensemble, Tuned, num_settings, s
 from lmbm_torch.compare.tables import Result
 from lmbm_torch.compare.trials import part, scores
 from lmbm_torch.data import MultilabelData
+from lmbm_torch.estimators.common.measures import measure
 
 FOLDS = 3
 # Beside the method's own settings.
@@ -25,8 +26,9 @@ MAX_DRAWN = 31
 # One for the probabilities of all labels; of equally good ones the first.
 THRESHOLDS = (0.5, 0.4, 0.3, 0.2, 0.1, 0.6)
 
-Answers = dict[float | None, np.ndarray]
-"""Threshold → labels (instances, labels); None where a method has no probabilities."""
+LOSS = "neg_log_loss"
+Answers = dict[float | str | None, np.ndarray]
+"""Threshold → labels (instances, labels), and ``LOSS`` → probabilities; None for labels without."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Choice:
     """The best that a search has found for a metric, and its cross-validated value."""
 
     setting: Setting
-    threshold: float | None
+    threshold: float | str | None
     value: float
 
 
@@ -82,7 +84,7 @@ def try_within(
             key = repr(choice.setting)
             if key not in answers:
                 answers[key] = answers_of(pipeline(method, choice.setting, X).fit(X, Y), tests)
-            result |= scores(answers[key][choice.threshold], truth, [metric])
+            result |= measured(choice.threshold, answers[key][choice.threshold], truth, [metric])
     spent = time.process_time() - started
     found = {metric: asdict(choice) for metric, choice in choices.items()}
     return {**result, "search_seconds": searched, "seconds": spent, "tried": tried, "_chosen": found}
@@ -110,7 +112,7 @@ def search(
         ]
         tried += 1
         for threshold in parts[0]:
-            values = scores(np.concatenate([each[threshold] for each in parts]), truth, metrics)
+            values = measured(threshold, np.concatenate([each[threshold] for each in parts]), truth, metrics)
             for metric, value in values.items():
                 if metric not in best or value > best[metric].value:
                     best[metric] = Choice(setting, threshold, value)
@@ -136,7 +138,16 @@ def answers_of(model: Pipeline, X: Any) -> Answers:
         classes = model.classes_ if isinstance(model.classes_, list) else [np.arange(2)] * len(found)
         columns = [_presence(*each) for each in zip(found, classes, strict=True)]
         found = np.stack(columns, axis=1)
-    return {threshold: (found > threshold).astype(int) for threshold in THRESHOLDS}
+    return {LOSS: found} | {threshold: (found > threshold).astype(int) for threshold in THRESHOLDS}
+
+
+def measured(
+    threshold: float | str | None, answer: np.ndarray, truth: np.ndarray, metrics: Sequence[str]
+) -> dict[str, float]:
+    """Return the metrics that are of labels, or of probabilities where the threshold is ``LOSS``."""
+    if threshold == LOSS:
+        return {LOSS: measure("log_loss", answer, truth)} if LOSS in metrics else {}
+    return scores(answer, truth, [metric for metric in metrics if metric != LOSS])
 
 
 def _presence(probabilities: np.ndarray, classes: np.ndarray) -> np.ndarray:

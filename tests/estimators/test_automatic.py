@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score, jaccard_score
+from sklearn.metrics import f1_score, jaccard_score, log_loss
 from sklearn.pipeline import Pipeline
 from strategies.label_problems import random_inputs
 
@@ -514,7 +514,23 @@ def test_measures_are_those_of_the_metrics():
         },
         "jaccard": jaccard_score(Y, predicted, average="samples", zero_division=1),
     }
-    assert {name: measure(name, predicted, Y) for name in MEASURES} == pytest.approx(expected)
+    of_labels = [name for name in MEASURES if name != "log_loss"]
+    assert {name: measure(name, predicted, Y) for name in of_labels} == pytest.approx(expected)
+    likely = np.random.default_rng(6).random(Y.shape)
+    losses = [log_loss(truth, own) for truth, own in zip(Y.T, likely.T, strict=True)]
+    assert measure("log_loss", likely, Y) == pytest.approx(-np.mean(losses))
+
+
+def test_choice_for_log_loss_mixes_probabilities():
+    families = ["network", "logistic regressions"]
+    model = AutoLabelClassifier("log_loss", families=families, cv=2, time_budget=1e4, random_state=0)
+    model.fit(X, Y)
+    found = model.predict_proba(X)
+    np.testing.assert_array_equal(model.predict(X), found > 0.5)
+    # Held-out probabilities are better than one half, and sure wrong labels do not win.
+    assert -np.log(2) < model.best_score_ < 0
+    own = [row["score"] for row in model.table_ if row["decoder"] == "hinge"]
+    assert all(score < model.best_score_ for score in own)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5])

@@ -106,7 +106,7 @@ def belief_weights(
 
     def best_rule(weights: np.ndarray) -> tuple[float, Rule]:
         mixed = pooled(weights, whole)
-        values = [measure(metric, rule.answer(mixed), truth) for rule in rules]
+        values = [measure(metric, rule.measured(mixed), truth) for rule in rules]
         return max(values), rules[int(np.argmax(values))]
 
     weights, value = _ascended(lambda weights: best_rule(weights)[0], len(members), len(truth))

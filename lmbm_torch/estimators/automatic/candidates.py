@@ -42,9 +42,8 @@ MAX_MACHINE_LABELS = 10
 TREES, LINK_TREES = 100, 30
 # The metric of a joint head for each measure, and the folds of its base.
 HEAD_METRICS = {
-    **{name: name for name in ("exact_match", "hamming", "jaccard", "macro_f1")},
+    **{name: name for name in ("exact_match", "hamming", "jaccard", "macro_f1", "micro_f1", "log_loss")},
     "sample_f1": "f1",
-    "micro_f1": "f1",
 }
 HEAD_FOLDS = 3
 # Networks of more labels take a head longer than most families' training.
@@ -321,8 +320,11 @@ def _label_set_forests(metric: str, num_labels: int, is_sparse: bool, seed: int)
 
 
 def _label_set_ridges(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
+    # The regression chooses among label sets, not among probabilities.
+    of_labels = "hamming" if metric == "log_loss" else metric
+
     def made(gamma: float) -> tuple[Any, str]:
-        return LabelSetRidge(gamma, metric=metric, random_state=seed), f"width {gamma:g}"
+        return LabelSetRidge(gamma, metric=of_labels, random_state=seed), f"width {gamma:g}"
 
     return _in_all_units("regression of label sets", is_sparse, made, kind=CompletingPipeline)
 

@@ -66,7 +66,8 @@ class AutoLabelClassifier(StructuredClassifier):
 
     Args:
         metric: maximised measure, ``"exact_match"``, ``"hamming"`` (the share of right labels),
-            ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"`` or ``"jaccard"``.
+            ``"sample_f1"``, ``"macro_f1"``, ``"micro_f1"``, ``"jaccard"`` or ``"log_loss"`` (the negative log
+            loss of the labels' probabilities, for :meth:`predict_proba`).
         time_budget: seconds of :meth:`fit`, exceeded by at most a quarter with any number of labels, if some
             candidate's training on all instances takes less and, for a process that first imports and
             compiles, half of the budget is left.

@@ -34,6 +34,8 @@ class ExpectedF1:
         """Return labels (instances, labels)."""
         return labelling_of_most_f1(*self._weights(beliefs)).numpy()
 
+    measured = answer
+
     def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
         """Return the best allowed labels, by a search for each number of labels."""
         weights, empty = self._weights(beliefs)
@@ -76,12 +78,25 @@ class Above:
         """Return labels (instances, labels)."""
         return (marginals(beliefs) > self.thresholds).astype(np.int64)
 
+    measured = answer
+
     def allowed(self, beliefs: Beliefs, constraints: Constraints) -> np.ndarray:
         """Return the allowed labels of largest total probability above the thresholds."""
         return most_allowed(marginals(beliefs) - np.array(self.thresholds), constraints)
 
     def __str__(self) -> str:
         return "above " + ", ".join(f"{each:g}" for each in self.thresholds)
+
+
+@dataclass(frozen=True)
+class Probable(Above):
+    """The labels that are more probable than not, measured by the probabilities themselves."""
+
+    thresholds: tuple[float, ...] = (0.5,)
+
+    def measured(self, beliefs: Beliefs) -> np.ndarray:
+        """Return probabilities (instances, labels)."""
+        return marginals(beliefs)
 
 
 def most_allowed(gains: np.ndarray, constraints: Constraints) -> np.ndarray:
@@ -108,6 +123,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "jaccard": (ExpectedF1(), *COMMON[:4]),
     "macro_f1": COMMON,
     "micro_f1": COMMON,
+    "log_loss": (Probable(),),
 }
 """Those that may serve a measure."""
 

@@ -52,7 +52,7 @@ Decoder = str | Rule | None
 
 @dataclass(frozen=True)
 class Fitted:
-    """The model of a fold, the labels of held-out instances by decoder, and the seconds."""
+    """The model of a fold, labels or probabilities of held-out instances by decoder, and the seconds."""
 
     answers: dict[Decoder, np.ndarray]
     beliefs: Beliefs | None
@@ -65,7 +65,7 @@ class Trial:
     """The results of a candidate so far.
 
     Attributes:
-        answers: (fold, decoder) → labels of the held-out instances.
+        answers: (fold, decoder) → labels of the held-out instances, probabilities for log losses.
         beliefs: of each fold, if the model has probabilities and the measure has rules.
         models: of each fold, trained on ``size`` instances.
         seconds: of the last training and prediction.
@@ -454,7 +454,7 @@ def _fitted(table: Table, candidate: Candidate, part: Part) -> Fitted:
         rules = rules_for(table.metric, labels.shape[1])
         found = beliefs(model, X[held_out]) if rules else None
     if found is not None:
-        answers |= {rule: rule.answer(found) for rule in rules}
+        answers |= {rule: rule.measured(found) for rule in rules}
     return Fitted(answers, found, model, table.clock() - started)
 
 

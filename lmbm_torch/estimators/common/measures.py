@@ -8,15 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jaccard")
+MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jaccard", "log_loss")
+# Least probability of a label in log losses, so that a single sure and wrong answer is no infinite loss.
+LEAST = 1e-6
 
 
 def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tensor) -> float:
     """Return a measure of predicted labels (instances, labels) over the known labels of the truth.
 
     NaN in the truth marks a missing label, which agrees with both values: an instance is right if all known
-    labels are right. Instances without a known label do not count.
+    labels are right. Instances without a known label do not count. ``"log_loss"`` is of the labels'
+    probabilities in place of the labels: the negative mean over known labels, in nats.
     """
+    if name == "log_loss":
+        likely, known = np.clip(predicted, LEAST, 1 - LEAST), ~np.isnan(truth)
+        return float(np.log(np.where(truth == 1, likely, 1 - likely)[known]).mean())
     # Imported at use: torchmetrics imports slowly.
     functional = import_module("lmbm_torch.metrics.functional")
     labels = [torch.as_tensor(each, device="cpu") for each in (predicted, truth)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from strategies.label_problems import random_inputs
@@ -17,7 +21,8 @@ from lmbm_torch.compare.significance import corrected_t_test
 from lmbm_torch.compare.trials import scores
 from lmbm_torch.data.dataset import MultilabelData
 from reproduce import any_table, budgets
-from reproduce.budgets import Setting, answers_of, pipeline, search, try_within
+from reproduce.budgets import LOSS, Setting, answers_of, pipeline, search, try_within
+from reproduce.peers import BoostedLabelSets, TabMNetwork
 
 X, Y = random_inputs(0, 90, 4, 3)
 Y = Y.astype(float)
@@ -143,11 +148,76 @@ def test_the_automatic_choice_is_asked_for_each_metric(monkeypatch):
         def predict(self, X):
             return np.ones((len(X), 3), int)
 
+        def predict_proba(self, X):
+            return np.full((len(X), 3), 0.25)
+
     monkeypatch.setattr(any_table, "AutoLabelClassifier", Chosen)
     found = any_table.try_automatic(small(), 7.0, 3)
-    assert asked == [(metric, 7.0, 3) for metric in any_table.METRICS]
-    expected = scores(np.ones((30, 3)), Y[60:].astype(int), list(any_table.METRICS))
-    assert {metric: found[metric] for metric in any_table.METRICS} == expected
+    of_labels = ["exact_match", "sample_f1", "macro_f1"]
+    assert asked == [(metric, 7.0, 3) for metric in (*of_labels, "log_loss")]
+    expected = scores(np.ones((30, 3)), Y[60:].astype(int), of_labels)
+    assert {metric: found[metric] for metric in of_labels} == expected
+    assert found[LOSS] == pytest.approx(np.log(np.where(Y[60:] == 1, 0.25, 0.75)).mean())
+
+
+def test_probabilities_alone_have_log_losses_in_a_search():
+    settings = iter([Setting("unit variance", {})])
+    found, _ = search(METHODS[PEER], settings, X, Y.astype(int), [*any_table.METRICS], 9.0, 0)
+    assert found[LOSS].threshold == LOSS
+    assert found[LOSS].value < 0 < found["exact_match"].value
+    settings = iter([Setting("unit variance", {})])
+    without = METHODS["label powerset, RBF kernel"]
+    assert LOSS not in search(without, settings, X, Y.astype(int), [*any_table.METRICS], 9.0, 0)[0]
+
+
+def test_methods_without_log_loss_have_no_rank_in_it():
+    results = [
+        trial("p", name, split, 0.5) for name in (any_table.AUTO, "good", "bare") for split in range(2)
+    ]
+    results = [
+        {key: value for key, value in each.items() if (each["name"], key) != ("bare", LOSS)}
+        for each in results
+    ]
+    rows = {row["method"]: row for row in any_table.summary(results) if row["data"] == any_table.ALL}
+    assert (rows["good"][f"{LOSS}_rank"], rows["good"]["exact_match_rank"]) == (1.5, 2.0)
+    assert not {LOSS, f"{LOSS}_rank", f"ranks_p_{LOSS}"} & rows["bare"].keys()
+
+
+def test_boosted_label_sets_answer_by_a_training_label_set():
+    pytest.importorskip("xgboost")
+    model = BoostedLabelSets(num_rounds=100, learning_rate=0.3, random_state=0).fit(X, Y)
+    assert {tuple(each) for each in model.predict(X)} <= {tuple(each) for each in Y.astype(int)}
+    assert (model.predict(X) == Y).all(1).mean() > 0.9
+    assert ((model.predict_proba(X) > 0.5) == Y).mean() > 0.95
+    single = BoostedLabelSets().fit(X, np.ones_like(Y))
+    np.testing.assert_array_equal(single.predict_proba(X), np.ones_like(Y))
+
+
+class _SeveralLines(torch.nn.Module):
+    """A stand-in for TabM: linear networks (instances, networks, labels)."""
+
+    def __init__(self, n_num_features, d_out, k, **sizes):
+        super().__init__()
+        self.lines, self.shape = torch.nn.Linear(n_num_features, k * d_out), (k, d_out)
+
+    @classmethod
+    def make(cls, **options):
+        return cls(**options)
+
+    def forward(self, rows):
+        return self.lines(rows).unflatten(-1, self.shape)
+
+
+def test_tabm_is_trained_to_its_best_epoch_and_the_same_twice(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tabm", SimpleNamespace(TabM=_SeveralLines))
+    rows = np.random.default_rng(1).normal(size=(400, 4))
+    labels = (rows @ np.random.default_rng(2).normal(size=(4, 3)) > 0).astype(float)
+    first, second = (
+        TabMNetwork(learning_rate=0.05, random_state=3).fit(each(rows), labels).predict_proba(rows)
+        for each in (np.asarray, csr_array)
+    )
+    np.testing.assert_array_equal(first, second)
+    assert ((first > 0.5) == labels).mean() > 0.95
 
 
 def test_rows_are_means_over_complete_splits_with_tests_against_the_best_peer():
