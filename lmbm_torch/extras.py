@@ -62,7 +62,7 @@ def naming_extras() -> Iterator[None]:
         if extra is None or "lmbm-torch[" in str(error):
             raise
         raise ModuleNotFoundError(
-            f'{error}; pip install "lmbm-torch[{extra}]" brings it', name=error.name, path=error.path
+            f'{error}; pip install "lmbm-torch[{extra}]" installs it', name=error.name, path=error.path
         ) from error
 
 

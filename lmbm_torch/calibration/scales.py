@@ -72,7 +72,7 @@ class Instances(NamedTuple):
 
 
 def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
-    """Return the weights divided by the mean of the positive weights; ones for None."""
+    """Return the weights divided by the mean of the positive weights; without weights, ones."""
     if weights is None:
         return [torch.ones_like(labels[:, 0]) for _, labels in held_out]
     mean = sum(float(each.sum()) for each in weights) / sum(int((each > 0).sum()) for each in weights)

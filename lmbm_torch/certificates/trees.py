@@ -73,7 +73,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
         count += len(rows)
         if count > node_limit:
             raise TooManyNodes(
-                f"node_limit: expected proofs of at most {node_limit} nodes together, got more"
+                f"node_limit: expected at most {node_limit} nodes in the proofs of all rows, got more"
             )
         kinds, (least, bound, most) = np.full(len(rows), BOUND), losses.of(rows, spins)
         is_complete = (spins != 0).all(1)

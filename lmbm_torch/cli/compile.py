@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.jobs < 1:
         parser.error(f"--jobs: expected a positive number, got {options.jobs}")
     if find_spec("numba") is None:
-        parser.error('numba is not installed: pip install "lmbm-torch[fast]" brings it')
+        parser.error('numba is not installed: pip install "lmbm-torch[fast]" installs it')
     # At use: mistakes on the command line are reported before.
     from rich.progress import track
 

@@ -29,8 +29,8 @@ def start(config: DictConfig) -> dict[str, float]:
     """Train in the new directory ``paths.run``; print, store and return the metrics.
 
     Raises:
-        ValueError: a key of the wrong type; a directory that is not empty, or claimed by another run at the
-            same time.
+        ValueError: a value of the wrong type in the configuration; a directory that is not empty, or that
+            another run takes at the same time.
     """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)

@@ -48,7 +48,7 @@ def _run(config: DictConfig) -> None:
         if not is_estimator:
             check_callbacks(config)
         check_files(config)
-    # At use: mistakes on the command line are reported before.
+    # Imported here, so that mistakes on the command line are reported before these slow imports.
     from lmbm_torch.cli import estimated, jobs
 
     if config.resume is not None:

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix, issparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
 from sklearn.dummy import DummyClassifier
@@ -147,12 +148,12 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X, y):
-        """Fit the library's classifier to all labels with two values; all else is constant."""
+        """Fit the other library's classifier to labels with two values; other labels are constant."""
         self.constant_ = y.mean(0)
         self.is_varying_ = y.min(0) < y.max(0)
         self.classes_ = np.tile([0, 1], (y.shape[1], 1))
         own = y[:, self.is_varying_]
-        self.estimator_ = self._unfitted(own.shape[1]).fit(X, own) if own.shape[1] else None
+        self.estimator_ = self._unfitted(own.shape[1]).fit(_as_matrix(X), own) if own.shape[1] else None
         return self
 
     def predict(self, X):
@@ -163,7 +164,7 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
         """Return probabilities of the labels (instances, labels)."""
         found = np.tile(self.constant_, (X.shape[0], 1))
         if self.estimator_ is not None:
-            own: Any = self.estimator_.predict_proba(X)
+            own: Any = self.estimator_.predict_proba(_as_matrix(X))
             own = np.stack([each[:, 1] for each in own], 1) if isinstance(own, list) else np.asarray(own)
             found[:, self.is_varying_] = own[:, -1:] if self.is_varying_.sum() == 1 else own
         return found
@@ -181,6 +182,11 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
         if self.library == "xgboost":
             return module.XGBClassifier(multi_strategy="multi_output_tree", **options)
         return MultiOutputClassifier(module.LGBMClassifier(verbose=-1, **options))
+
+
+def _as_matrix(X: Any) -> Any:
+    """Return sparse features as SciPy's older class; CatBoost refuses sparse arrays."""
+    return csr_matrix(X) if issparse(X) else X
 
 
 class BoostedRules(ClassifierMixin, BaseEstimator):

@@ -153,7 +153,8 @@ def check_methods(data: MultilabelData, methods: Sequence[str]) -> None:
         if not is_installed(name):
             extra = EXTRAS[tuned(name).library or ""]
             raise ValueError(
-                f'methods: expected installed ones, got {name!r}; pip install "lmbm-torch[{extra}]" brings it'
+                f"methods: expected installed ones, got {name!r}; "
+                f'pip install "lmbm-torch[{extra}]" installs it'
             )
         if not takes(name, data.features):
             raise ValueError(f"methods: expected methods for sparse features, got {name!r}")

@@ -16,12 +16,12 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Batch(NamedTuple):
-    """A batch of instances of a part of a data set.
+    """A batch of instances from one part of a data set, such as the training part.
 
     Args:
         features: dense, or in CSR layout where the data set is sparse.
         labels: 0, 1, or NaN where a label is not known.
-        index: rows of the instances in the part, the same in every epoch and order.
+        index: row number of each instance within the part; shuffling does not change the number.
     """
 
     features: Float[Tensor, "batch features"]

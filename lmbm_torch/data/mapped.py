@@ -86,7 +86,9 @@ class StoredArray:
                 stream.seek(self._offset + int(numbers[first]) * width)
                 place = content[first * width : last * width]
                 if missing := len(place) - stream.readinto(place):
-                    raise ValueError(f"expected {missing} bytes more, which it has lost since it was opened")
+                    raise ValueError(
+                        f"expected a file that keeps its size while open, got {missing} bytes fewer"
+                    )
         return taken
 
 

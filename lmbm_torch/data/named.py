@@ -58,7 +58,7 @@ def data_folder(folder: str | PathLike | None = None) -> Path:
         )
     if not Path(given).is_dir():
         raise FileNotFoundError(
-            f"folder (or LMBM_DATA): expected a folder of data sets, found none at {given}"
+            f"folder (or LMBM_DATA): expected an existing folder of data sets, got {given}"
         )
     return Path(given)
 

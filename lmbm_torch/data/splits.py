@@ -205,7 +205,7 @@ def parts(
     sizes = np.bincount(unit)
     if len(sizes) < len(shares):
         what = "instances" if groups is None else "groups"
-        raise ValueError(f"{what}: expected at least one for each of {len(shares)} parts, got {len(sizes)}")
+        raise ValueError(f"{what}: expected at least {len(shares)}, one for each part, got {len(sizes)}")
     return _dealt(marks, sizes, np.asarray(shares, np.float64), np.random.default_rng(seed))[unit]
 
 

@@ -200,7 +200,10 @@ class BaseEnergy:
             ValueError: ``unary`` has another shape, dtype or device than the energy.
             TypeError: the energy takes no unary terms, such as a belief network, whose score is normalised.
         """
-        raise TypeError(f"energy: expected a kind with add_unary, got {type(self).__name__}")
+        raise TypeError(
+            "energy: expected a kind that takes further unary terms, such as PairwiseEnergy, got "
+            f"{type(self).__name__}"
+        )
 
     def _check_unary(self, unary: Tensor, like: Tensor) -> None:
         check_shape("unary", unary, 1 if len(unary) == 1 else self.batch_size, *like.shape[1:])

@@ -103,7 +103,7 @@ class SequentialEnergy:
         total = came.logsumexp(1)
         if not bool((total.abs() <= ROUND_OFF).all()):
             raise ValueError(
-                f"{name}: expected probabilities that sum to 1, got sums such as "
+                f"{name}: expected log-probabilities whose exponentials sum to 1, got sums such as "
                 f"{float(total[~(total.abs() <= ROUND_OFF)][0].exp()):.6g}"
             )
         return came - total[:, None]
@@ -119,7 +119,8 @@ class SequentialEnergy:
         strange = (labels < 0) | (labels >= torch.tensor(self.num_states, device="cpu"))
         if bool(strange.any()):
             raise ValueError(
-                f"labels: expected 0 to states − 1, states {self.num_states}, got {int(strange.sum())} others"
+                f"labels: expected values from 0 to the number of states − 1, with states {self.num_states}, "
+                f"got {int(strange.sum())} other values"
             )
         values = labels.reshape(-1, self.num_labels)[:, list(self.ordering)]
         rows = torch.arange(self.batch_size, device="cpu").repeat(len(values) // self.batch_size)
@@ -148,4 +149,4 @@ class SequentialEnergy:
 
     def add_unary(self, unary: Tensor) -> Any:
         """Raise TypeError: a normalised score takes no further terms."""
-        raise TypeError("energy: expected a kind with add_unary, got SequentialEnergy")
+        raise TypeError("energy: expected a kind that takes further unary terms, got SequentialEnergy")

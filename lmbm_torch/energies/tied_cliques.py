@@ -80,7 +80,7 @@ class TiedCliques(Stored):
 
     @property
     def couples(self) -> np.ndarray:
-        """Return whether each weight belongs to cliques of two or more labels, (weights,)."""
+        """Return for each weight whether the weight multiplies cliques of two or more labels, (weights,)."""
         couples = np.zeros(self.num_weights, np.bool_)
         couples[[g for g, clique in zip(self.groups, self.cliques, strict=True) if len(clique) > 1]] = True
         return couples

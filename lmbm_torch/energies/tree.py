@@ -85,7 +85,7 @@ class TreeEnergy(StateEnergy):
 
 
 def check_parents(name: str, parents: Int[Tensor, " nodes"]) -> None:
-    """Raise ValueError for a parent after its child; −1 stands for a root."""
+    """Raise ValueError unless each entry is −1 (a root) or the index of an earlier node."""
     wrong = ((parents < -1) | (parents >= torch.arange(len(parents), device=parents.device))).nonzero()
     if len(wrong):
         node = int(wrong[0, 0])

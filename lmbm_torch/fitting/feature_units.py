@@ -75,7 +75,10 @@ def have_like_units(X: Features) -> bool:
 
 
 def are_steep(X: Features, C: float) -> bool:
-    """Return whether losses of weight C are steep beside ½‖w‖², for features (instances, features)."""
+    """Return whether C · mean ‖x‖² is at least ``STEEP``, for features (instances, features).
+
+    Losses then outweigh the penalty ½‖w‖², and a dual solver needs many steps.
+    """
     return C * root_mean_square(X) ** 2 >= STEEP
 
 

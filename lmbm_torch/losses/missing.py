@@ -75,7 +75,9 @@ def are_unreadable(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bo
 
 
 def any_missing(energy: Energy, labels: Shaped[Tensor, "batch labels"]) -> bool:
-    """Return whether any label (of a bipartite energy: visible unit) is NaN; compiled code takes no NaN.
+    """Return whether any label (of a bipartite energy: visible unit) is NaN.
+
+    Within compiled code the answer is always False, since NaN is refused there.
 
     Raises:
         ValueError: see :func:`check_observed`.

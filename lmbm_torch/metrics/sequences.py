@@ -123,7 +123,7 @@ class ChunkF1(Sums):
         """Return sequence, first and last position, and type of each chunk."""
         chosen = labels[inside]
         if not bool(((chosen >= 0) & (chosen < len(self.label_names))).all()):
-            raise ValueError(f"{name}: expected classes below {len(self.label_names)}, got larger classes")
+            raise ValueError(f"{name}: expected classes from 0 to {len(self.label_names) - 1}, got others")
         sequences = (row[own].tolist() for row, own in zip(labels.cpu(), inside.cpu(), strict=True))
         return {
             (number, *chunk)

@@ -40,7 +40,8 @@ def positions(
     if lengths is None:
         if not is_padded:
             raise ValueError(
-                "lengths: expected those of all sequences, whose positions stand one after another, got None"
+                "lengths: expected the length of each sequence, as x holds the positions of all sequences, "
+                "got None"
             )
         return torch.ones(features.shape[:2], dtype=torch.bool, device=features.device)
     lengths = as_lengths(lengths, features)
@@ -72,7 +73,7 @@ def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
     """Pad values of positions one after another, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
-    # No indexing by the mask: the gradient would wait for the GPU to count.
+    # No indexing by the mask: the backward pass would count the true entries, and wait for the GPU.
     place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
     return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)
 

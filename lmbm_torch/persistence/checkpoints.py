@@ -72,8 +72,8 @@ def check_whole(file: Path) -> None:
     """Refuse a checkpoint that is truncated or corrupted.
 
     Raises:
-        ValueError: the checkpoint is, or the file is no zip file, as all checkpoints are.
-        BadZipFile: the file is damaged otherwise.
+        ValueError: the file is truncated or no zip file, as every checkpoint is; or an entry is corrupted.
+        BadZipFile: the zip file is damaged in another way.
     """
     if not zipfile.is_zipfile(file):
         raise ValueError("expected a checkpoint, got a file that is truncated or of another kind")

@@ -43,9 +43,9 @@ class OwnDecoder:
 def description(decoder: Decoder) -> dict[str, Any]:
     """Return the import path and the settings of a decoder in plain values.
 
-    A :class:`~lmbm_torch.inference.messages.matching.MatchedInference` describes itself. ``settings`` is None
-    for a decoder that no file can hold: a function outside :mod:`lmbm_torch.inference`, or settings of other
-    types than numbers and texts.
+    The description of a method of :class:`~lmbm_torch.inference.messages.matching.MatchedInference` is that
+    of the object. ``settings`` is None if a file cannot store the decoder: a function outside of
+    :mod:`lmbm_torch.inference`, positional arguments, or a value that is no number, bool, text or None.
     """
     if ismethod(decoder) and isinstance(decoder.__self__, MatchedInference):
         return decoder.__self__.stored_parts()

@@ -80,7 +80,7 @@ def write_predictions(
             f"features that had none, got {path}"
         )
     if Path(output).resolve() == Path(path).resolve():
-        raise ValueError(f"output: expected another place than the input, got {output}")
+        raise ValueError(f"output: expected another path than the input, got {output}")
     files = parts(path)
     if Path(path).is_dir():
         Path(output).mkdir(parents=True, exist_ok=True)

@@ -320,15 +320,15 @@ class Predictor(Stored):
         return replace(self, estimator=self.estimator.with_node_limit(node_limit))
 
     def obeying(self, rules: Constraints | None) -> Predictor:
-        """Return the predictor with answers under given rules; None for answers without rules.
+        """Return a copy of the predictor whose answers obey ``rules``, or no rules for None.
 
         Raises:
-            ValueError: a classifier without rules as a setting.
+            ValueError: rules for a classifier without the parameter ``constraints``.
         """
         return replace(self, estimator=self.estimator.with_rules(rules))
 
     def explanation(self, row: Features) -> Any:
-        """Return the ``Explanation`` of one raw row (1, features); None if the classifier has none."""
+        """Return the ``Explanation`` of a raw row (1, features); None if the classifier has none to give."""
         estimator, X = self.estimator, self.inputs(row)
         if isinstance(self.schema, Schema):
             estimator = estimator.with_feature_names(self.schema.feature_names)

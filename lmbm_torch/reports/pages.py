@@ -30,7 +30,7 @@ from lmbm_torch.viz.quality import change_chart
 
 NUM_PULLS = 10
 NUM_EXAMPLES = 12
-# Rows of the table of an automatic choice that are shown.
+# Largest number of rows that are shown of an automatic choice's table.
 MAX_ROWS = 40
 # The metrics that a reader asks for first.
 METRICS = {

@@ -214,7 +214,7 @@ def test_strange_arguments_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"decoding: expected status\.exact of every example, got \d+"):
         certificates.write(limited, path, energy, margin=1.0)
     decoding = branch_and_bound.decode_hinge(energy)
-    with pytest.raises(ValueError, match="node_limit: expected proofs of at most 50 nodes"):
+    with pytest.raises(ValueError, match="node_limit: expected at most 50 nodes in the proofs"):
         certificates.write(decoding, path, energy, margin=1.0, node_limit=50)
     with pytest.raises(ValueError, match="margin: expected"):
         certificates.write(decoding, path, energy, margin=-1.0)

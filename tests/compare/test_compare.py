@@ -196,7 +196,7 @@ def test_what_cannot_be_compared_is_refused_before_anything_runs(
 
 def test_peers_that_are_not_installed_are_refused_by_name(monkeypatch, tmp_path):
     monkeypatch.setattr(methods, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'got \'BOOMER\'; pip install "lmbm-torch\[boomer\]" brings it'):
+    with pytest.raises(ValueError, match=r'got \'BOOMER\'; pip install "lmbm-torch\[boomer\]" installs it'):
         compare(tiny_data(), ["LMSBN", "BOOMER"], "LMSBN", SETTINGS, tmp_path / "new", QUIET)
     for module in ("mlrl", "mlrl.boosting"):
         monkeypatch.setitem(sys.modules, module, None)
@@ -296,6 +296,8 @@ def test_boosted_trees_of_other_libraries_know_constant_labels(library):
     assert (model.predict(X) == Y).mean() > 0.9
     assert (model.predict_proba(X)[:, 1] == 0).all()
     assert (BoostedTrees(library, 20).fit(X, Y[:, :2]).predict(X) == Y[:, :2]).mean() > 0.9
+    sparse = BoostedTrees(library, 20, random_state=0).fit(csr_array(X), Y)
+    assert (sparse.predict(csr_array(X)) == Y).mean() > 0.9
 
 
 def test_a_label_that_never_occurs_is_predicted_so():

@@ -118,7 +118,7 @@ def test_the_time_is_linear_in_rows():
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        (None, "instances: expected at least one for each of 5 parts, got 3"),
+        (None, "instances: expected at least 5, one for each part, got 3"),
         ([0, 0, 1], "groups: expected.* got 2"),
     ],
 )

@@ -60,9 +60,9 @@ def test_what_is_no_distribution_is_refused_by_its_label():
     for bad in (torch.nan, torch.inf, 0.5):
         with pytest.raises(ValueError, match=r"^P\(label \d \| labels before it\): expected"):
             spoiled(energy, bad).log_prob(torch.zeros(3, 2))
-    with pytest.raises(ValueError, match="labels: expected 0 to states"):
+    with pytest.raises(ValueError, match="labels: expected values from 0 to the number of states"):
         energy.log_prob(torch.full((3, 2), 2))
-    with pytest.raises(TypeError, match="energy: expected a kind with add_unary"):
+    with pytest.raises(TypeError, match="energy: expected a kind that takes further unary terms"):
         energy.add_unary(torch.zeros(3, 2))
     for arguments, message in (
         ((0, (2,), (0,)), "batch_size: expected"),

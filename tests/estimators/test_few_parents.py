@@ -186,7 +186,7 @@ def test_labels_are_learned_alike_in_other_processes(monkeypatch):
     ],
 )
 def test_settings_that_need_all_parents_are_refused(settings, match):
-    with pytest.raises(ValueError, match=f"max_parents: expected None without {match}"):
+    with pytest.raises(ValueError, match=f"max_parents: expected None, since other values need {match}"):
         fitted(**settings)
 
 

@@ -111,7 +111,7 @@ def test_trees_take_classes_and_single_labels_and_have_no_file(trees, tmp_path):
     assert model.score(X, classes) > 0.9
     np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
     assert fitted(trees, X, MISSING[:, :1]).predict(UNSEEN).shape == (100, 1)
-    with pytest.raises(TypeError, match="holds classifiers of other libraries"):
+    with pytest.raises(TypeError, match="expected one without classifiers of other libraries"):
         save(model, tmp_path / "model")
 
 

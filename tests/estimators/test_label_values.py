@@ -221,9 +221,7 @@ def test_probabilities_of_an_automatic_choice_are_those_of_the_members():
 
 
 def test_a_chain_of_other_libraries_is_not_saved_and_says_why(tmp_path):
-    with pytest.raises(
-        TypeError, match="holds classifiers of other libraries: files of lmbm_torch hold arrays"
-    ):
+    with pytest.raises(TypeError, match=r"with such classifiers\. Files of lmbm_torch hold arrays"):
         clone(CHAIN).fit(X, Y).save(tmp_path / "chain.safetensors")
 
 

@@ -28,7 +28,7 @@ from lmbm_torch.shapes import Float, Known
 
 __all__ = ["read_evidence", "read_uai", "write_evidence", "write_uai"]
 
-# The exponential of a log-potential up to this size is a normal float64.
+# The largest |log-potential| in a file: its exponential neither overflows nor underflows.
 LARGEST = 700.0
 _COMMENT = re.compile(r"(#|//|^\s*c\s).*", re.DOTALL)
 # Entries of all tables of a file, about 25 bytes each.

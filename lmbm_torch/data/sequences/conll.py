@@ -243,7 +243,7 @@ def read_conll(
     tokens = read_columns(path)
     count = tokens.num_columns
     if count < 2:
-        raise ValueError(f"path: expected a column of tags and another one, got {count} in {path}")
+        raise ValueError(f"path: expected two or more columns, of which one has tags, got {count} in {path}")
     if not -count <= tag < count:
         raise ValueError(f"tag: expected a column from {-count} to {count - 1}, got {tag}")
     held = None if test is None else read_columns(test)

@@ -168,7 +168,9 @@ class Encoding(Stored):
         if absent := [name for name in names if name not in table.columns]:
             close = [each for name in absent for each in difflib.get_close_matches(name, new)]
             hint = f"; similar names are {close[:SHOWN]}" if close else ""
-            raise ValueError(f"expected a column for each feature, got none named {absent}{hint}")
+            raise ValueError(
+                f"expected a column for each feature of the model, got a table without columns {absent}{hint}"
+            )
         if not self.sparse:
             check_dense(
                 "features", table.num_rows, len(self.feature_names), "sparse=True keeps categories sparse"

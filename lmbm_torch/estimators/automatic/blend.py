@@ -150,7 +150,7 @@ def _ascended(value: Callable[[np.ndarray], float], members: int, instances: int
     for _ in range(MAX_ADDED):
         trials = counts + np.eye(members)
         values = np.array([value(trial / trial.sum()) for trial in trials])
-        # Among equally good trials take a new member, whose addition may raise others in the next step.
+        # Of equally good trials take the member added least: a new member may make later ones useful.
         equal = values == values.max()
         counts = trials[int(np.where(equal, counts, np.inf).argmin())]
         if values.max() > best:

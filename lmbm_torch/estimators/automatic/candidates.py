@@ -384,7 +384,7 @@ def completed(X: Any, labels: np.ndarray) -> np.ndarray:
     missing = np.isnan(labels)
     rows = np.flatnonzero(missing.any(1))
     if len(rows):
-        # Labels with few missing values first: they impute later labels during training.
+        # Labels with few missing values come first: in training they help to complete the labels after them.
         order: Any = np.argsort(missing.sum(0), kind="stable")
         network = LMSBNClassifier(ordering=order, tol=TOL, random_state=0)
         scaling = [Normalizer()] if issparse(X) else [StandardScaler(), Normalizer()]

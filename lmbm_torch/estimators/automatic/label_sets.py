@@ -216,13 +216,13 @@ class _LandmarkRegression:
     def of(
         cls, kernel: np.ndarray, batches: Iterator[np.ndarray], sets: np.ndarray, chosen: np.ndarray
     ) -> Self:
-        """Return the problem.
+        """Build the regression from kernel values in batches.
 
         Args:
             kernel: kernel values of all pairs of landmarks.
             batches: kernel values of all instances, (instances, landmarks).
             sets: (instances,), indices of the label sets.
-            chosen: the landmarks, ascending.
+            chosen: the instances that are landmarks, ascending.
         """
         root = cholesky(kernel + JITTER * np.eye(len(chosen)), lower=True)
         targets = _indicators(sets)

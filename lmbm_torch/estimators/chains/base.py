@@ -84,9 +84,9 @@ class SequenceClassifier(TrainedEstimator, ABC):
     min_freq = 1
     token_features_: TokenFeatures | None
 
-    # Allowed pairs of classes, of classifiers with the parameter.
+    # Allowed pairs of neighbouring classes; only some classes have the parameter.
     constraints: Any = None
-    # Rules over the classes of positions are unknown.
+    # Classifiers of sequences take no rules over positions.
     rules = None
 
     def __sklearn_tags__(self):

@@ -82,7 +82,7 @@ class Kernel(Stored):
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X, sparse.issparse(X))
 
-        # Computed once: repeated norms would take a quarter of the time.
+        # Computed once: computing the norms again in each call would cost a quarter of the time.
         square_norms = instances.square().sum(1) if isinstance(instances, Tensor) else None
 
         def values(rows: Index, columns: Index) -> Tensor:

@@ -35,9 +35,9 @@ class StoredEstimator(Stored, BaseEstimator):
         """Raise NotFittedError, or TypeError if the estimator consists of other libraries' classifiers."""
         if self.holds_others:
             raise TypeError(
-                f"estimator: expected one of lmbm_torch.estimators, got {type(self).__name__}, which holds "
-                "classifiers of other libraries: files of lmbm_torch hold arrays, no code, and rebuild "
-                "classes of lmbm_torch alone; fit it anew, or write it by the tools of these libraries"
+                f"estimator: expected one without classifiers of other libraries, got {type(self).__name__} "
+                "with such classifiers. Files of lmbm_torch hold arrays and no code, and cannot rebuild "
+                "classes of other libraries: fit the estimator anew, or use the tools of these libraries"
             )
         check_is_fitted(self)
 

@@ -107,14 +107,16 @@ def decode_around(
     *,
     values: Values,
 ) -> Decoding:
-    """Return the best label sets under rules, by calls of the classifier's ``decode`` with known labels.
+    """Return the best label sets that obey rules.
+
+    The search fixes some labels and calls the classifier's ``decode(X, known=…)`` for the others.
 
     Args:
-        classifier: with ``decode(X, known=...)`` and ``capabilities``.
+        classifier: an object with ``decode(X, known=...)`` and ``capabilities``.
         X: instances in the classifier's form.
         rules, top_k, part_limit: see :func:`lmbm_torch.inference.under_rules.constrained.decode`.
         known: (instances, labels) of {0, 1, NaN}, known labels.
-        values: labels of {0, 1, NaN} → the values that the classifier takes.
+        values: function from labels in {0, 1, NaN} to the values that this classifier takes.
 
     Raises:
         ValueError: known labels that contradict the rules; see

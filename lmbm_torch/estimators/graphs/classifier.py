@@ -333,7 +333,8 @@ class GraphClassifier(TrainedEstimator):
                 of_edges = np.asarray(graph[2], np.float64)
                 if of_edges.ndim != 2 or len(of_edges) != len(edges) or not np.isfinite(of_edges).all():
                     raise ValueError(
-                        f"X[{number}]: expected finite edge features ({len(edges)}, features), got "
+                        f"X[{number}]: expected edge features ({len(edges)}, features), all finite, "
+                        f"got "
                         f"{_described(of_edges)}"
                     )
             for name, size, known in (

@@ -33,11 +33,13 @@ class LabelColumns:
 
     @classmethod
     def of(cls, y: Any) -> tuple[LabelColumns, np.ndarray]:
-        """Return the columns of targets (instances, labels), and the codes, ``MISSING`` for NaN and None.
+        """Return the label columns of ``y``, (instances, labels), and each value as the code of a class.
+
+        NaN and None have the code ``MISSING``.
 
         Raises:
-            ValueError: targets of another shape, or a label without a known value or with classes that cannot
-                be sorted.
+            ValueError: ``y`` has another shape; a label has no known value, classes that cannot be sorted, or
+                numbers that are not whole.
         """
         names, values, declared = _columns(y)
         known = [~is_missing(column) for column in values]
@@ -63,10 +65,12 @@ class LabelColumns:
         return all(len(classes) == 2 for classes in self.classes)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return values (…, labels) from codes; of type object for labels of different types.
+        """Return the values (…, labels) of codes.
+
+        The array is of type object if a value is missing, or if labels have types of different kinds.
 
         Args:
-            codes: ``MISSING`` or NaN gives None.
+            codes: ``MISSING`` or NaN becomes None.
         """
         missing = (codes == MISSING) | (codes != codes)
         codes = np.where(missing, 0, codes).astype(np.int64)

@@ -541,7 +541,9 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         if self.max_parents == "auto":
             return not unmet and labels.shape[1] > recipe.MANY_LABELS
         if unmet:
-            raise ValueError(f"max_parents: expected None without {unmet[0]}, got {self.max_parents}")
+            raise ValueError(
+                f"max_parents: expected None, since other values need {unmet[0]}, got {self.max_parents}"
+            )
         return True
 
     def _keeps_sparse(self, y: Any) -> bool:

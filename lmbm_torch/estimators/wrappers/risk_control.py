@@ -16,7 +16,7 @@ RISKS = ("false_negatives", "false_positives")
 
 
 class RiskControlledClassifier(SplitConformalClassifier):
-    """A classifier whose expected share of false negatives, or of false positives, is at most a level.
+    """A classifier whose expected share of false negatives, or of false positives, is at most ``level``.
 
     Conformal risk control (Angelopoulos et al. 2022): labels with a probability of at least ``threshold_``
     are predicted. The threshold is chosen on instances that the estimator has not seen, such that the
@@ -33,7 +33,7 @@ class RiskControlledClassifier(SplitConformalClassifier):
         random_state: seed of the split, and of an estimator without a seed.
 
     Attributes:
-        estimator_: fitted.
+        estimator_: the fitted estimator.
         threshold_: the least probability of a predicted label; −inf predicts every label, inf none.
         classes_, label_names_: see :class:`StructuredClassifier`.
 

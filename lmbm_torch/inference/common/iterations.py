@@ -77,19 +77,21 @@ CHECK_EVERY = 8
 def repeat(
     update: Callable[[Tensor], Tensor], start: Float[Tensor, "batch units"], *, num_iters: int, tol: float
 ) -> tuple[Float[Tensor, "batch units"], Status]:
-    """Return ``start`` after as many updates as each example needs to move by at most ``tol``.
+    """Apply ``update`` repeatedly to ``start``, and return the last values.
 
-    A converged example stays unchanged, so that no other example of the batch influences the answer.
+    An example ends once an update changes each of the example's values by at most ``tol``. No other example
+    of the batch influences the answer.
 
     Args:
-        update: of all examples at once, each example on its own.
+        update: function from the values of all examples to new values; the new values of an example depend
+            on the old values of the same example alone.
         start: the first values.
         num_iters: the largest number of updates.
-        tol: an example has converged once an update moves no unit by more.
+        tol: largest change of a value in the last update of an example.
 
     Returns:
-        The last values of each example, and the status: ``residual`` is the largest move of the last update,
-        ``exact`` is false.
+        The last values of each example, and the status: ``residual`` is the largest change in the last
+        update, ``exact`` is false.
     """
     values = start
     residual = start.new_full((len(start),), torch.inf)

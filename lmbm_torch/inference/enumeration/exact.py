@@ -61,8 +61,9 @@ DEVICE_CHUNK_BYTES = 256 * 2**20
 def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor, " batch"]:
     """Return log Σ_y exp(score(y)), over the labellings that agree with ``known``.
 
-    Differentiable in the energy's tensors. The backward pass of several chunks enumerates once more instead
-    of storing: memory holds one chunk, and one number per chunk and example.
+    Differentiable in the energy's tensors. If labellings are enumerated in several chunks, the
+    backward pass enumerates them again instead of keeping them: memory holds one chunk, and one number for
+    each chunk and example.
 
     Args:
         energy: any energy over binary labels; a bipartite energy's labels are the visible units.
@@ -230,7 +231,7 @@ def sample(
     labellings = _Labellings.of(energy, known)
     chunks = [labellings.values(start, energy.score).logsumexp(0) for start in labellings.starts]
     sums = torch.stack(chunks, 1)
-    # Where all are impossible, each would be drawn as often.
+    # If the rules forbid all labellings of an example, all would be drawn equally often.
     _refuse_impossible(energy, sums.amax(1))
     like = {"dtype": torch.float64, "device": energy.device, "generator": generator}
     uniform = torch.rand(2, energy.batch_size, num_samples, **like)
@@ -436,7 +437,8 @@ class _Labellings:
         values = objective(self.labels(numbers))
         if self.known is None:
             return values
-        # Not −∞: a chunk without labellings of an example would make the gradient of logsumexp NaN.
+        # The least finite number, not −∞: a chunk without any labelling of an example would have −∞ alone,
+        # and the gradient of logsumexp would be NaN.
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:

@@ -254,7 +254,8 @@ class _LogPartition(torch.autograd.Function):
         labels = _labellings(tensors[0].shape[1])
         own, others = torch.empty_like(tensors[0]), torch.empty_like(tensors[1])
         together = torch.zeros(others.shape[1], len(labels), dtype=others.dtype, device="cpu")
-        # The part's memory is reused, and a second gradient recomputes the part.
+        # This pass overwrites the tensors of the kept part, so that a second backward pass computes the part
+        # again.
         only, ctx.only_part = ctx.only_part, None
         for part in _parts(*tensors) if only is None else [only]:
             weights = part.posterior.mul_(gradient[part.rows, None])

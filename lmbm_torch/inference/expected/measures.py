@@ -200,7 +200,7 @@ def _occurring(weights: Tensor, empty: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     No answer improves by another label, nor by a size above the number of these labels.
     """
     occurring = weights[..., 0].any(0).nonzero()[:, 0]
-    # At least one label, for the best of none.
+    # If no label occurs, keep label 0: what follows needs a label.
     occurring = occurring if len(occurring) else torch.zeros_like(empty[:1], dtype=torch.int64)
     return weights[:, occurring], empty, occurring
 

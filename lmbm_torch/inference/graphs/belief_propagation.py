@@ -217,7 +217,7 @@ def _propagated(
     if damping and schedule == "double loop":
         raise ValueError(f"damping: expected 0 for the double loop, got {damping}")
     if damping >= 1:
-        raise ValueError(f"damping: expected at most 1, which is excluded, got {damping}")
+        raise ValueError(f"damping: expected a number from 0 to below 1, got {damping}")
     number = SCHEDULES.index(schedule)
 
     def propagate(example: Example) -> _Answer:

@@ -114,10 +114,11 @@ def _model(graph: Graph, row: int) -> tuple[Model, Tensor]:
 
 
 def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Point, float, int]:
-    """Return the last point of the descent from the fields ``start``, the largest |gradient|, and the steps.
+    """Minimise the Bethe free energy from the fields ``start``; return point, largest |gradient| and steps.
 
-    The gradient by a label's mean is the difference of the field and the sum of the messages: no message
-    differs by more from the message of the cavity field.
+    The gradient by the mean of a label is the field of the label, less the unary and the sum of the messages
+    to the label. So one more update of belief propagation changes no message by more than the largest
+    |gradient|.
     """
     point = _paired(model, start)
     for step in range(num_iters):

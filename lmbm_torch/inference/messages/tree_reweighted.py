@@ -336,7 +336,7 @@ def _check_weights(tree_weights: Tensor, energy: PairwiseEnergy) -> None:
     weights = tree_weights.expand_as(coupled)[coupled]
     check_finite("tree_weights", weights)
     if not torch.equal(tree_weights.mT.expand_as(coupled)[coupled], weights):
-        raise ValueError("tree_weights: expected a symmetric matrix, got differences")
+        raise ValueError("tree_weights: expected a symmetric matrix, got entries [i, j] other than [j, i]")
     if len(weights) and not 0 < weights.max() <= MAX_WEIGHT_RATIO * weights.min():
         raise ValueError(
             f"tree_weights: expected weights above 0 and within a factor of {MAX_WEIGHT_RATIO:g} of each "

@@ -92,7 +92,7 @@ class Split:
         """Return the score less the scores of the parts."""
         half = clamp(torch.full_like(self.energy.unary, 0.5), self.known)
         if isinstance(self.energy, PairwiseEnergy):
-            # A label of ½ is a spin of 0, which is neutral.
+            # A label of ½ is a spin of 0: all terms of free labels vanish.
             return self.energy.score(half)
         inside = torch.zeros(self.energy.num_labels, dtype=torch.bool, device=self.energy.device)
         inside[torch.cat(self.pieces)] = True

@@ -28,7 +28,7 @@ COARSE = 100.0
 COARSE_DOUBLE = COARSE * 2.0**29
 # Least log-potential of a step, relative to the largest, for a kernel in float64.
 LEAST_STEP = math.log(1e-280)
-_POSSIBLE = "energy: expected a labelling that is not forbidden in every chain"
+_POSSIBLE = "energy: expected an allowed labelling of each chain"
 
 
 class _Step(NamedTuple):

@@ -278,7 +278,10 @@ class Search:
 
     @property
     def bound(self) -> float:
-        """Return an upper bound of the gain of further labellings; for one labelling of any labelling."""
+        """Return an upper bound of the gain of every allowed labelling outside the answer.
+
+        If one labelling is asked for, the bound holds for the answer, too.
+        """
         if len(self.found) == self.top_k:
             return self.found[-1].gain
         assert self.best is not None

@@ -314,14 +314,14 @@ def init(problem: TreeLikelihood) -> TreeDualState:
 def update(
     problem: TreeLikelihood, state: TreeDualState, *, step: Step = line_search_step, seed: int = 0
 ) -> TreeDualState:
-    """Run one pass over all trees in random order, then compute a new certificate.
+    """Run one pass over all trees in random order, then compute primal and dual objective anew.
 
     Args:
         step: :func:`line_search_step`, :func:`pair_step` or :func:`exponentiated_step`.
         seed: seed of the order of the trees.
 
     Raises:
-        ValueError: a state of another problem.
+        ValueError: ``state.coef`` has not the shape of the problem.
     """
     check_shape("state.coef", state.coef, len(problem.labels), problem.num_states)
     beliefs, spans = list(state.beliefs), problem.spans

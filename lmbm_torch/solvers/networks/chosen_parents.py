@@ -24,9 +24,9 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
 
-# Labels per call: enough to share the first sweeps, few enough for the duals' memory.
+# Labels of one call: enough to share first passes over the data, few enough for the memory of their duals.
 BLOCK = 64
-# Relative gap of the independent labels whose duals select the parents.
+# Relative gap of a first training without parents, whose dual variables select the parents.
 FIRST_TOL = 1e-2
 
 

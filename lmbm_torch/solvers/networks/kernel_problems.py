@@ -15,7 +15,7 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.gram import Gram
 from lmbm_torch.solvers.networks.problems import NetworkProblems, NetworkSettings, network_structure
 
-# Kernel rows in memory at once.
+# Largest number of kernel rows in memory at once.
 _ROWS_AT_ONCE = 256
 
 
@@ -49,8 +49,8 @@ class KernelLabelProblems(NetworkProblems):
 
         Args:
             gram: positive semidefinite, on the CPU.
-            parent_scale: c, multiplies the parents' and cliques' part of the joint kernel: the larger, the
-                less the weights of parents are penalised in comparison with features.
+            parent_scale: factor of the part of the joint kernel that comes from parents and cliques; the
+                part of the features has the factor 1. A larger factor penalises weights of parents less.
 
         Raises:
             ValueError: see :meth:`LabelProblems.from_labels`; ``parent_scale`` not above zero.

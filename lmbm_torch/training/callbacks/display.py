@@ -62,8 +62,8 @@ class EvaluationCallback(Callback, ABC):
 class DependencyHeatmap(Callback):
     """A callback that logs the figure ``fit/dependencies`` after a fit: the couplings of labels.
 
-    Shown are the weights of all parents of a directed model, or the couplings of an undirected model's pairs.
-    Couplings by input, by larger cliques or by hidden units have no figure.
+    The figure shows each parent's weight of a directed model, or each pair's coupling of an undirected model.
+    There is no figure of couplings that depend on the features, of larger cliques, or through hidden units.
     """
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -157,7 +157,7 @@ def test_settings_that_do_not_fit_are_refused(tmp_path, settings, words):
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected a column of tags and another one, got 1"):
+    with pytest.raises(ValueError, match="expected two or more columns, of which one has tags, got 1"):
         read_conll(written(tmp_path, "a\nb\n", "one.conll"))
     file, two = written(tmp_path, CONTENT), written(tmp_path, "a b\n", "two.conll")
     with pytest.raises(ValueError, match=r"test: expected 3 columns as in .*, got 2"):

@@ -201,7 +201,10 @@ def triangles(products: np.ndarray, violation: float, most: int) -> Group:
 
 
 def longer(group: Group, products: np.ndarray, violation: float, most: int) -> Group:
-    """Return violated inequalities of two signs more, each with the best two further spins."""
+    """Extend each inequality by two spins with signs; return the violated ones, the worst first.
+
+    The two spins are those of the largest violation, once with equal and once with opposite relative sign.
+    """
     num_spins, size = len(products), group.size
     if not len(group) or num_spins < size + 2:
         return Group.none(size + 2)
