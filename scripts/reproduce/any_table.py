@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,13 @@ METHODS.update(PEERS)
 
 
 def cells(
-    sets: Sequence[str], methods: Sequence[str], splits: int, seconds: float, peer_seconds: float, folder: str
+    sets: Sequence[str],
+    methods: Sequence[str],
+    splits: int,
+    seconds: float,
+    peer_seconds: float,
+    folder: str,
+    left_out: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Iterator[Cell]:
     """Yield one cell for each split, set and method: all sets of a split before the next one.
 
@@ -67,6 +74,7 @@ def cells(
         seconds: of the processor, for a fit of the automatic choice.
         peer_seconds: for a peer's search.
         folder: of the data sets.
+        left_out: set → methods without cells there.
 
     Raises:
         ValueError: a method that there is none of.
@@ -79,6 +87,8 @@ def cells(
         for data in loaded:
             parts = with_split(data, split)
             for name in methods:
+                if name in left_out.get(data.name, ()):
+                    continue
                 if name == AUTO:
                     yield Cell(data.name, _trial(name, split), partial(try_automatic, parts, seconds, split))
                 elif is_installed(name) and takes(name, data.features):
@@ -168,7 +178,12 @@ def summary(results: Sequence[Result]) -> list[Result]:
 
 
 def note(
-    results: Sequence[Result], methods: Sequence[str], seconds: float, peer_seconds: float, **_: Any
+    results: Sequence[Result],
+    methods: Sequence[str],
+    seconds: float,
+    peer_seconds: float,
+    left_out: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    **_: Any,
 ) -> str:
     """Return the protocol, and the automatic choice beside the best peers."""
     rows = summary(results)
@@ -177,8 +192,8 @@ def note(
         "Means over splits, a third of the instances in the test part. Seconds of the processor: "
         f"{seconds:g} for each fit of {AUTO}, one for each metric; {peer_seconds:g} for each peer's search, "
         "one for all metrics, its first setting and its training not counted."
-        + f" Not installed: {', '.join(missing)}."
-        * bool(missing)
+        + f" Not installed: {', '.join(missing)}." * bool(missing)
+        + "".join(f" Left out of {name}: {', '.join(each)}." for name, each in left_out.items())
     ]
     sentences += [_verdict(rows, metric, title) for metric, title in METRICS.items()]
     return "\n\n".join(filter(None, sentences))

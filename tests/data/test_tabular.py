@@ -157,7 +157,7 @@ def test_unknown_categories_are_refused_or_none_of_them():
         ),
         ({"labels": "tag_*", "unknown": "drop"}, "unknown: expected one of .*'zeros'], got 'drop'"),
         ({"labels": "tag_*", "test": people(), "test_fraction": 0.5}, "test_fraction: expected 0"),
-        ({"labels": "tag_*", "test": people().drop(columns="age")}, r"got none named \['age'\]"),
+        ({"labels": "tag_*", "test": people().drop(columns="age")}, r"without columns \['age'\]"),
         ({"labels": "tag_*", "test": people().drop(columns="tag_sun")}, r"test: .* none named \['tag_sun'\]"),
     ],
 )

@@ -132,7 +132,7 @@ def test_what_is_refused_is_said(estimator, saved, folder):
     with pytest.raises(FileNotFoundError, match=r"\.parquet"):
         parquet.parts(folder.parent)
     frame(3).drop(columns="b").to_parquet(folder / "part-0.parquet")
-    with pytest.raises(ValueError, match=r"part-0\.parquet: .*none named \['b'\]"):
+    with pytest.raises(ValueError, match=r"part-0\.parquet: .*without columns \['b'\]"):
         parquet.write_predictions(folder, folder.parent / "out", saved, decoded(saved))
     assert reading.is_parquet(folder)
     assert not reading.is_parquet(folder.parent)

@@ -122,6 +122,18 @@ def test_all_sets_of_a_split_come_before_the_next_split(monkeypatch):
         list(any_table.cells(["p"], ["magic"], 1, 1.0, 1.0, ""))
 
 
+def test_methods_are_left_out_of_a_set_and_named(monkeypatch):
+    monkeypatch.setattr(any_table, "load", lambda name, folder: small(name))
+    left_out = {"p": [CHAIN]}
+    cells = any_table.cells(["p", "q"], [PEER, CHAIN], 1, 1.0, 1.0, "", left_out)
+    assert [(cell.data, cell.method) for cell in cells] == [
+        ("p", f"{PEER}, split 0"),
+        ("q", f"{PEER}, split 0"),
+        ("q", f"{CHAIN}, split 0"),
+    ]
+    assert f"Left out of p: {CHAIN}." in any_table.note([], [PEER], 1.0, 1.0, left_out)
+
+
 def test_splits_are_of_all_instances_or_as_many_as_a_set_may_have(monkeypatch):
     parts = any_table.with_split(small(), 0)
     assert (len(parts.train), len(parts.test)) == (60, 30)
