@@ -80,7 +80,7 @@ def check_whole(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         check_archive(file, archive)
         if damaged := archive.testzip():
-            raise ValueError(f"the entry {damaged} of the checkpoint is corrupted")
+            raise ValueError(f"entry {damaged} is corrupted")
 
 
 def _unpickled(file: Path) -> Any:
