@@ -16,15 +16,18 @@ from torch import Tensor
 from lmbm_torch.torch_internals import is_mapped, transform
 from lmbm_torch.verdicts import foresee, is_traced, refuse_unless
 
-# The largest log-potential: sums of a million stay within float32, and above the −∞ of dynamic programming.
+# The largest allowed log-potential: the sum of a million such values neither overflows in float32 nor falls
+# below the number that stands for −∞ in dynamic programming.
 LARGEST = 1e24
-_TRANSFORMS = "torch.func.grad and vmap, got one within; use torch.autograd.grad, and the axis of examples"
+_TRANSFORMS = (
+    "torch.func.grad and vmap, got a tensor inside; use torch.autograd.grad, and the axis of examples"
+)
 
 __all__ = []
 
 
 def is_missing(values: np.ndarray) -> np.ndarray:
-    """Return whether entries are missing, see :func:`is_absent`, an array of bool."""
+    """Return an array of bool: whether each entry is missing in the sense of :func:`is_absent`."""
     if values.dtype.kind in "fmM":
         return np.isnan(values)
     if values.dtype.kind != "O":
@@ -34,16 +37,16 @@ def is_missing(values: np.ndarray) -> np.ndarray:
 
 
 def is_absent(value: Any) -> bool:
-    """Return whether a value is None, NaN or a missing value of pandas; lists and arrays are not."""
+    """Return whether a value is None, NaN or a missing value of pandas; False for lists and arrays."""
     if value is None or hasattr(value, "__len__"):
         return value is None
-    # The comparison of pandas' NA is NA, which is neither true nor false.
+    # Missing values differ from themselves; for pandas' NA the comparison gives NA, neither true nor false.
     differs = value != value
     return not isinstance(differs, bool | np.bool_) or bool(differs)
 
 
 def check_shape(name: str, array: Any, *expected: int | None) -> None:
-    """Raise ValueError unless ``array.shape`` equals ``expected``; None matches any size but zero."""
+    """Raise ValueError unless ``array.shape`` equals ``expected``; None stands for any size above zero."""
     came = tuple(array.shape)
     fits = len(came) == len(expected) and all(
         size == want if want is not None else size > 0 for size, want in zip(came, expected, strict=True)
@@ -54,25 +57,25 @@ def check_shape(name: str, array: Any, *expected: int | None) -> None:
 
 
 def are_transformed() -> bool:
-    """Return whether a transform of ``torch.func`` runs, where no tensor can be read."""
-    # Tracing for torch.compile is no such transform.
+    """Return whether a transform of ``torch.func`` runs: inside of a transform no tensor can be read."""
+    # Tracing for torch.compile does not count as a transform.
     return not torch.compiler.is_compiling() and transform() is not None
 
 
 def check_outside_transforms(name: str) -> None:
-    """Raise TypeError within a transform of ``torch.func``, where no tensor can be read."""
+    """Raise TypeError inside of a transform of ``torch.func``, because no tensor can be read there."""
     if are_transformed():
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 
 def check_not_mapped(name: str, tensor: Tensor) -> None:
-    """Raise TypeError for a tensor of ``torch.func.vmap``, whose values cannot decide anything."""
+    """Raise TypeError for a tensor of ``torch.func.vmap``, because the values cannot be read."""
     if not torch.compiler.is_compiling() and is_mapped(tensor):
         raise TypeError(f"{name}: expected a tensor outside of {_TRANSFORMS}")
 
 
 def check_finite(name: str, array: Tensor | np.ndarray) -> None:
-    """Raise ValueError if ``array`` holds a NaN or an infinity, and give the number.
+    """Raise ValueError if ``array`` holds NaN or infinite values; the message gives the number.
 
     Raises:
         TypeError: see :func:`check_outside_transforms`.
@@ -87,8 +90,8 @@ def check_finite(name: str, array: Tensor | np.ndarray) -> None:
             lambda: _refuse_infinite(name, tensor.cpu()),
         )
         return
-    # NumPy if possible: 20 times as fast, and torch's threads, which would spin and take cores from a kernel,
-    # stay asleep. Never as a tensor: torch warns of read-only arrays.
+    # Use NumPy if possible: NumPy is 20 times as fast as torch, and does not wake torch's threads, which
+    # would take cores from a kernel. Arrays stay arrays: torch warns of read-only ones.
     if isinstance(array, Tensor) and array.dtype != torch.bfloat16:
         array = array.detach().resolve_neg().numpy()
     finite = array.isfinite() if isinstance(array, Tensor) else np.isfinite(array)
@@ -104,10 +107,10 @@ def _refuse_infinite(name: str, array: Tensor | np.ndarray) -> None:
 
 
 def check_moderate(name: str, tensor: Tensor) -> None:
-    """Check :func:`check_finite` and :func:`check_magnitude`, with a single wait for a GPU."""
+    """Call :func:`check_finite` and :func:`check_magnitude`, with a single wait for a GPU."""
     check_outside_transforms(name)
     if tensor.device.type == "cpu" and not is_traced():
-        # A single pass for good values.
+        # Good values are read only once; a second pass finds out what is wrong.
         if not tensor.numel() or _are_moderate(tensor):
             return
         check_finite(name, tensor)
@@ -118,7 +121,7 @@ def check_moderate(name: str, tensor: Tensor) -> None:
             check_finite(name, tensor.cpu())
             check_magnitude(name, tensor.cpu())
 
-        # Comparisons with NaN are false.
+        # Comparisons with NaN are false, so NaN is refused, too.
         refuse_unless(
             f"{name}: expected finite values, of magnitudes of at most {LARGEST:g}",
             (tensor,),
@@ -128,19 +131,19 @@ def check_moderate(name: str, tensor: Tensor) -> None:
 
 
 def _are_moderate(tensor: Tensor) -> bool:
-    """Return whether magnitudes of a CPU tensor are at most ``LARGEST``; NaN and −∞ are not."""
-    # Numbers, not tensors: half the time, for a check at the start of every routine.
+    """Return whether all values of a CPU tensor are numbers of magnitude at most ``LARGEST``."""
+    # Comparing Python numbers takes half the time of comparing tensors; every routine starts with this check.
     least, most = (float(end) for end in tensor.detach().aminmax())
     return least >= -LARGEST and most <= LARGEST
 
 
 def check_log_potentials(name: str, tensor: Tensor) -> None:
-    """Raise ValueError if ``tensor`` holds a NaN or +∞, and give the number; −∞ forbids, and is allowed."""
+    """Raise ValueError if ``tensor`` holds NaN or +∞; −∞ is allowed, and forbids a labelling."""
     check_not_mapped(name, tensor)
 
     def refuse() -> None:
         nans, infinite = int(tensor.isnan().sum()), int(tensor.isposinf().sum())
-        raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} of +∞")
+        raise ValueError(f"{name}: expected finite values or −∞, got {nans} NaN and {infinite} times +∞")
 
     if tensor.numel():
         # The maximum takes a single pass, and is NaN if any value is NaN.
@@ -153,7 +156,7 @@ def check_log_potentials(name: str, tensor: Tensor) -> None:
 
 
 class MagnitudeError(ValueError, FloatingPointError):
-    """The error of values whose sums overflow: bad input, or a training with too large steps."""
+    """The error of values whose sums overflow, from bad input or from training with too large steps."""
 
 
 def check_magnitude(name: str, tensor: Tensor) -> None:
@@ -182,8 +185,8 @@ def _largest(tensor: Tensor) -> Tensor:
 
 def _refuse_large(name: str, largest: float) -> None:
     raise MagnitudeError(
-        f"{name}: expected magnitudes of at most {LARGEST:g}, got {largest:g}; in a training, "
-        "look for a learning rate that is too large"
+        f"{name}: expected magnitudes of at most {LARGEST:g}, got {largest:g}; in training, "
+        "lower the learning rate"
     )
 
 
@@ -191,7 +194,7 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
     """Raise ValueError unless every entry is 0 or 1, or NaN if missing labels are allowed.
 
     Raises:
-        TypeError: entries that are no numbers.
+        TypeError: the entries are not numbers.
     """
     if isinstance(labels, np.ndarray) and labels.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected numbers, got {labels.dtype}")
@@ -210,7 +213,7 @@ def check_labels(name: str, labels: Tensor | np.ndarray, *, allow_missing: bool 
 
 
 def foresee_labels(name: str, labels: Tensor) -> None:
-    """Read the verdict of a later :func:`check_labels` at the next wait for a GPU."""
+    """Prepare a later :func:`check_labels`: the result is read at the next wait for a GPU."""
     foresee(f"{name}: expected 0 or 1", (labels,), lambda: _are_labels(labels, False).all())
 
 
@@ -226,7 +229,7 @@ def _refuse_labels(name: str, labels: Any, wanted: str, allow_missing: bool) -> 
 
 
 def check_known(known: Tensor | None, device: torch.device, *shape: int) -> None:
-    """Raise ValueError unless ``known``, if given, has the shape and device and holds 0, 1 or NaN (free)."""
+    """Raise ValueError unless ``known`` is None, or has the shape and device and values 0, 1 or NaN."""
     if known is None:
         return
     check_shape("known", known, *shape)
@@ -248,7 +251,7 @@ def check_count(name: str, value: int) -> None:
 
 
 def count_limit(name: str, limit: int | None) -> int:
-    """Return a limit that is a count, or the largest number for None; raise ValueError for other limits."""
+    """Return ``limit``, or the largest integer for None; raise ValueError unless the limit is at least 1."""
     if limit is None:
         return sys.maxsize
     check_count(name, limit)
@@ -256,7 +259,7 @@ def count_limit(name: str, limit: int | None) -> int:
 
 
 def check_counts(**values: int) -> None:
-    """Check :func:`check_count` of several arguments by name."""
+    """Call :func:`check_count` for several arguments, given by name."""
     for name, value in values.items():
         check_count(name, value)
 
@@ -264,7 +267,7 @@ def check_counts(**values: int) -> None:
 def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Raise ValueError unless ``tensor`` is on ``device``: data never moves silently."""
     if not isinstance(tensor, Tensor) or tensor.device != device:
-        kind = f"one on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        kind = f"a tensor on {tensor.device}" if isinstance(tensor, Tensor) else type(tensor).__name__
         raise ValueError(f"{name}: expected a tensor on {device}, got {kind}")
 
 
@@ -282,7 +285,7 @@ def check_probabilities(name: str, tensor: Tensor) -> None:
     wanted = f"{name}: expected probabilities in [0, 1]"
 
     def refuse() -> None:
-        raise ValueError(f"{wanted}, got others")
+        raise ValueError(f"{wanted}, got values outside of [0, 1]")
 
     refuse_unless(wanted, (tensor,), lambda: ((tensor >= 0) & (tensor <= 1)).all(), refuse)
 
@@ -300,7 +303,7 @@ def check_positive(name: str, value: float) -> None:
 
 
 def level_of_caller() -> int:
-    """Return the ``stacklevel`` of a warning to the first caller outside the library."""
+    """Return the ``stacklevel`` with which a warning names the first caller outside of the library."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("lmbm_torch."):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""Imports of the package: late, fast, and with the extra to install in errors about missing libraries."""
+"""Tools for imports: late and fast imports, and errors that name the extra to install."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXTRAS = {
     "xgboost": "boosting",
     "yaml": "train",
 }
-"""Module → the smallest extra with the module."""
+"""From the name of a module to the smallest extra of this package that installs the module."""
 
 
 @contextmanager
@@ -68,10 +68,10 @@ def naming_extras() -> Iterator[None]:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Run a block without garbage collection: imports and compilations are a fifth to a third faster.
+    """Run a block without garbage collection: imports and compilations take a fifth to a third less time.
 
-    Each collection would scan all objects of torch's modules. Nested blocks, and blocks within code that has
-    turned the collector off, change nothing.
+    Each collection would scan all objects of torch's modules. If garbage collection is already off, such as
+    in a nested block, nothing changes.
     """
     if not gc.isenabled():
         yield
@@ -80,8 +80,9 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        # Objects created in the block are long-lived: a full pass over them would cost the time just saved.
-        # Unfreezing moves all frozen objects to the oldest generation, collected by the next full pass.
+        # Objects created in the block live long: a full pass over these objects would cost the time just
+        # saved. Freezing and unfreezing moves all objects to the oldest generation, which the next full pass
+        # collects.
         if not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
@@ -93,7 +94,7 @@ def late(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], li
 
     Args:
         package: name of the package.
-        file: source of the package, whose imports for type checkers tell the module of each name.
+        file: path of the package's ``__init__.py``; the imports for type checkers tell the module of each.
     """
     tops = [top for top in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(top, ast.If)]
     imports = [node for top in tops for node in top.body if isinstance(node, ast.ImportFrom)]

@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, Literal, TextIO
 
 try:
     import fcntl
-except ImportError:  # Windows, where an open file cannot be removed.
+except ImportError:  # Windows has no fcntl; an open file cannot be removed there.
     fcntl = None
 
 UNFINISHED = ".unfinished"
-# Files in the directory of a run.
+# Names of files in the directory of a run.
 CONFIG, CHECKPOINT, METRICS, RULES = "config.yaml", "last.ckpt", "metrics.json", "rules.txt"
 MODEL = "model.safetensors"
 Mode = Literal["x", "w"]
@@ -35,11 +35,11 @@ def check_free(path: str | PathLike, mode: Mode = "x") -> None:
 
 @contextmanager
 def reading(path: str | PathLike, *errors: type[Exception], argument: str = "path") -> Iterator[Path]:
-    """Check the existence of a file, and name the file in errors raised inside the block.
+    """Check the existence of a file, and name the file in errors of the block.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: a ValueError or an error of ``errors`` inside; the message names argument and file.
+        ValueError: the block raised a ValueError or one of ``errors``; the message names argument and file.
     """
     file = Path(path)
     if not file.is_file():
@@ -59,13 +59,13 @@ def reading(path: str | PathLike, *errors: type[Exception], argument: str = "pat
 
 @contextmanager
 def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
-    """Open a stream whose content replaces ``path`` at the end; until then the older file stays.
+    """Open a stream whose content replaces ``path`` at the end of the block; until then the old file stays.
 
-    Several processes and threads may write a path at once: readers find a complete content. In mode ``"x"``
-    exactly one process succeeds. After an error the older file is still present. A killed process may leave
-    ``<path>.<random>.unfinished``, which the next writer of the path removes. A new file has the permissions
-    of the umask, a replaced file keeps the old permissions. The target of a symbolic link is replaced, not
-    the link.
+    Several processes and threads may write to a path at once: readers always find a complete file. In mode
+    ``"x"`` exactly one process succeeds. After an error the old file is still there. A killed process may
+    leave ``<path>.<random>.unfinished``, which the next writer of the path removes. A new file has the
+    permissions of the umask, a replaced file keeps the old permissions. If ``path`` is a symbolic link, its
+    target is replaced, not the link.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
@@ -92,24 +92,24 @@ def replacing(path: str | PathLike, mode: Mode = "w") -> Iterator[BinaryIO]:
         if unfinished is not None:
             with suppress(OSError):
                 unfinished.unlink()
-        # The error of a write names no file, the error of opening names the unfinished file.
+        # An error of writing names no file, and an error of opening names the unfinished file: name ``path``.
         if isinstance(error, OSError) and error.errno and _is_unfinished(error.filename or unfinished, file):
-            message = f"{error.strerror}; what was there before is kept"
+            message = f"{error.strerror}; an older file of this name is kept"
             raise OSError(error.errno, message, str(file)) from error
         raise
 
 
 def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
-    """Create and lock a new file next to ``file``, for one writer."""
+    """Create and lock a new file next to ``file`` for a single writer."""
     _remove_abandoned(file)
     while True:
         path = file.with_name(f"{file.name}.{secrets.token_hex(4)}{UNFINISHED}")
         stream = path.open("xb")
         if fcntl is None:
             return path, stream
-        with suppress(OSError):  # On a file system without locks no file counts as abandoned.
+        with suppress(OSError):  # A file system may have no locks; then no file counts as abandoned.
             fcntl.flock(stream, fcntl.LOCK_EX)
-        # Another writer may have removed the file before the lock.
+        # Another writer may have removed the file before it was locked: then try again.
         if os.fstat(stream.fileno()).st_nlink:
             return path, stream
         stream.close()
@@ -117,7 +117,7 @@ def _unfinished(file: Path) -> tuple[Path, BinaryIO]:
 
 def _copy_permissions(file: Path, stream: BinaryIO) -> None:
     """Copy the permissions of a file to the empty new file."""
-    # A file system without permissions, or a file of another user.
+    # The file system may have no permissions, or the file may belong to another user.
     with suppress(OSError, AttributeError):
         os.fchmod(stream.fileno(), file.stat().st_mode & 0o777)
 
@@ -129,7 +129,7 @@ def _is_unfinished(path: Any, file: Path) -> bool:
 
 
 def _remove_abandoned(file: Path) -> None:
-    """Remove the unfinished files of killed writers: locks end with the process."""
+    """Remove unfinished files without a lock: the lock of a killed writer has ended with the process."""
     if fcntl is None or not file.parent.is_dir():
         return
     for path in file.parent.iterdir():
@@ -140,7 +140,7 @@ def _remove_abandoned(file: Path) -> None:
 
 
 def _publish_new(unfinished: Path, file: Path) -> None:
-    """Give a finished file the final name, in one atomic step."""
+    """Give a finished file the final name, in a single atomic step."""
     try:
         os.link(unfinished, file)
     except FileExistsError:
@@ -149,7 +149,7 @@ def _publish_new(unfinished: Path, file: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-        # Without hard links an empty file claims the name first.
+        # The file system has no hard links: reserve the name by an empty file, then replace the empty file.
         with file.open("xb"):
             pass
         unfinished.replace(file)
@@ -159,13 +159,13 @@ def _publish_new(unfinished: Path, file: Path) -> None:
 
 @contextmanager
 def replacing_text(path: str | PathLike, mode: Mode = "w") -> Iterator[TextIO]:
-    """Open :func:`replacing` for UTF-8 text, without a change of line ends."""
+    """Open a stream of UTF-8 text by :func:`replacing`; line ends are written as given."""
     with replacing(path, mode) as stream:
         text = TextIOWrapper(stream, encoding="utf-8", newline="")
         try:
             yield text
         finally:
-            # Writes the buffer, and leaves the stream open.
+            # This writes the buffer, and leaves the stream open.
             text.detach()
 
 
@@ -182,6 +182,6 @@ def write_figure(path: str | PathLike, figure: Any, dpi: int = 120) -> None:
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """Write metrics as JSON, null for undefined ones; the file appears complete or not at all."""
+    """Write metrics as JSON, with null for undefined metrics; the file appears complete or not at all."""
     defined = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
     write_text(path, json.dumps(defined, indent=2, allow_nan=False) + "\n")

@@ -1,7 +1,7 @@
-"""Files from anywhere: text of every usual encoding, plain or compressed, and limits of size.
+"""Readers of files from untrusted sources: text in usual encodings, plain or compressed, of limited size.
 
-Limits hold for long lines, compressed files and arrays that a header announces. This module is internal and
-may change; no import of torch is needed.
+The limits hold for the length of a line, the size of a file after decompression, and the size of an array
+that a header announces. This module is internal and may change; it does not import torch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import IO, Any, AnyStr, Generic
 import numpy as np
 
 LONGEST_LINE = 2**25
-"""Most characters of a line."""
+"""Largest number of characters in a line."""
 
 
-# Exceptions of damaged or unreadable files, besides ValueError.
+# Exceptions, besides ValueError, that reading a damaged file raises.
 UNREADABLE = (OSError, EOFError, zlib.error)
 COMPRESSED = (".gz", ".bz2")
-"""Endings of compressed files; the first bytes of a file decide."""
-# Byte-order marks.
+"""Endings that :func:`title` and :func:`ending` remove; the first bytes tell whether a file is compressed."""
+# Byte-order marks and the encodings that they stand for.
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
 # The encoding of Windows' programs in western Europe and America.
 _OF_WINDOWS = "cp1252"
@@ -39,12 +39,12 @@ __all__ = []
 
 
 class LimitedLines(Generic[AnyStr]):
-    """The lines of a stream, each of at most ``LONGEST_LINE`` characters.
+    """An iterable of a stream's lines, each of at most ``LONGEST_LINE`` characters.
 
-    ``number`` is the number of the last line, from 1.
+    ``number`` is the number of the line read last; the first line has number 1.
 
     Raises:
-        ValueError: a longer line; the message has the line number.
+        ValueError: a line is longer; the message gives the number.
     """
 
     def __init__(self, stream: IO[AnyStr]) -> None:
@@ -66,8 +66,8 @@ def lines(file: Path, encoding: str | None = None) -> Iterator[LimitedLines[str]
         encoding: see :func:`encoding_of`.
 
     Raises:
-        UnicodeDecodeError: bytes that are no text in the encoding.
-        ValueError: an unknown encoding; see also :class:`LimitedLines` and :func:`open_compressed`.
+        UnicodeDecodeError: the bytes are not text in the encoding.
+        ValueError: the encoding is unknown; see also :class:`LimitedLines` and :func:`open_compressed`.
     """
     chosen = encoding_of(file, encoding)
     with io.TextIOWrapper(open_compressed(file), encoding=chosen, newline="") as text:
@@ -75,16 +75,16 @@ def lines(file: Path, encoding: str | None = None) -> Iterator[LimitedLines[str]
 
 
 def encoding_of(file: Path, asked: str | None = None) -> str:
-    """Return the encoding of a text file; a byte-order mark comes first.
+    """Return the encoding of a text file; a byte-order mark overrides ``asked``.
 
     Args:
-        asked: by default UTF-8, or for other bytes the encoding of Windows, cp1252.
+        asked: the encoding. If None, the answer is UTF-8 for a file of valid UTF-8, else cp1252 of Windows.
 
     Raises:
-        ValueError: an unknown encoding.
+        ValueError: the encoding is unknown.
 
     Warns:
-        UserWarning: other bytes than UTF-8, by default.
+        UserWarning: ``asked`` is None, and the file is not valid UTF-8.
     """
     with open_compressed(file) as stream:
         start = stream.read(3)
@@ -99,8 +99,8 @@ def encoding_of(file: Path, asked: str | None = None) -> str:
         return "utf-8"
     number, line = strange
     warnings.warn(
-        f"{file.name}: expected text in UTF-8, got other bytes in line {number}, read as {_OF_WINDOWS}: "
-        f"{line.decode(_OF_WINDOWS, 'replace').strip()[:60]!r}; a file in UTF-8 needs no guess",
+        f"{file.name}: expected text in UTF-8, got other bytes in line {number}; reading as {_OF_WINDOWS}: "
+        f"{line.decode(_OF_WINDOWS, 'replace').strip()[:60]!r}; to avoid this guess, save the file as UTF-8",
         UserWarning,
         stacklevel=4,
     )
@@ -108,7 +108,7 @@ def encoding_of(file: Path, asked: str | None = None) -> str:
 
 
 def _strange(file: Path) -> tuple[int, bytes] | None:
-    """Return the number and the bytes of the first line in another encoding than UTF-8; None without."""
+    """Return the number and the bytes of the first line that is not valid UTF-8; None if all lines are."""
     with open_compressed(file) as stream:
         found = LimitedLines(stream)
         for line in found:
@@ -120,18 +120,19 @@ def _strange(file: Path) -> tuple[int, bytes] | None:
 
 
 def title(file: Path) -> str:
-    """Return the name of a file without ending, and without the ending of a compression."""
+    """Return the name of a file without the ending, such as "a" for "a.csv" and "a.csv.gz"."""
     return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).stem
 
 
 def ending(file: Path) -> str:
-    """Return the ending of a file in small letters, without the ending of a compression."""
+    """Return the ending of a file in lower case, such as ".csv" for "a.csv" and "a.CSV.gz"."""
     return (Path(file.stem) if file.suffix.lower() in COMPRESSED else file).suffix.lower()
 
 
-# Multiple of the compressed size; tables of text shrink to 1/10, matrices of mostly zeros to 1/100.
+# Largest allowed ratio of decompressed to compressed bytes. Usual ratios are 10 for tables of text and 100
+# for matrices of mostly zeros.
 MOST_GROWTH = 200
-# Bytes allowed for every file.
+# Number of decompressed bytes allowed for every file, whatever the ratio.
 ALWAYS_ALLOWED = 2**28
 
 
@@ -140,7 +141,7 @@ def open_compressed(file: Path) -> IO[bytes]:
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: on reading, more than 256 MiB and more than 200 times the size of the file.
+        ValueError: reading gives more than 256 MiB and more than 200 times the size of the file.
     """
     stream = file.open("rb")
     start = stream.peek(10)[:10]
@@ -156,7 +157,7 @@ def open_compressed(file: Path) -> IO[bytes]:
 
 
 def check_archive(file: Path, archive: zipfile.ZipFile) -> None:
-    """Raise ValueError if the entries of a zip archive are together too large for the size of the file."""
+    """Raise ValueError if the unpacked entries of a zip archive are too large for the size of the file."""
     size, most = sum(entry.file_size for entry in archive.infolist()), _most(file)
     if size > most:
         raise ValueError(_refusal(file, most))
@@ -168,13 +169,13 @@ def _most(file: Path) -> int:
 
 def _refusal(file: Path, most: int) -> str:
     return (
-        f"expected at most {most} bytes in a compressed file of {file.stat().st_size}, got more: if you know "
-        "who wrote it, unpack it first, or write it without compression"
+        f"expected at most {most} unpacked bytes in a file of {file.stat().st_size} bytes, got more; "
+        "if you trust the file, unpack the file first, or save the data without compression"
     )
 
 
 class _Limited(io.RawIOBase):
-    """The stream of a compressed file, with an error at the limit of decompressed bytes."""
+    """The stream of a compressed file; reading beyond the limit of decompressed bytes raises ValueError."""
 
     def __init__(self, stream: Any, file: Path) -> None:
         self._stream, self._file, self._left = stream, file, _most(file)
@@ -199,21 +200,21 @@ _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-# Errors of numpy's parser of a header, besides ValueError.
+# Errors, besides ValueError, of numpy's parser for damaged headers.
 _DAMAGE = (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError)
 
 
 def read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Read the header of an npy file: shape, whether in Fortran order, and dtype.
 
-    The stream is left at the first number.
+    Afterwards the stream stands at the first number of the array.
 
     Args:
-        size: of the whole file in bytes. The header must announce this size, because memory for an array is
-            taken before the numbers are read.
+        size: size of the whole file in bytes. The header must announce this size, because memory for an array
+            is taken before the numbers are read.
 
     Raises:
-        ValueError: no npy file, another version, or another size.
+        ValueError: the stream is not an npy file of version 1.0 or 2.0, or the header announces another size.
     """
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
@@ -221,9 +222,9 @@ def read_header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np
     try:
         shape, is_fortran, dtype = _HEADERS[version](stream)
     except _DAMAGE as error:
-        raise ValueError(f"expected the header of an npy file: {type(error).__name__}") from error
+        raise ValueError(f"expected the header of an npy file, got a {type(error).__name__}") from error
     count = math.prod(shape)
     # Objects are pickled and have no fixed size; every reader refuses objects.
     if not dtype.hasobject and size != stream.tell() + count * dtype.itemsize:
-        raise ValueError(f"expected {count} numbers as its header says, got {size} bytes in all")
+        raise ValueError(f"expected {count} numbers as the header says, got a file of {size} bytes")
     return shape, is_fortran, dtype

@@ -1,10 +1,10 @@
-"""The memory budget of computations: one setting for all routines with chunks or tables.
+"""The memory budget of computations: a setting for all routines with chunks or tables.
 
     with lmbm_torch.memory_budget("256 MiB"):
         estimator.predict_proba(X)
 
-or ``LMBM_MEMORY=256MiB`` in the environment. Workers of joblib get the same budget. The budget limits each
-table; a routine holds a few tables at a time, in addition to input and answer.
+The environment variable ``LMBM_MEMORY=256MiB`` has the same effect. Workers of joblib get the same budget.
+The budget limits each table; a routine holds a few tables at a time, in addition to input and answer.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ _asked: list[int] = []
 
 @contextmanager
 def memory_budget(size: int | str) -> Iterator[None]:
-    """Limit tables to a size in bytes within the block, in all threads of the process.
+    """Limit the size of tables in bytes during the block, in all threads of the process.
 
-    Routines with chunks take smaller chunks, with the same answers except for rounding. Routines with a
-    limit of size, such as junction trees, mini-buckets and open nodes of searches, take the budget as the
-    limit.
+    Routines with chunks take smaller chunks; the answers differ only by rounding. Junction trees,
+    mini-buckets and searches with open nodes give up at a limit: for these routines the budget is the limit.
 
     Args:
-        size: in bytes, or with a unit, such as ``"256 MiB"``.
+        size: number of bytes, or a text with a unit, such as ``"256 MiB"``.
 
     Raises:
-        ValueError: a size below one byte, or a text that is no size.
+        ValueError: the size is below one byte, or the text is not a size.
 
     Examples:
         >>> import torch
@@ -52,18 +51,18 @@ def memory_budget(size: int | str) -> Iterator[None]:
 
 
 def asked() -> int | None:
-    """Return the bytes of the innermost :func:`memory_budget` of the process."""
+    """Return the bytes of the innermost :func:`memory_budget` of the process; None without a budget."""
     return _asked[-1] if _asked else None
 
 
 def part_bytes(size: int) -> int:
-    """Return ``size``, the fastest size of a chunk in bytes, or the budget if smaller."""
+    """Return the size of a chunk in bytes: ``size``, the fastest size, or the budget if smaller."""
     budget = _budget()
     return size if budget is None else min(size, budget)
 
 
 def limit_bytes(size: int) -> int:
-    """Return the budget in bytes, or ``size`` without a budget; beyond the limit a routine gives up."""
+    """Return the bytes at which a routine gives up: the budget, or ``size`` if there is no budget."""
     budget = _budget()
     return size if budget is None else budget
 
@@ -83,5 +82,5 @@ def _bytes(name: str, size: int | str) -> int:
     is_number = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
     found = int(number * _UNITS[unit]) if is_number else 0
     if found < 1:
-        raise ValueError(f"{name}: expected bytes, at least 1, or a text such as '256 MiB', got {size!r}")
+        raise ValueError(f"{name}: expected a number of bytes, or a text such as '256 MiB', got {size!r}")
     return found

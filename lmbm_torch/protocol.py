@@ -1,7 +1,7 @@
-"""The protocol between classifiers of dependent outputs and the tables, reports and commands around them.
+"""The protocol of classifiers: what tables, reports and commands may expect from each classifier.
 
-An *energy* is a model's output for instances. A *calibrated* energy has the distribution of the predicted
-probabilities. To *decode* means to find the best labels of an energy.
+An *energy* is a model's output for instances. A *calibrated* energy defines the distribution of the predicted
+probabilities. To *decode* means to find the best labels for an energy.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class Capabilities:
 
     Args:
         objective: the objective of ``predict``: ``"hinge"`` (least loss), ``"score"`` (the largest score of
-            the energy), the expectation of ``"exact_match"``, ``"hamming"``, ``"f1"`` or ``"jaccard"``, or
-            ``"own"`` for a rule beyond the energy.
-        minimises: whether the objective of ``decode`` is a loss.
+            the energy), the expected value of ``"exact_match"``, ``"hamming"``, ``"f1"`` or ``"jaccard"``, or
+            ``"own"`` if ``predict`` uses more than the energy.
+        minimises: whether ``decode`` minimises the objective, as a loss.
         predicts_by_decode: whether ``predict`` returns the labels of ``decode``.
-        searches_under_rules: whether the search of ``decode`` handles rules; otherwise the search is repeated
-            with fixed labels.
+        searches_under_rules: whether the search of ``decode`` handles rules; if not, rules are obeyed by
+            repeated searches with some labels fixed.
         has_probabilities: whether the calibrated energies belong to a learned distribution.
         restricts_probabilities: whether the distribution can be restricted to allowed labellings.
-        margin: γ of the hinge of ``decode``.
-        limits: the settings that end a search before the proof, by the names of the parameters.
-        inference: the ``MatchedInference`` of the training of a model with hidden units.
-        decoder: energy → decoding with certificates, if one routine alone predicts; else None.
+        margin: the margin γ in the hinge loss of ``decode``.
+        limits: the settings that may end a search before the proof, by the names of the parameters.
+        inference: for a model with hidden units, the ``MatchedInference`` used in training.
+        decoder: the function from energies to decodings with certificates; None if several functions predict.
         of_sequences: whether the classifier tags the positions of sequences.
     """
 
@@ -49,7 +49,7 @@ class Capabilities:
 
 @runtime_checkable
 class LabelClassifier(Protocol):
-    """A fitted classifier of label vectors: an estimator, or a trained model with its decoder.
+    """A fitted classifier of label vectors: an estimator, or a trained model with the decoder.
 
     Features X are (instances, features), dense or CSR.
 
@@ -76,7 +76,7 @@ class LabelClassifier(Protocol):
         ...
 
     def energies(self, X: Any) -> list[Any]:
-        """Return the energies of the members for instances, a list of length 1 for a single model."""
+        """Return a list with the energy of each ensemble member for X; of length 1 for a single model."""
         ...
 
     def calibrated(self, energies: Sequence[Any]) -> list[Any]:
@@ -88,27 +88,27 @@ class LabelClassifier(Protocol):
         ...
 
     def with_rules(self, rules: Any) -> Any:
-        """Return the classifier with rules for all answers; None for no rules.
+        """Return the classifier with ``rules`` for all answers; None removes all rules.
 
         Raises:
-            ValueError: rules for a classifier without a parameter for rules.
+            ValueError: the classifier has no parameter for rules.
         """
         ...
 
     def with_node_limit(self, node_limit: int | None) -> Any:
-        """Return the classifier with another limit of search nodes; None for no limit.
+        """Return the classifier with another limit on the number of search nodes; None for no limit.
 
         Raises:
-            ValueError: a classifier without such a limit.
+            ValueError: the classifier has no limit on search nodes.
         """
         ...
 
     def with_feature_names(self, names: Sequence[str]) -> Any:
-        """Return the classifier with names of features for explanations."""
+        """Return the classifier with the names that explanations give to features."""
         ...
 
     def can_explain(self, X: Any) -> bool:
-        """Return whether :meth:`explain` takes instances apart."""
+        """Return whether :meth:`explain` can explain the answers for X."""
         ...
 
     def explain(self, X: Any) -> Any:

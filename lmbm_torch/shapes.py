@@ -1,13 +1,13 @@
 """Shape annotations such as ``Float[Tensor, "batch labels"]``. This module is internal and may change.
 
-Annotations are documentation for readers and type checkers; the tests enforce annotations through jaxtyping's
-import hook. The library never checks an annotation: jaxtyping stays a development dependency.
+Annotations document shapes for readers and type checkers. Only the tests check annotations, by jaxtyping's
+import hook: jaxtyping is needed for development only.
 
-Axis vocabulary: ``batch labels features cliques visible hidden``, ``length steps states`` of chains, and
-``*samples`` for any number of leading axes.
+Names of axes: ``batch labels features cliques visible hidden``; for chains ``length steps states``;
+``*samples`` stands for any number of leading axes.
 
-Frequent annotations have names: ``Known``, {0, 1} for given labels and NaN for free labels; ``Labels``,
-labellings with samples in leading axes; ``Scores``, a number for each labelling; ``LabelScores``, a number
+Frequent annotations have names. ``Known``: 0 or 1 for given labels and NaN for free labels. ``Labels``:
+labellings, with samples in leading axes. ``Scores``: a number for each labelling. ``LabelScores``: a number
 for each label of a labelling.
 """
 
@@ -21,7 +21,7 @@ else:
     try:
         from jaxtyping import Bool, Float, Int, Shaped
     except ImportError:
-        # Takes a type or a text, so that modules can name frequent types.
+        # Annotated accepts a type and a text, too, so that Float[Tensor, "batch"] works without jaxtyping.
         Bool = Float = Int = Shaped = Annotated
 
 Known = Shaped[Tensor, "batch labels"]

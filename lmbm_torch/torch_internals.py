@@ -1,4 +1,4 @@
-"""Private parts of torch, with a fallback for releases of torch without the parts."""
+"""Private functions of torch, each with a fallback for releases of torch without the function."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ except ImportError:
     _functorch: Any = None
 
 assert_async: Callable[[Tensor, str], None] | None = getattr(torch, "_assert_async", None)
-"""Let compiled code raise unless a bool on a GPU is true, without a wait; None if torch cannot."""
+"""Raise in compiled code if a bool on the device is false, without waiting; None if torch lacks this."""
 
 
 transform: Callable[[], Any] = getattr(_functorch, "peek_interpreter_stack", lambda: None)
-"""Return the innermost of ``torch.func.grad``, ``vmap`` and other transforms that runs, or None.
+"""Return the innermost running transform, such as ``torch.func.grad`` or ``vmap``; None if no transform runs.
 
-If torch does not say, the answer is None, and torch refuses to read a tensor within a transform.
+If torch cannot tell, the answer is None; torch itself then refuses to read a tensor inside of a transform.
 """
 
 
 def is_mapped(tensor: Tensor) -> bool:
-    """Return whether a tensor belongs to ``torch.func.vmap``; False if torch does not say."""
+    """Return whether a tensor belongs to ``torch.func.vmap``; False if torch cannot tell."""
     try:
         while _functorch.is_functorch_wrapped_tensor(tensor):
             if _functorch.is_batchedtensor(tensor):
@@ -40,14 +40,14 @@ def is_mapped(tensor: Tensor) -> bool:
 def register_leaves(
     kind: type, flat: Callable[[Any], tuple[list, Any]], unflat: Callable[[Any, Any], Any]
 ) -> None:
-    """Register a class for ``torch.func``, with access to the tensors of objects.
+    """Register a class with ``torch.func``, to find the tensors inside of objects.
 
-    ``torch.export.register_dataclass`` would call the constructor, and its checks refuse placeholders.
+    ``torch.export.register_dataclass`` would call the constructor, whose checks refuse placeholders.
 
     Args:
         kind: the class.
         flat: returns an object's tensors and remaining fields.
-        unflat: builds an object from tensors or placeholders and the remaining fields.
+        unflat: builds an object from the tensors (or placeholders) and the remaining fields.
     """
     try:
         from torch.utils._pytree import register_pytree_node

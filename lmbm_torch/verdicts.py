@@ -1,14 +1,14 @@
-"""Checks of tensor values: at once on the CPU, batched on a GPU, asserted in compiled code.
+"""Checks of tensor values: made at once on the CPU, collected on a GPU, asserted in compiled code.
 
-This module is internal and may change. A check of values ends in a bool on the host. On a GPU each check
-would make the host wait for all earlier work, and then the GPU wait for the host. Within :func:`one_door`, a
-decorator of public functions, verdicts are therefore collected and read in one copy: when the function asks
-for a :func:`number`, or at the end. No check runs twice within a door, and no failure is lost: the first
-failed verdict raises the error that an immediate check would have raised.
+This module is internal and may change. The verdict of a check is a bool on the host (the CPU). On a GPU each
+check would make the host wait for all earlier work, and then the GPU wait for the host. Within
+:func:`one_door`, a decorator of public functions, verdicts are therefore collected and read in one copy: when
+the function asks for a :func:`number`, or at the end. Within one call of a decorated function no check runs
+twice, and no failure is lost: the first failed verdict raises the error of an immediate check.
 
 In traced code (:func:`is_traced`) no value can be read. Verdicts become assertions of the compiled code,
 which raise RuntimeError on the CPU and a device-side assertion on a GPU. :func:`supposing` skips the checks
-if the caller knows the answers, such as in a CUDA graph.
+if the caller already knows the answers, such as in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ Key = tuple[object, ...]
 
 
 class _Door(threading.local):
-    """The pending questions of a thread to GPU tensors, and the answers, within a public function."""
+    """A thread's questions about GPU tensors within a public function: pending questions and answers."""
 
     def __init__(self) -> None:
         self.depth = 0
-        # The scalar of each question, and for a verdict the action for 0.
+        # For each question a tensor with the answer, and for a check the function to call if the answer is 0.
         self.pending: dict[Key, tuple[Tensor, Callable[[], None] | None]] = {}
         self.answers: dict[Key, float] = {}
-        # Kept, so that no other tensor gets the same identity meanwhile.
+        # Tensors are kept, so that no other tensor gets the same identity meanwhile.
         self.tensors: list[tuple[Tensor, ...]] = []
-        # Numbers given by the caller of supposing.
+        # Numbers that the caller of supposing has given.
         self.supposed: Mapping[str, float] | None = None
 
     def ask(
@@ -55,7 +55,7 @@ class _Door(threading.local):
         compute: Callable[[], Tensor],
         refuse: Callable[[], None] | None = None,
     ) -> None:
-        """Add a question unless pending; a foreseen verdict becomes a real verdict."""
+        """Add a question unless pending or answered; add ``refuse`` to a question of :func:`foresee`."""
         if key in self.answers:
             if refuse is not None and not self.answers[key]:
                 refuse()
@@ -68,7 +68,7 @@ class _Door(threading.local):
             self.tensors.append(tensors)
 
     def wait(self) -> None:
-        """Read the pending answers; the first failed verdict raises."""
+        """Read the answers of pending questions; the first failed check raises the error."""
         pending, self.pending = self.pending, {}
         if not pending:
             return
@@ -89,12 +89,12 @@ _door = _Door()
 
 
 def is_traced() -> bool:
-    """Return whether ``torch.compile``, ``torch.export`` or ``make_fx`` trace: no tensor can be read."""
+    """Return whether ``torch.compile``, ``torch.export`` or ``make_fx`` traces: no tensor can be read."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
 def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Wrap a function: all checks of GPU tensors inside share a wait."""
+    """Wrap a function: all checks of GPU tensors inside share a single wait for the GPU."""
 
     @wraps(function)
     def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -115,11 +115,11 @@ def one_door(function: Callable[Arguments, Result]) -> Callable[Arguments, Resul
 def supposing(numbers: Mapping[str, float] | None) -> Iterator[None]:
     """Skip all reads of tensors in the thread: checks pass, and :func:`number` returns given numbers.
 
-    A wait for the GPU is impossible in a CUDA graph. The caller checks the tensors before or after the graph.
+    A CUDA graph cannot wait for the GPU. The caller checks the tensors before or after the graph.
 
     Args:
-        numbers: by the question's name, such as ``"largest message"``; an unknown question raises KeyError.
-            None for reads and checks as usual, such as of plain tensors within a transform.
+        numbers: the answers by the question's name, such as ``"largest message"``; an unknown question raises
+            KeyError. With None, tensors are read and checked as usual.
     """
     before, _door.supposed = _door.supposed, numbers
     try:
@@ -136,13 +136,13 @@ def is_supposing() -> bool:
 def refuse_unless(
     what: str, tensors: tuple[Tensor, ...], holds: Callable[[], Tensor], refuse: Callable[[], None]
 ) -> None:
-    """Call ``refuse`` unless ``holds()``, a bool on the tensors' device; now, or at the end of the door.
+    """Call ``refuse`` unless ``holds()`` is true, now or at the end of the function with :func:`one_door`.
 
     Args:
-        what: the name of the check, the same for the same check of other tensors; the message of compiled
-            code.
+        what: the name of the check, the same for all tensors; in compiled code also the error message.
         tensors: all tensors that the verdict depends on.
-        refuse: raises an error with the numbers of the message.
+        holds: computes the verdict, a bool on the tensors' device.
+        refuse: raises the error, with numbers in the message.
     """
     if is_supposing():
         return
@@ -163,7 +163,7 @@ def foresee(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor
 
 
 def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]) -> float:
-    """Return the value of ``compute()``, a tensor without axes; on a GPU with all pending questions.
+    """Return the number of ``compute()``, a tensor without axes; a GPU answers all pending questions, too.
 
     Args:
         what, tensors: see :func:`refuse_unless`.
@@ -180,7 +180,7 @@ def number(what: str, tensors: tuple[Tensor, ...], compute: Callable[[], Tensor]
 
 
 def settle() -> None:
-    """Wait for pending questions, before a kernel crashes for wrong values such as NaN."""
+    """Wait for the answers of pending questions, before a kernel that wrong values would crash."""
     if not is_traced():
         _door.wait()
 
@@ -194,7 +194,7 @@ def _key(what: str, tensors: tuple[Tensor, ...]) -> Key:
 
 
 def _identity(tensor: Tensor) -> tuple[int, int]:
-    """Return an identity with the version of the tensor, except for tensors of inference mode."""
+    """Return the id and the version of a tensor; tensors of inference mode have no version."""
     return id(tensor), -1 if tensor.is_inference() else tensor._version
 
 
@@ -202,11 +202,11 @@ HOST = torch.device("cpu")
 
 
 def searched_on_host(search: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Return the search made to run on the CPU, with the result on the device of the arguments.
+    """Wrap a search: the search runs on the CPU, and the result is on the device of the arguments.
 
-    A step of such a search is a handful of operations on as many numbers as there are open nodes, and the
-    next step depends on the results: thousands of launches and waits on a device, against one copy. Arguments
-    on several devices are passed on for the search to refuse.
+    Each step of a search is a few operations on one number for each open node, and the next step depends on
+    the results. A GPU would need thousands of launches and waits; copying the arguments is faster. Arguments
+    on several devices are passed on unchanged, for the search to refuse.
     """
 
     @wraps(search)
@@ -222,12 +222,12 @@ def searched_on_host(search: Callable[Arguments, Result]) -> Callable[Arguments,
 
 
 def _devices(value: Any) -> Iterator[torch.device]:
-    """Yield the devices of tensors and of energies, also within records, lists and tuples."""
+    """Yield the devices of all tensors and energies in a value, also within records, lists and tuples."""
     if isinstance(value, list | tuple):
         for each in value:
             yield from _devices(each)
     elif isinstance(value, Tensor) or (_is_record(value) and hasattr(value, "device")):
-        # The constructor of an energy holds all tensors to one device.
+        # The constructor of an energy makes sure that all its tensors are on one device.
         yield value.device
     elif _is_record(value):
         for field in fields(value):

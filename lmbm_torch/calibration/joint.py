@@ -1,13 +1,13 @@
 """Calibrated probabilities of label sets: a mixture of two scales of a model's log-potentials.
 
-Some instances are easy in all labels, other instances are hard in all labels. Scales that are right label by
-label treat the errors of an instance's labels as independent. The labels of easy instances are right together
-more often than the product of the marginals, so that the confidence of the best label set is too low (Yeast:
-.16 at an exact match of .23) although every marginal is calibrated. A mixture of two equally likely scales,
-shared by all labels of an instance, is the smallest model of dependent errors.
+In some instances all labels are easy, in other instances all labels are hard. A scale for each label treats
+the errors of an instance's labels as independent. But in easy instances all labels are right together more
+often than the product of the probabilities says: the confidence of the best label set is too low (on Yeast
+.16, at an exact match of .23) although every marginal is calibrated. The smallest model of such dependent
+errors is a mixture of two equally likely scales that all labels of an instance share.
 
-The training maximises the likelihood of the true labels under the mixture, and the likelihood of the exact
-match of the answers, given the confidences.
+Training maximises the likelihood of the true labels under the mixture, and the likelihood that the share of
+right answers is near the mean confidence.
 """
 
 from __future__ import annotations
@@ -45,45 +45,45 @@ from lmbm_torch.shapes import Bool, Float
 with naming_extras():
     from scipy.optimize import minimize
 
-# Factors of the log-potentials, from .38 to 6.3, with 1; a finer grid would not change likelihoods.
+# Factors on the log-potentials to try, from .38 to 6.3, also 1; a finer grid would not change likelihoods.
 FACTORS = tuple(1.13**power for power in range(-8, 16))
-# Labels of a Boltzmann machine with shared couplings that are summed for each factor.
+# Largest number of labels of a Boltzmann machine with shared couplings whose label sets are enumerated.
 MAX_JOINT_LABELS = 22
 # Weight of the exact match, in observations; a weight of 1 leaves confidences too far from the exact match.
 SHARE_WEIGHT = 10.0
-# Prior standard deviations of the changes of each label's relative scale and shift, and of a factor's
-# logarithm; larger values let single instances decide on nearly certain labels.
+# Prior standard deviations: of changes of each label's relative scale and shift, and of a factor's logarithm.
+# With larger values single instances would decide about labels that are nearly always the same.
 SPREAD, FACTOR_SPREAD = 0.1, 1.0
-# Relative change of a last step.
+# Relative decrease of the objective at which the optimisation ends.
 TOLERANCE = 1e-6
-# The largest number of labels, over all instances, used for the shared parameters.
+# Largest number of entries (instances times labels) from which the shared parameters are learned.
 MAX_ENTRIES = 2**22
 
 
 def joint_scales(held_out: HeldOut, answers: Sequence[Tensor], weights: Weights = None) -> Calibration:
-    """Return every label's scale and shift, and two factors that fit joint confidences to the exact match.
+    """Return a scale and a shift for each label, and two factors that fit confidences to the exact match.
 
-    Boltzmann machines with more labels than :func:`label_scales` sums keep its scales and get new factors.
+    For Boltzmann machines with so many labels that :func:`label_scales` does not enumerate label sets, the
+    scales and shifts are those of :func:`label_scales`, and only the factors are learned here.
 
     Args:
-        held_out: of belief networks, or of Boltzmann machines with few labels; instances with missing labels
-            do not count for the factors.
-        answers: (batch, labels) in {0, 1}, predictions of the held-out instances.
+        held_out: energies and labels, for belief networks, or for Boltzmann machines with few labels;
+            instances with missing labels do not count for the factors.
+        answers: (batch, labels) in {0, 1}, predictions for the held-out instances.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
 
     Raises:
-        ValueError: no completely labelled instance; a Boltzmann machine with too many labels.
+        ValueError: every instance has missing labels, or a Boltzmann machine has too many labels.
     """
     first = held_out[0][0]
     if not sums_labellings(first, MAX_JOINT_LABELS):
         raise ValueError(
-            'calibrate: expected another value than "joint" for Boltzmann machines of more than '
-            f"{MAX_JOINT_LABELS} labels, "
-            f"or {MAX_ENUMERATED_LABELS} of cliques or of couplings of each example's own, got "
-            f"{first.num_labels} labels"
+            'calibrate: "joint" takes Boltzmann machines of at most '
+            f"{MAX_JOINT_LABELS} labels ({MAX_ENUMERATED_LABELS} with cliques, or with couplings that differ "
+            f'between instances), got {first.num_labels} labels; expected another value, such as "labels"'
         )
     if not _has_complete(held_out, weights):
-        raise ValueError("labels: expected completely labelled instances for calibration, got none")
+        raise ValueError("labels: expected instances without missing labels for calibration, got none")
     alone, parts = label_scales(held_out, weights), list(_parts(held_out, answers, weights))
     right = Right(torch.cat([part.right for part in parts]), torch.cat([part.weight for part in parts]))
     with torch.no_grad():
@@ -99,11 +99,11 @@ def fitted_scales(
     answer: Callable[[AnEnergy], Tensor],
     weights: Weights = None,
 ) -> Calibration:
-    """Return the calibration that an estimator or a training asks for.
+    """Return a calibration of a given kind.
 
     Args:
-        kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best possible kind.
-        answer: the predictions, (batch, labels) in {0, 1}.
+        kind: ``"scale"``, ``"labels"``, ``"joint"``, or True for the best kind that is possible.
+        answer: function from an energy to predictions, (batch, labels) in {0, 1}.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
 
     Raises:
@@ -125,7 +125,7 @@ def best_scales(
     """Return :func:`joint_scales` if possible, else :func:`~lmbm_torch.calibration.scales.label_scales`.
 
     Args:
-        answer: the predictions, (batch, labels) in {0, 1}.
+        answer: function from an energy to predictions, (batch, labels) in {0, 1}.
         weights: see :data:`~lmbm_torch.calibration.scales.Weights`.
     """
     if not (sums_labellings(held_out[0][0], MAX_JOINT_LABELS) and _has_complete(held_out, weights)):
@@ -143,10 +143,11 @@ def _has_complete(held_out: HeldOut, weights: Weights) -> bool:
 
 @dataclass(frozen=True)
 class _Part:
-    """Completely labelled instances.
+    """Instances without missing labels.
 
     Attributes:
-        log_probs: a calibration → log P of the true labels and of the answers, each (members, batch).
+        log_probs: function from a calibration to log P of the true labels and of the answers, each of shape
+            (members, batch).
         right: (batch,), whether the answers are the true labels.
         weight: (batch,), the weight of each instance.
     """
@@ -218,7 +219,7 @@ class Right:
     """The correctness of answers.
 
     Args:
-        each: (batch,).
+        each: (batch,), whether the answer for each instance is right.
         weight: (batch,), the weight of each instance.
     """
 
@@ -227,7 +228,7 @@ class Right:
 
     @property
     def share(self) -> float:
-        """Return the exact match with one right and one wrong answer added: never exactly 0 or 1."""
+        """Return the exact match, with one right and one wrong answer added so that it is never 0 or 1."""
         return (float(self.weight[self.each].sum()) + 1) / (float(self.weight.sum()) + 2)
 
     @property
@@ -243,13 +244,13 @@ class Right:
 def two_factors(
     truth: Float[Tensor, "factors batch"], answer: Float[Tensor, "factors batch"], right: Right
 ) -> tuple[float, float]:
-    """Return the likeliest pair of ``FACTORS`` with a mean confidence near the exact match.
+    """Return the most likely pair of ``FACTORS`` among those whose mean confidence is near the exact match.
 
-    Near means within a standard error. If no pair is near, the pairs nearest to the exact match compete.
+    Near means within a standard error. If no pair is near, the nearest pairs are compared.
 
     Args:
         truth, answer: log-probabilities of the true and of the predicted labels under each factor.
-        right: the correctness of the answers.
+        right: which answers are right.
     """
     confidence = right.mean(answer.exp())
     pairs = list(combinations_with_replacement(range(len(FACTORS)), 2))
@@ -268,7 +269,7 @@ def two_factors(
 
 
 def _together(start: Calibration, parts: Sequence[_Part], right: Right) -> Calibration:
-    """Return scales, shifts and factors that are optimal together, started from sequential optima."""
+    """Optimise scales, shifts and factors together, from a start where each was optimised by itself."""
     num_labels = len(start.scale)
 
     def calibration(flat: Tensor) -> Calibration:

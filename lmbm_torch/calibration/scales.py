@@ -1,9 +1,9 @@
-"""Calibrated probabilities of labels: scales for a large-margin model's log-potentials.
+"""Calibrated probabilities of labels: scales for the log-potentials of a large-margin model.
 
-The hinge asks for margins of γ, whatever the training error. The fields of a trained model are therefore too
-small or too large for probabilities, however good the decoded labels are. Every label's field gets a scale
-and a shift (Platt 1999), or all fields get one scale, an inverse temperature. Both maximise the likelihood
-of held-out instances.
+Training with the hinge asks for margins of γ, whatever the share of errors is. Therefore the fields of a
+trained model are too small or too large for probabilities, even if the decoded labels are good. Either each
+label's field gets a scale and a shift (Platt 1999), or all fields get one scale, an inverse temperature. Both
+maximise the likelihood of held-out instances.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from lmbm_torch.shapes import Float
 with naming_extras():
     from scipy.optimize import minimize, minimize_scalar
 
-# The largest natural logarithm of a scale, and its prior standard deviation: on few separable instances the
-# likelihood has no maximum.
+# The range of the logarithm of a scale, and its prior standard deviation, which is needed because on a few
+# separable instances the likelihood has no maximum.
 _RANGE, _SPREAD = (-5.0, 7.0), 1.0
-# Labels of a Boltzmann machine whose joint likelihood is summed some hundred times, more with shared
-# couplings; and the number of labellings of all instances together.
+# Largest number of labels of a Boltzmann machine whose label sets are enumerated, some hundred times; the
+# second number is for couplings that all instances share. Then the largest number of enumerated label sets.
 MAX_ENUMERATED_LABELS, MAX_SHARED_LABELS = 10, 18
 MAX_LABELLINGS = 2**30
 MAX_NEWTON_STEPS = 100
-# Tolerance of relative scales and of shifts.
+# Largest change of relative scales and of shifts at which Newton's method ends.
 NEWTON_TOLERANCE = 1e-6
-# Relative tolerance for Boltzmann machines, whose likelihood is expensive.
+# Relative decrease at which the optimisation for Boltzmann machines ends; their likelihood takes long.
 LIKELIHOOD_TOLERANCE = 1e-7
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
 HeldOut = Sequence[tuple[AnEnergy, Tensor]]
-"""Energies of held-out instances, and labels (batch, labels)."""
+"""Energies of held-out instances, each with its labels (batch, labels)."""
 Weights = Sequence[Float[Tensor, " batch"]] | None
-"""Weights of instances, at least 0 and not all 0, relative to the mean weight; None for equal weights."""
+"""Weights of instances, at least 0 and not all 0; only their ratios count. None for equal weights."""
 
 
 class Instances(NamedTuple):
     """Held-out instances.
 
     Args:
-        energy: under a model that was trained without the instances.
+        energy: the energy of a model that was trained without these instances.
         labels: (batch, labels) in {0, 1}, NaN for missing labels.
-        weight: (batch,), above 0, of mean 1 over all held-out instances.
+        weight: (batch,), above 0; the mean over all held-out instances is 1.
     """
 
     energy: AnEnergy
@@ -63,16 +63,16 @@ class Instances(NamedTuple):
     weight: Tensor
 
     def select(self, rows: slice | Tensor) -> Instances:
-        """Return some of the instances."""
+        """Return the instances with the given indices."""
         return Instances(self.energy.select(rows), self.labels[rows], self.weight[rows])
 
     def to(self, device: str) -> Instances:
-        """Return the instances on a device."""
+        """Copy the instances to a device."""
         return Instances(self.energy.to(device), self.labels.to(device), self.weight.to(device))
 
 
 def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
-    """Return the weights divided by the mean of the positive weights; without weights, ones."""
+    """Return the weights divided by the mean of the positive weights; without weights, all weights are 1."""
     if weights is None:
         return [torch.ones_like(labels[:, 0]) for _, labels in held_out]
     mean = sum(float(each.sum()) for each in weights) / sum(int((each > 0).sum()) for each in weights)
@@ -80,7 +80,7 @@ def relative_weights(held_out: HeldOut, weights: Weights) -> list[Tensor]:
 
 
 def instances(held_out: HeldOut, weights: Weights = None) -> list[Instances]:
-    """Return the instances with positive weight, part by part."""
+    """Return the instances with positive weight, for each part of the held-out instances."""
     parts = []
     for (energy, labels), weight in zip(held_out, relative_weights(held_out, weights), strict=True):
         (rows,) = (weight > 0).nonzero(as_tuple=True)
@@ -96,12 +96,12 @@ class Calibration(Stored):
 
     Args:
         scale, shift: float64, (labels,).
-        coupling_scale: multiplies a Boltzmann machine's couplings; couplings of a belief network belong to
-            the fields of the children.
-        factors: (members,), of all log-potentials: probabilities are the equal mixture of the members.
+        coupling_scale: factor on a Boltzmann machine's couplings. In a belief network a coupling belongs to
+            the field of the child, and is scaled with it.
+        factors: (members,), each a factor on all log-potentials: probabilities are the mean over the members.
 
     Raises:
-        ValueError: shapes that differ, or NaN or infinity.
+        ValueError: shapes differ, or values are NaN or infinite.
     """
 
     scale: Float[Tensor, " labels"]
@@ -120,14 +120,14 @@ class Calibration(Stored):
 
     @classmethod
     def of_scale(cls, scale: float, num_labels: int) -> Calibration:
-        """Return one scale of all log-potentials, an inverse temperature."""
+        """Return a calibration with one scale for all log-potentials, an inverse temperature."""
         ones = torch.ones(num_labels, dtype=torch.float64, device="cpu")
         return cls(scale * ones, 0 * ones, scale)
 
     def apply_all(self, energy: Any) -> list[Any]:
-        """Return the members' energies, whose mixture has calibrated probabilities.
+        """Return the energy of each member; the mixture of the members has calibrated probabilities.
 
-        Several members of a Boltzmann machine are normalised: the log partition is 0, as for belief networks.
+        Several members of a Boltzmann machine are normalised: each log partition is 0.
 
         Raises:
             TypeError: see :meth:`apply`.
@@ -138,7 +138,7 @@ class Calibration(Stored):
         return members if isinstance(energy, DirectedEnergy) else [_normalised(each) for each in members]
 
     def members(self) -> list[Calibration]:
-        """Return a calibration of a single factor for each member."""
+        """Return for each member a calibration with a single factor."""
         return [
             Calibration(self.scale * each, self.shift * each, self.coupling_scale * each)
             for each in self.factors
@@ -148,12 +148,12 @@ class Calibration(Stored):
         """Return the energy with calibrated probabilities.
 
         Raises:
-            TypeError: an energy of another kind than of belief networks and Boltzmann machines.
-            ValueError: several members.
+            TypeError: the energy is not of a belief network or Boltzmann machine.
+            ValueError: there are several members.
         """
         if len(self.factors) > 1:
             raise ValueError(
-                f"factors: expected a single factor for a single energy, got {len(self.factors)}"
+                f"factors: expected a single factor for a single energy, got {len(self.factors)} factors"
             )
         scale, shift = self.scale.to(energy.device, energy.dtype), self.shift.to(energy.device, energy.dtype)
         coupling_scale = torch.as_tensor(self.coupling_scale, device=scale.device).to(scale)
@@ -185,10 +185,10 @@ def _normalised(energy: PairwiseEnergy | CliqueEnergy) -> PairwiseEnergy | Cliqu
 
 
 def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> bool:
-    """Return whether the likelihood of whole label sets is cheap enough for a calibration.
+    """Return whether the likelihood of whole label sets can be summed fast enough for a calibration.
 
     Args:
-        most_shared: labels of a Boltzmann machine with shared couplings.
+        most_shared: largest number of labels of a Boltzmann machine whose couplings all instances share.
     """
     if isinstance(energy, DirectedEnergy):
         return True
@@ -197,12 +197,12 @@ def sums_labellings(energy: AnEnergy, most_shared: int = MAX_SHARED_LABELS) -> b
 
 
 def few(part: Instances, num_parts: int) -> Instances:
-    """Return as many instances of a part as time allows, on the CPU, where sums are fastest."""
+    """Return the first instances of a part, as many as time allows, on the CPU, where sums are fastest."""
     return part.select(slice(max(1, (MAX_LABELLINGS >> part.energy.num_labels) // num_parts))).to("cpu")
 
 
 def common_scale(held_out: HeldOut, weights: Weights = None) -> Calibration:
-    """Return one scale of all log-potentials, the MAP estimate under a standard log-normal prior."""
+    """Return one scale for all log-potentials: the MAP estimate under a standard log-normal prior."""
     parts = instances(held_out, weights)
     return _common_scale(_loss(parts), parts[0].energy.num_labels)
 
@@ -217,10 +217,10 @@ def _common_scale(loss: Callable[[Calibration], Tensor], num_labels: int) -> Cal
 
 
 def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
-    """Return scale and shift of every label's field, and the couplings' scale, no scale below 0.
+    """Return a scale and a shift for each label's field, and a scale for couplings; no scale is below 0.
 
-    The objective is the likelihood minus ½ Σ (scale / common − 1)² + ½ Σ shift²; without the penalty the
-    labels of few instances would get probabilities of 0 and 1.
+    The objective is log-likelihood − ½ Σ (scale / common − 1)² − ½ Σ shift², where ``common`` is the common
+    scale. Without the penalty, few instances would lead to probabilities of 0 and 1.
     """
     parts = instances(held_out, weights)
     num_labels = parts[0].energy.num_labels
@@ -232,7 +232,7 @@ def label_scales(held_out: HeldOut, weights: Weights = None) -> Calibration:
 
 
 def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibration:
-    """Return the scales of a belief network, two variables a label, by Newton's method for all labels."""
+    """Return the scales of a belief network: for each label two variables are found by Newton's method."""
     theta = torch.stack([torch.ones_like(common.scale), torch.zeros_like(common.shift)])
     step_size = torch.ones_like(common.shift)
     here = _Quadratic.of(margins, common, theta)
@@ -250,7 +250,7 @@ def _scales_apart(margins: Sequence[Margins], common: Calibration) -> Calibratio
 
 @dataclass(frozen=True)
 class _Quadratic:
-    """The quadratic expansion of each label's penalised loss in the relative scale and the shift.
+    """The quadratic expansion of each label's penalised loss as a function of relative scale and shift.
 
     Attributes:
         value: (labels,).
@@ -281,7 +281,7 @@ class _Quadratic:
         return cls(value, gradient, curvature)
 
     def minimum(self, theta: Tensor) -> Tensor:
-        """Return the minimum, (2, labels), no scale below 0."""
+        """Return the minimum of the expansion over scales of at least 0, (2, labels)."""
         (of_scale, of_both), (_, of_shift) = self.curvature
         by_scale, by_shift = self.gradient
         determinant = of_scale * of_shift - of_both.square()
@@ -297,7 +297,7 @@ class _Quadratic:
 
 
 def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration) -> Calibration:
-    """Return the scales of a Boltzmann machine, whose labels share the couplings' scale."""
+    """Return the scales of a Boltzmann machine, found together: all labels share the scale of couplings."""
     num_labels = len(common.scale)
 
     def calibration(flat: Tensor) -> Calibration:
@@ -320,12 +320,12 @@ def _scales_together(loss: Callable[[Calibration], Tensor], common: Calibration)
 
 
 def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
-    """Return calibration → Σ −log P(y | x) of a Boltzmann machine, with missing labels summed out.
+    """Return the loss Σ −log P(y | x) as a function of a calibration, summed over missing labels.
 
-    Boltzmann machines with too many labels for a sum use the pseudo-likelihood.
+    For Boltzmann machines with many labels the loss is the pseudo-likelihood.
     """
     first = parts[0].energy
-    # Of belief networks the likelihood.
+    # For belief networks the pseudo-likelihood is the likelihood.
     if isinstance(first, DirectedEnergy) or not sums_labellings(first):
         return _pseudo_likelihood([_margins(each) for each in parts])
     summed = [some for each in parts for some in _apart(few(each, len(parts)))]
@@ -341,13 +341,13 @@ def _loss(parts: Sequence[Instances]) -> Callable[[Calibration], Tensor]:
 
 
 def _apart(part: Instances) -> list[Instances]:
-    """Return completely labelled instances, with a likelihood of a single sum, then all other instances."""
+    """Split a part into instances without missing labels, whose likelihood is a single sum, and others."""
     missing = part.labels.isnan().any(1)
     return [part.select(rows.nonzero(as_tuple=True)[0]) for rows in (~missing, missing) if rows.any()]
 
 
 def _margins(part: Instances) -> Margins:
-    """Return the local margins; a missing label is completed as a parent and has no margin of its own."""
+    """Return the local margins; a missing label has no margin, and as a parent it gets a predicted value."""
     labels, observed = completed(part.energy, part.labels)
     return Margins.of(part.energy, labels, observed * part.weight[:, None])
 
@@ -362,9 +362,9 @@ def _pseudo_likelihood(held_out: Sequence[Margins]) -> Callable[[Calibration], T
 
 @dataclass(frozen=True)
 class Margins:
-    """Local margins (batch, labels), linear in the parameters of a calibration.
+    """Local margins (batch, labels) as linear functions of a calibration's parameters.
 
-    A calibration evaluates margins some hundred times; the products of labels are computed once.
+    Calibration needs the margins some hundred times; here the products of labels are computed only once.
     """
 
     of_scale: Tensor

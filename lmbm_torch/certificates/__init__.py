@@ -1,10 +1,10 @@
-"""Optimality certificates: decodings with proofs that can be checked without the library.
+"""Optimality certificates: files with proofs that can be checked without the library.
 
-* ``write(decoding, path, energy)`` proves a finished decoding by a search tree and writes JSON lines;
-* ``digest(energy)`` names the problem of a certificate;
-* ``write_training(problem, state, path)`` writes the duals of a training, which bound the gap.
+* ``write(decoding, path, energy)`` proves a finished decoding by a search tree, and writes the proof;
+* ``digest(energy)`` returns the name (a hash) of the problem of a certificate;
+* ``write_training(problem, state, path)`` writes the dual variables of a training, which bound the gap.
 
-``scripts/certificate_checker`` checks certificates, ``docs/certificates.md`` describes the format.
+``scripts/certificate_checker`` checks certificates; ``docs/certificates.md`` describes the format.
 """
 
 from lmbm_torch.certificates.decodings import digest, write

@@ -1,7 +1,7 @@
 """Certificates of decodings: the problem, the answers, and a search tree as proof.
 
-The proof is built after the decoding: with the optimum at hand no search is needed. Decoders and results
-therefore do not depend on certificates, and the answer of any decoder can be proven.
+The proof is built after the decoding, when the optimum is already known. Therefore decoders and results do
+not depend on certificates, and the exact answer of any decoder can be proven.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from lmbm_torch.shapes import Known
 
 __all__ = ["digest", "write"]
 
-# Nodes of the proofs in one line of the file; all partial labellings of a line are in memory.
+# Largest number of nodes of all proofs in one line of the file; their partial labellings are in memory.
 NODE_LIMIT = 10_000_000
-# Examples in one line.
+# Largest number of examples in one line of the file.
 BLOCK = 1024
-# Nodes of an example's proof before semidefinite bounds are used.
+# Mean number of nodes of an example's proof, above which semidefinite bounds are used.
 FEW_NODES = 2_000
 
 AnEnergy = DirectedEnergy | PairwiseEnergy | CliqueEnergy
@@ -54,22 +54,22 @@ def write(
     """Prove that a decoding is optimal, and write problem, answers and proof as JSON lines.
 
     Args:
-        decoding: exact by ``status`` for every example, by any routine, with one or several labellings for
-            each example.
+        decoding: a decoding by any routine, with one or several labellings for each example; ``status.exact``
+            must be true for every example.
         energy, known, constraints: the arguments of the decoder.
-        margin: γ of ``decode_hinge``; None for the MAP labelling of ``decode``.
-        node_limit: of the proofs of 1,024 examples together.
+        margin: the margin γ of ``decode_hinge``; None for the MAP labelling of ``decode``.
+        node_limit: largest number of nodes in the proofs of 1,024 examples together.
         mode: "x" to refuse an existing file, "w" to replace the file.
 
     Returns:
-        The name of the problem, :func:`digest`, by which a reader checks that the certificate is about the
-        reader's problem.
+        The name of the problem, see :func:`digest`. A reader who knows the problem compares the name, to see
+        that the certificate is about the problem.
 
     Raises:
         FileExistsError: the file exists, in mode "x".
-        TypeError: an energy of another kind.
-        ValueError: answers that are not exact, or do not fit or contradict the other arguments; a margin
-            that is not above 0; proofs of more nodes than ``node_limit``.
+        TypeError: the energy is of another kind.
+        ValueError: answers are not exact, do not fit the other arguments or contradict them; the margin is
+            not above 0; or proofs need more nodes than ``node_limit``.
 
     Examples:
         >>> import tempfile, torch
@@ -101,7 +101,7 @@ def digest(
     known: Known | None = None,
     constraints: Constraints | None = None,
 ) -> str:
-    """Return the name of a problem, SHA-256 in hexadecimal digits; a certificate with the digest is about it.
+    """Return the name of a problem, SHA-256 in hexadecimal digits; the certificates have the same name.
 
     Args:
         energy, margin, known, constraints: see :func:`write`.
@@ -137,7 +137,7 @@ def _check(
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     if constraints is not None and constraints.num_labels != energy.num_labels:
         raise ValueError(
-            f"constraints: expected constraints over {energy.num_labels} labels, got {constraints.num_labels}"
+            f"constraints: expected rules over {energy.num_labels} labels, got {constraints.num_labels}"
         )
     if decoding is None:
         return
@@ -145,7 +145,7 @@ def _check(
     check_shape("decoding.labels", decoding.labels, energy.batch_size, *several, energy.num_labels)
     gaps = int((~decoding.status.exact).sum())
     if gaps:
-        raise ValueError(f"decoding: expected status.exact of every example, got {gaps} examples without")
+        raise ValueError(f"decoding: expected status.exact for every example, got {gaps} unproven examples")
 
 
 def _blocks(batch: int) -> Iterator[Tensor]:
@@ -207,7 +207,7 @@ def _proof(
     answers: Tensor,
     node_limit: int,
 ) -> dict:
-    """Return answers, values, and proof trees of one block."""
+    """Return the answers, the values, and the proof trees for one block of examples."""
     losses = _losses(energy, margin)
     known = array(problem["known"]).astype(np.float64)
     rules = problem.get("rules")
@@ -239,7 +239,7 @@ def _proof(
 def _tree(
     losses: Losses, claim: Claim, constraints: Constraints | None, choose: Choose, node_limit: int
 ) -> tuple[Tree, list[dict[str, Any]]]:
-    """Return the trees of a block, and the multipliers of leaves that only semidefinite bounds close."""
+    """Return the trees of a block, and multipliers for leaves that only semidefinite bounds can prove."""
     if choose is not by_bounds or not isinstance(losses, PairScoreLosses):
         return prove(losses, claim, choose, node_limit), []
     try:
@@ -250,7 +250,7 @@ def _tree(
 
 
 def _losses(energy: Any, margin: float | None) -> Losses:
-    """Return the losses of an energy's labellings in float64."""
+    """Return the losses of labellings under an energy, in float64."""
     labels, members = energy.num_labels, getattr(energy, "cliques", ())
     place, constant, weight = list(range(labels)), getattr(energy, "constant", None), None
     match energy:
@@ -288,7 +288,7 @@ def _losses(energy: Any, margin: float | None) -> Losses:
 
 
 def _messages(unary: np.ndarray, pair: np.ndarray) -> np.ndarray:
-    """Return the messages of roof duality without known labels."""
+    """Return the messages of roof duality when no label is known."""
     least, free = 1e-12 * np.abs(unary).sum(1), np.zeros(unary.shape[1])
     messages = kernels("search.roof_duality").messages
     each = [messages(fields, pair[row % len(pair)], free, least[row]) for row, fields in enumerate(unary)]

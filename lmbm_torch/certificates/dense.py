@@ -1,4 +1,4 @@
-"""Trees of dense Boltzmann machines, with semidefinite bounds where cheap bounds fail. Internal."""
+"""Proof trees for dense Boltzmann machines, with semidefinite bounds where faster bounds fail. Internal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from lmbm_torch.inference.relaxations.semidefinite.proofs import Multipliers, Op
 
 __all__ = []
 
-# Parts of at most so many free labels are cheaper to branch than to bound.
+# Up to this number of free labels, branching takes less time than a semidefinite bound.
 FEW_LABELS = 10
 
 
 @dataclass
 class BySemidefiniteBounds:
-    """A choice of labels to branch on; parts without a branch are closed by multipliers, kept in order."""
+    """A choice of labels to branch on; if a semidefinite bound closes a part, the multipliers are kept."""
 
     claim: Claim
     constraints: Constraints | None
@@ -46,7 +46,7 @@ class BySemidefiniteBounds:
             for spin in (-1, 1):
                 child = own.copy()
                 child[label] = spin
-                # Made at use: parts closed by a cheap bound need none.
+                # Halves are made when needed: a part that a faster bound closes needs none.
                 self._open[row, child.tobytes()] = partial(part.half, label, spin)
         return kinds
 

@@ -1,4 +1,4 @@
-"""Lines of certificates: JSON with arrays in base64, and the names of problems. This module is internal."""
+"""Lines of certificate files: JSON with arrays in base64, and names of problems. This module is internal."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ FORMAT = "lmbm certificate 1"
 
 
 def line(claim: str, problem: dict[str, Any], proof: dict[str, Any]) -> bytes:
-    """Return one claim, "decoding" or "training", with its proof."""
+    """Return the line for one claim, "decoding" or "training", with the proof."""
     record = {"format": FORMAT, "claim": claim, "problem": problem, "proof": proof}
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
 def field(values: Any, dtype: type = np.float64) -> dict[str, Any]:
-    """Return an array as JSON: dtype, shape, and bytes, little-endian, in base64."""
+    """Convert an array to JSON: the dtype, the shape, and the little-endian bytes in base64."""
     plain = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     text = base64.b64encode(np.ascontiguousarray(plain, np.dtype(dtype).newbyteorder("<")).tobytes()).decode()
     return {"dtype": np.dtype(dtype).name, "shape": list(plain.shape), "base64": text}
 
 
 def array(field: dict[str, Any]) -> np.ndarray:
-    """Return the array of a field."""
+    """Convert JSON of :func:`field` to an array."""
     dtype = np.dtype(field["dtype"]).newbyteorder("<")
     return np.frombuffer(base64.b64decode(field["base64"]), dtype).reshape(field["shape"])
 
 
 def double(values: Tensor) -> np.ndarray:
-    """Return a tensor in float64, on the CPU."""
+    """Convert a tensor to an array of float64."""
     return values.detach().cpu().to(torch.float64).numpy()
 
 
 def name(problem: dict[str, Any]) -> str:
-    """Return the SHA-256 of a line's problem."""
+    """Return the name of the problem of one line: a SHA-256 in hexadecimal digits."""
     return hashlib.sha256(json.dumps(problem, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def joined(names: list[str]) -> str:
-    """Return the name of all problems of a file."""
+    """Return one name for all problems of a file, made of the names of the lines."""
     return hashlib.sha256("".join(names).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Bounds on the losses of partial labellings, as the checker of certificates computes bounds. Internal.
+"""Bounds on the losses of partial labellings, as the checker of certificates computes them. Internal.
 
-Spins of free labels are 0. The field of a label is settled except for the terms with a free label. The margin
-is at most the settled part, with the better spin, plus the absolute values of the waiting terms.
+The spins of free labels are 0. In the field of a label, terms without a free label are settled, other terms
+are waiting. The margin is at most the settled part, for the better spin, plus the absolute waiting terms.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ import numpy as np
 
 __all__ = []
 
-# Rounding error per label and clique, as a share of the sum of weights; losses take fewer than half as many.
+# Largest rounding error per label and clique, as a share of the sum of weights; twice the error of losses.
 ROUND_OFF = 2.0**-49
-# Binary digits of sums in units of the weights, of the 53 digits of float64.
+# Sums are exact if all weights are integers of at most so many binary digits, in some unit (float64 has 53).
 DIGITS = 48
-# Relative error of log losses, above the rounding here and in the checker, which has its own logarithm.
+# Largest relative errors of hinge and log losses, here and in the checker, which has a logarithm of its own.
 HINGE_ERROR, LOG_ERROR = 2.0**-39, 2e-10
+# Factors on errors, for the lower end, the value and the upper end.
 SIDES = np.array([-1, 0, 1])
-# Parts in one chunk.
+# Number of parts (partial labellings) in one chunk.
 CHUNK = 2**10
 
 
 @dataclass(frozen=True, eq=False)
 class Losses(ABC):
-    """The loss to minimise over spins; arrays are float64, and an axis ``batch | 1`` may be shared.
+    """The loss to minimise over spins; arrays are float64; all examples share an array if the batch is 1.
 
     Args:
         unary: (batch, labels).
-        pair: (batch | 1, labels, labels), row i: the effect of all labels on the field of label i.
+        pair: (batch | 1, labels, labels); row i holds the effects of all labels on the field of label i.
         cliques: sets of labels.
         weight: (batch | 1, cliques).
     """
@@ -44,21 +45,23 @@ class Losses(ABC):
     @property
     @abstractmethod
     def tables(self) -> list[np.ndarray]:
-        """Return all numbers of each example, (batch | 1, ...), repeated as often as losses count them."""
+        """Return all numbers of which losses are sums, (batch | 1, ...), as often as each is added."""
 
     @abstractmethod
     def of_parts(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """Return :meth:`of` for parts of one example, unless :attr:`is_shared`."""
+        """Return :meth:`of` for parts that all belong to one example, or to any if :attr:`is_shared`."""
 
     @property
     def is_shared(self) -> bool:
         return len(self.pair) == 1
 
     def of(self, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-        """Bound the losses of each part's labellings from below: (3, parts), lower end, value, upper end.
+        """Return lower bounds on the losses of each part's labellings, (3, parts).
+
+        The three rows are the bound and the ends of the rounding error: lower end, value, upper end.
 
         Args:
-            rows: (parts,), the example of each part.
+            rows: (parts,), the index of each part's example.
             spins: (parts, labels), 0 for a free label.
         """
         if not len(rows):
@@ -75,7 +78,7 @@ class Losses(ABC):
 
     @cached_property
     def errors(self) -> np.ndarray:
-        """Return the largest rounding error of an example's fields and scores, (batch,); 0 for exact sums."""
+        """Return the largest rounding error of each example's fields and scores, (batch,); 0 if exact."""
         batch, labels = self.unary.shape
         mass = sum((np.abs(table).reshape(len(table), -1).sum(1) for table in self.tables), np.zeros(batch))
         unit = 2.0 ** np.clip(np.floor(DIGITS - np.log2(mass.max(initial=1e-300))), -900, 900)
@@ -90,10 +93,10 @@ class Losses(ABC):
 
 @dataclass(frozen=True, eq=False)
 class MarginLosses(Losses):
-    """The base class of Σ_i φ(s_i z_i), with z_i the field of label i; subclasses define φ.
+    """The base class of losses Σ_i φ(s_i z_i); z_i is the field of label i, and subclasses define φ.
 
     Args:
-        owners: of each clique, the labels with the clique in their fields.
+        owners: for each clique, the labels whose fields contain the clique.
     """
 
     owners: tuple[tuple[int, ...], ...]
@@ -116,7 +119,7 @@ class MarginLosses(Losses):
 
     @abstractmethod
     def _sums(self, margins: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return Σ_i φ of margins (parts, labels), (3, parts)."""
+        """Return Σ_i φ(margin_i) for margins (parts, labels), with the ends of rounding, (3, parts)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +127,7 @@ class HingeLosses(MarginLosses):
     """The hinge loss Σ_i [γ − s_i z_i]_+.
 
     Args:
-        margin: γ.
+        margin: the margin γ.
     """
 
     margin: float
@@ -151,7 +154,7 @@ class LogLosses(MarginLosses):
 
 @dataclass(frozen=True, eq=False)
 class CliqueScoreLosses(MarginLosses):
-    """The negative score of a Boltzmann machine with each clique owned by a label.
+    """The negative score of a Boltzmann machine with cliques, each in the field of one label.
 
     Args:
         constant: (batch,).
@@ -173,9 +176,8 @@ class PairScoreLosses(Losses):
 
     Args:
         constant: (batch,).
-        messages: (batch, labels, labels), row i: the field that label i takes from its pairs. Any messages
-            bound the score; good messages (:mod:`lmbm_torch.kernels.search.roof_duality`) bound
-            tightly.
+        messages: (batch, labels, labels); row i holds the parts of the pairs that label i adds to the field.
+            All messages give a bound; those of :mod:`lmbm_torch.kernels.search.roof_duality` a tight one.
     """
 
     constant: np.ndarray

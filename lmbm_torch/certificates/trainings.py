@@ -1,4 +1,4 @@
-"""Certificates of trainings: data, duals, the weights that the duals make, and the remaining gap."""
+"""Certificates of trainings: data, dual variables, the weights that follow from them, and the gap."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def write_training(
     *,
     mode: Mode = "x",
 ) -> str:
-    """Write how close to the optimum a belief network, Boltzmann machine or structural SVM is, with a proof.
+    """Write a proof of how close to the optimum a belief network, Boltzmann machine or structural SVM is.
 
     Args:
         problem: the solved problem, such as ``dual_problem(…).problem`` of :mod:`lmbm_torch.fitting.dual`.
-        state: of the dual solver, such as ``fit_dual`` returns.
+        state: the last state of the dual solver, such as ``fit_dual`` returns.
         mode: "x" to refuse an existing file, "w" to replace the file.
 
     Returns:
@@ -41,9 +41,9 @@ def write_training(
 
     Raises:
         FileExistsError: the file exists, in mode "x".
-        TypeError: another problem.
-        ValueError: missing labels, tied cliques or cliques with a feature; for a structural SVM over label
-            vectors also costs, or fractional labellings of a relaxing decoder.
+        TypeError: the problem is of another kind.
+        ValueError: labels are missing, or cliques are tied or have a feature; for a structural SVM over label
+            vectors also: there are costs, or the decoder is a relaxation with fractional labellings.
 
     Examples:
         >>> import numpy as np, tempfile
@@ -78,9 +78,9 @@ def write_training(
 
 
 def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the belief network's problem and solution, by the labels' own indices."""
+    """Return the problem and the solution of a belief network, with labels in the original order."""
     if not problem.spins.all():
-        raise ValueError("problem: expected complete labels, got missing labels")
+        raise ValueError("problem: expected known labels, got missing labels")
     order, back = problem.ordering.tolist(), np.argsort(problem.ordering)
     network = problem.network(state.weights)
     pairs = [(order[p], order[k]) for k in range(len(order)) for p in range(problem.shared[k] - 1)]
@@ -108,11 +108,11 @@ def _network(problem: LabelProblems, state: Any) -> tuple[dict[str, Any], dict[s
 
 
 def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the Boltzmann machine's problem and solution."""
+    """Return the problem and the solution of a Boltzmann machine."""
     tied = problem.cliques
     is_plain = all(column is None for column in tied.columns) and set(tied.coefficients) <= {1.0}
     if not is_plain or list(tied.groups) != list(range(len(tied.cliques))):
-        raise ValueError("problem: expected cliques of labels alone, each with a weight, got further cliques")
+        raise ValueError("problem: expected cliques with one weight each, got tied cliques or features")
     upper = np.broadcast_to(
         problem.upper.T if problem.upper.ndim == 2 else problem.upper[:, None], problem.spins.T.shape
     )
@@ -132,16 +132,16 @@ def _machine(problem: SharedProblem, state: Any) -> tuple[dict[str, Any], dict[s
 
 
 def _supporting(state: Any) -> tuple[np.ndarray, CuttingPlanes]:
-    """Return duals above 0 of labellings other than the truth, and the planes."""
+    """Return the positive dual variables of labellings other than the truth, and the cutting planes."""
     supports = (state.dual_coef > 0) & (state.planes.loss > 0)
     return state.dual_coef[supports], state.planes.select(supports)
 
 
 def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem of label vectors and the solution; for each plane the labelling."""
+    """Return the problem of label vectors and the solution, with the labelling of each cutting plane."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     if not isinstance(oracle, LabelVectorOracle) or oracle.costs is not None:
-        raise ValueError("problem: expected label vectors by the plain Hamming loss, got another loss")
+        raise ValueError("problem: expected label vectors with the plain Hamming loss, got another loss")
     is_label = planes.index >= 0
     if not (np.abs(planes.value[is_label]) == 2).all():
         raise ValueError("state: expected labellings of an exact decoder, got fractional labellings")
@@ -164,14 +164,15 @@ def _structural(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any],
 
 
 def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem of chains and the solution; for each plane the labelling."""
+    """Return the problem of chains and the solution, with the labelling of each cutting plane."""
     oracle, (duals, planes) = problem.oracle, _supporting(state)
     assert isinstance(oracle, ChainOracle)
     lengths = np.diff(problem.start)[planes.example]
     begins = lengths.cumsum() - lengths
     truths = [oracle.labels[slice(*problem.start[each : each + 2])] for each in planes.example]
     labellings = np.concatenate([oracle.labels[:0], *truths])
-    # The truth's entry of a position is 1, the labelling's −1; equal states have no entry.
+    # If the labelling differs from the truth at a position, the plane holds 1 for the true state and −1 for
+    # the labelling's state; otherwise the plane has no entry.
     is_own = (planes.index >= 0) & (planes.value < 0)
     position, label = divmod(planes.index[is_own], oracle.num_states)
     labellings[begins[planes.plane[is_own]] + position] = label
@@ -188,7 +189,7 @@ def _chains(problem: StructuralProblem, state: Any) -> tuple[dict[str, Any], dic
 
 
 def _kernel_chains(problem: ChainKernelProblem, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the problem of chains with a kernel and the marginals; a solver may keep only sums of edges."""
+    """Return the problem of chains with a kernel, and marginals of nodes and edges as the solution."""
     edges = _edges(problem, state) if isinstance(state, ExponentiatedState) else state.edges
     what = _labelled_chains(problem, problem.upper, problem.coupling_penalty)
     what |= {"kind": "chains with a kernel", "gram": field(problem.gram)}
@@ -201,7 +202,7 @@ def _kernel_chains(problem: ChainKernelProblem, state: Any) -> tuple[dict[str, A
 
 
 def _edges(problem: ChainKernelProblem, state: ExponentiatedState) -> np.ndarray:
-    """Return P(y_t, y_{t+1}) of the log-potentials, (steps, states, states), one chain after another."""
+    """Compute P(y_t, y_{t+1}) from log-potentials, (steps, states, states), one chain after another."""
     found = []
     for x, (first, last) in enumerate(pairwise(problem.start.tolist())):
         chain = padded_chains(state.log_nodes[first:last], state.log_pairs[x], problem.lengths[x : x + 1])
@@ -217,10 +218,10 @@ def _labelled_chains(
     """Return labels, the start of each chain, and the weight of each chain's loss.
 
     Raises:
-        ValueError: chains of which only some steps are allowed.
+        ValueError: some transitions are not allowed.
     """
     if chains.allowed is not None:
-        raise ValueError("problem: expected one in which every step is allowed, which checkers know alone")
+        raise ValueError("problem: expected chains with all transitions allowed, got forbidden transitions")
     return {
         "labels": field(chains.labels, np.int32),
         "chains": field(chains.start, np.int64),
@@ -231,12 +232,12 @@ def _labelled_chains(
 
 
 def _problem(features: Features, constant: float, spins: np.ndarray, upper: np.ndarray) -> dict[str, Any]:
-    """Return rows of features and the learning problem."""
+    """Return the learning problem: labels, limits of dual variables, and rows of features."""
     return {"labels": field(spins.T > 0, np.int8), "upper": field(upper)} | _rows(features, constant)
 
 
 def _rows(features: Features, constant: float) -> dict[str, Any]:
-    """Return rows of features in CSR form with the constant as the last column."""
+    """Convert features to CSR form, with the constant as the last column."""
     count, width = features.shape  # pyright: ignore[reportGeneralTypeIssues]
     if isinstance(features, np.ndarray):
         rows, columns = np.indices(features.shape).reshape(2, -1)

@@ -1,4 +1,4 @@
-"""The smallest search trees by which bounds prove labellings optimal. Internal."""
+"""Search trees in which bounds prove that labellings are optimal. Internal."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from lmbm_torch.certificates.losses import Losses
 
 __all__ = []
 
-# Kinds of leaves, in place of the label on which a node branches.
+# Codes of leaves; other nodes hold the index of the label on which they branch.
 BOUND, RULE, ANSWER, SEMIDEFINITE = -1, -2, -3, -4
 
-# Weight of a label's worse branch beside the better branch, when labels to branch on are compared.
+# Labels to branch on are compared by the smaller bound of their branches plus WORSE times the larger.
 WORSE = 0.1
-# The size of a chunk: parts times labels times labels.
+# Largest size of a chunk: parts times labels times labels.
 CHUNK = 2**22
 
 Choose = Callable[[Losses, np.ndarray, np.ndarray], np.ndarray]
-"""The free label on which each part (rows, spins) branches, or the kind of leaf, (parts,)."""
+"""From parts (rows, spins) to the free label on which each part branches, or a leaf's code, (parts,)."""
 
 
 class TooManyNodes(ValueError):
-    """The error of a tree beyond the limit of nodes."""
+    """The error raised if trees need more nodes than the limit allows."""
 
 
 class Claim(NamedTuple):
     """The claim to prove: apart from the answers, no labelling has a lower loss than the last answer.
 
     Args:
-        known: (batch, labels), given spins, 0 for a free label.
-        answers: (batch, top_k, labels), spins.
-        matrix, bounds: rules matrix @ y ≤ bounds over labels y in {0, 1}, if any.
+        known: (batch, labels), known spins, 0 for a free label.
+        answers: (batch, top_k, labels), spins of the answers.
+        matrix, bounds: rules matrix @ y ≤ bounds over labels y in {0, 1}; there may be none.
     """
 
     known: np.ndarray
@@ -42,16 +42,16 @@ class Claim(NamedTuple):
     bounds: np.ndarray
 
     def least_sums(self, spins: np.ndarray) -> np.ndarray:
-        """Return the least left side of each rule, (parts, rules)."""
+        """Return the smallest possible left side of each rule, (parts, rules)."""
         return (spins > 0) @ self.matrix.T + (spins == 0) @ np.minimum(self.matrix, 0).T
 
 
 class Tree(NamedTuple):
-    """The trees of a batch, level by level; both children of a node stand together on the next level.
+    """The trees of a batch, level by level; the two children of a node stand side by side on the next level.
 
     Args:
-        nodes: (nodes,), the label on which a node branches, first 0 then 1, or the kind of leaf.
-        bounds: (leaves,), on the losses of a leaf; infinite for a broken rule.
+        nodes: (nodes,), the label on which a node branches, first with value 0, or the code of a leaf.
+        bounds: (leaves,), lower bounds on the losses in a leaf; infinite for a broken rule.
     """
 
     nodes: np.ndarray
@@ -59,10 +59,10 @@ class Tree(NamedTuple):
 
 
 def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree:
-    """Return trees with each leaf closed by a bound or a rule, or equal to an answer.
+    """Build trees in which each leaf is closed by a bound or a rule, or is an answer.
 
     Raises:
-        TooManyNodes: more nodes than allowed.
+        TooManyNodes: the trees need more nodes than ``node_limit``.
         ValueError: a labelling is better than an answer by more than rounding.
     """
     rows, spins = np.arange(len(claim.known)), claim.known.astype(np.float64)
@@ -73,7 +73,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
         count += len(rows)
         if count > node_limit:
             raise TooManyNodes(
-                f"node_limit: expected at most {node_limit} nodes in the proofs of all rows, got more"
+                f"node_limit: expected at most {node_limit} nodes in the proofs of all rows, got more nodes"
             )
         kinds, (least, bound, most) = np.full(len(rows), BOUND), losses.of(rows, spins)
         is_complete = (spins != 0).all(1)
@@ -98,7 +98,7 @@ def prove(losses: Losses, claim: Claim, choose: Choose, node_limit: int) -> Tree
 
 
 def in_order(ordering: np.ndarray) -> Choose:
-    """Return the choice of the first free label of an ordering, as belief networks need."""
+    """Return a function that chooses the first free label of an ordering, as belief networks need."""
 
     def choose(_losses: Losses, _rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
         return ordering[(spins[:, ordering] == 0).argmax(1)] if len(spins) else np.zeros(0, np.int64)
@@ -107,7 +107,7 @@ def in_order(ordering: np.ndarray) -> Choose:
 
 
 def by_bounds(losses: Losses, rows: np.ndarray, spins: np.ndarray) -> np.ndarray:
-    """Return the choice of the free label with the largest bound, as searches of Boltzmann machines do."""
+    """Choose the free label whose branches have the largest bounds, as in searches of Boltzmann machines."""
     labels = spins.shape[1]
     step, chosen = max(1, CHUNK // (2 * labels**2)), [np.zeros(0, np.int64)]
     for start in range(0, len(rows), step):

@@ -1,4 +1,4 @@
-"""Classifiers of label vectors by scikit-learn, made to accept constant labels, ML-kNN and BOOMER."""
+"""Baselines: scikit-learn's classifiers, made to accept constant labels, ML-kNN, boosted trees and BOOMER."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from lmbm_torch.extras import naming_extras
 class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
     """A classifier that also learns from targets with a single class.
 
-    Folds of a set with rare labels often have a label without positives, which scikit-learn's classifiers
-    refuse.
+    With rare labels, some label often has only one value in a fold, which scikit-learn's classifiers refuse.
     """
 
     def __init__(self, estimator):
@@ -33,7 +32,7 @@ class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         single = len(np.unique(y)) == 1
         estimator: Any = DummyClassifier(strategy="most_frequent") if single else clone(self.estimator)
         self.estimator_ = estimator.fit(X, y)
-        # Both classes: scikit-learn's chains take the last class for presence.
+        # Always both classes, because scikit-learn's chains take the last class for "present".
         self.classes_ = np.union1d(self.estimator_.classes_, [0, 1])
         return self
 
@@ -43,19 +42,19 @@ class AnyClasses(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
 
     @available_if(lambda self: hasattr(self.estimator, "predict_proba"))
     def predict_proba(self, X):
-        """Return probabilities of absence and presence, (instances, 2)."""
+        """Return the probabilities that the label is absent and present, (instances, 2)."""
         found = np.zeros((X.shape[0], 2))
         found[:, np.asarray(self.estimator_.classes_, int)] = self.estimator_.predict_proba(X)
         return found
 
 
 class ChainEnsemble(ClassifierMixin, BaseEstimator):
-    """Classifier chains in random orders with a vote on each label (Read et al. 2011); ties are negative.
+    """Classifier chains in random orders that vote on each label (Read et al. 2011); a tie means absent.
 
     Args:
         chain: the chain to fit in every order.
         num_members: number of chains.
-        random_state: of the orders.
+        random_state: seed of the orders.
     """
 
     def __init__(self, chain, num_members=10, random_state=None):
@@ -83,13 +82,11 @@ class ChainEnsemble(ClassifierMixin, BaseEstimator):
 
 
 class MLkNN(ClassifierMixin, BaseEstimator):
-    """ML-kNN: the likelier value of each label, given the count of the label in the nearest instances.
-
-    Source: Zhang, Zhou 2007.
+    """ML-kNN (Zhang and Zhou 2007): the more likely value of each label, given the count among neighbours.
 
     Args:
         num_neighbors: number of nearest instances.
-        smoothing: added to every count.
+        smoothing: number to add to every count.
     """
 
     def __init__(self, num_neighbors=10, smoothing=1.0):
@@ -97,12 +94,12 @@ class MLkNN(ClassifierMixin, BaseEstimator):
         self.smoothing = smoothing
 
     def fit(self, X, y):
-        """Count the neighbours with a label, for instances with and without the label."""
+        """Count, for instances with and without a label, how often each number of neighbours has it."""
         labels = np.asarray(y).astype(bool)
         self.labels_ = labels
         self.classes_ = np.tile([0, 1], (labels.shape[1], 1))
         self.neighbors_ = NearestNeighbors(n_neighbors=min(self.num_neighbors, len(labels) - 1)).fit(X)
-        # Without an argument no instance is a neighbour of itself.
+        # Without X, kneighbors does not return an instance as its own neighbour.
         near = self._near(self.neighbors_.kneighbors(return_distance=False))
         values = np.arange(self.neighbors_.n_neighbors + 1)
         counts = near[:, None] == values[:, None]  # (instances, counts, labels)
@@ -134,10 +131,10 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
     Args:
         library: ``"catboost"`` (loss ``MultiLogloss``), ``"xgboost"`` (a vector in each leaf) or
             ``"lightgbm"`` (a classifier for each label).
-        num_rounds: of boosting.
-        learning_rate: of each tree's scores.
-        max_depth: of the trees.
-        random_state: of the draws.
+        num_rounds: number of rounds of boosting.
+        learning_rate: factor on the scores of each tree.
+        max_depth: largest depth of a tree.
+        random_state: seed of the draws.
     """
 
     def __init__(self, library, num_rounds=100, learning_rate=0.1, max_depth=6, random_state=None):
@@ -148,7 +145,7 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X, y):
-        """Fit the other library's classifier to labels with two values; other labels are constant."""
+        """Fit the other library's classifier to labels with two values in training; keep others constant."""
         self.constant_ = y.mean(0)
         self.is_varying_ = y.min(0) < y.max(0)
         self.classes_ = np.tile([0, 1], (y.shape[1], 1))
@@ -185,7 +182,7 @@ class BoostedTrees(ClassifierMixin, BaseEstimator):
 
 
 def _as_matrix(X: Any) -> Any:
-    """Return sparse features as SciPy's older class; CatBoost refuses sparse arrays."""
+    """Convert sparse features to SciPy's older class of matrices, because CatBoost refuses sparse arrays."""
     return csr_matrix(X) if issparse(X) else X
 
 
@@ -193,14 +190,14 @@ class BoostedRules(ClassifierMixin, BaseEstimator):
     """BOOMER: boosted rules for several labels at once (Rapp et al. 2020), by the library mlrl-boomer.
 
     Args:
-        is_joint: train the logistic loss of whole label vectors and predict the most probable label vector
-            of the training set; otherwise train the sum of the labels' losses and give probabilities.
-        num_rules: at most.
-        shrinkage: of each rule's scores.
-        feature_share: of the features, drawn anew for each rule; None for the default of the library, which
-            grows with the logarithm of the number of features. With rare features the default may end
-            training at once.
-        random_state: of the draws.
+        is_joint: whether to train by the logistic loss of whole label vectors, and to predict the most
+            probable label vector of the training set; otherwise train by the sum of the labels' losses.
+        num_rules: largest number of rules.
+        shrinkage: factor on the scores of each rule.
+        feature_share: share of the features to draw for each rule; None for the library's default, a number
+            that grows with the logarithm of the number of features. If features are rarely non-zero, the
+            default may end training at once.
+        random_state: seed of the draws.
     """
 
     def __init__(self, is_joint=False, num_rules=1000, shrinkage=0.3, feature_share=None, random_state=None):
@@ -221,7 +218,7 @@ class BoostedRules(ClassifierMixin, BaseEstimator):
             binary_predictor="example-wise" if self.is_joint else "output-wise",
             max_rules=self.num_rules,
             shrinkage=self.shrinkage,
-            # The library refuses 0.
+            # The library refuses the seed 0.
             random_state=check_random_state(self.random_state).randint(1, 2**31),
             feature_sampling=None if share is None else sampling,
         ).fit(X, np.asarray(y).astype(np.uint8))

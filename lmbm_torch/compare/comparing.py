@@ -1,4 +1,4 @@
-"""Methods compared on one set: a folder of trials, a table and a figure."""
+"""The comparison of methods on one data set: a folder with trials, a table and a figure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lmbm_torch.data import MultilabelData
 from lmbm_torch.files import write_figure
 from lmbm_torch.viz.comparisons import interval_plot
 
-# The error of a comparison that failed, in the folder of the trials.
+# The file for the error of a failed comparison.
 FAILED = "failed.txt"
 
 
@@ -30,13 +30,13 @@ def compare(
 ) -> list[Result]:
     """Try all methods, print and write the table and the figure, and return the rows of the table.
 
-    Instances with missing labels are left out of training and test, since the baselines cannot use missing
-    labels; the note of the table says the number.
+    Instances with missing labels are left out of training and test, because the baselines cannot use missing
+    labels; the note above the table gives the number.
 
     Raises:
-        Exception: the error of a trial; a call with other settings then starts anew.
-        ValueError: see :func:`lmbm_torch.compare.trials.check_methods`; an unknown reference; a folder with
-            trials of other settings.
+        Exception: the error of a trial; afterwards a call with other settings starts from the beginning.
+        ValueError: the reference is unknown, the folder holds trials with other settings, or
+            :func:`lmbm_torch.compare.trials.check_methods` raises the error.
     """
     if reference not in methods:
         raise ValueError(f"reference: expected one of the methods {methods}, got {reference!r}")
@@ -64,16 +64,16 @@ def compare(
 
 
 def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) -> None:
-    """Store the settings of the folder's trials; only the number of splits may change.
+    """Write the settings to the folder of the trials; refuse changes, except for the number of splits.
 
-    Trials of a failed comparison with other settings are removed.
+    If the last comparison has failed, other settings are allowed, and the trials are removed.
     """
     made: dict[str, Any] = {"data": data.sha256(), "recipe": recipe_used(), **asdict(settings)}
     del made["splits"]
     if file.exists():
         before = json.loads(file.read_text(encoding="utf-8"))
         if before != made and (file.parent / FAILED).exists():
-            # A failed comparison does not stand in the way of the next one.
+            # After a failed comparison the next comparison may use the folder with other settings.
             shutil.rmtree(file.parent / trials.TRIALS, ignore_errors=True)
         elif before != made:
             changed = [key for key in made if before.get(key) != made[key]]
@@ -81,7 +81,7 @@ def _keep_settings(file: Path, data: MultilabelData, settings: trials.Settings) 
             words = [others.get(key, f"of {key}={before.get(key)} instead of {made[key]}") for key in changed]
             raise ValueError(
                 f"output: expected a folder without trials of other settings, got {file.parent}, whose "
-                f"trials are {' and '.join(words)}; output=FOLDER names another one"
+                f"trials are {' and '.join(words)}; choose another folder by output=FOLDER"
             )
     (file.parent / FAILED).unlink(missing_ok=True)
     write_text(file, json.dumps(made, indent=1))

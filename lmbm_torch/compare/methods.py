@@ -1,4 +1,4 @@
-"""The compared methods, families of the library and usual classifiers, with the searched settings."""
+"""The methods of a comparison: this library's and usual classifiers, with the settings to try for each."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from lmbm_torch.estimators.common.baselines import LabelPowersetSVM, linear_svm
 from lmbm_torch.fitting import recipe
 
 PENALTIES = loguniform(0.03, 10)
-# The library's own families take features as they are, and count C in units of their own.
+# This library's own classifiers get unscaled features, because C="scale" scales features.
 OWN = {"C": [recipe.times_scale(C) for C in recipe.SEARCHED_C]}
-# Multiples of "scale"; structural SVMs of a larger C are no better, and training takes two to five times as
-# long (scripts/bench/recipes.py).
+# Largest C for structural SVMs, as a multiple of "scale": a larger C is no better, and training takes two to
+# five times as long (scripts/bench/recipes.py).
 MOST_STRUCTURAL_C = 3.0
 KERNEL_PENALTIES, WIDTHS = loguniform(0.1, 100), ["scale", 0.3, 1.0, 3.0]
 GROWTH = {"max_features": ["sqrt", 0.1, 0.3], "min_samples_leaf": [1, 2, 5]}
@@ -44,14 +44,14 @@ MEMBERS = 10
 
 @dataclass(frozen=True)
 class Tuned:
-    """A model with searched parameters.
+    """A model some of whose parameters are chosen by a search.
 
     Args:
-        model: with all other parameters.
-        space: parameter → values, or a distribution, to draw from.
-        is_scaled: whether the scaling of the features is searched, too.
+        model: the model with all other parameters.
+        space: from parameters to the values, or the distribution, to draw from.
+        is_scaled: whether the scaling of the features is chosen, too.
         takes_sparse: whether the model learns from CSR features.
-        library: the module of an optional library; None for none.
+        library: the module of the optional library that the model needs; None if it needs none.
     """
 
     model: BaseEstimator
@@ -63,11 +63,11 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several copies of a tuned model, with the parameters chosen for the single model.
+    """An ensemble of several copies of a model, with the parameters that were chosen for the single model.
 
     Args:
-        base: the tuned method's name.
-        gather: model → ensemble.
+        base: the name of the method with the single model.
+        gather: function from the model to the ensemble.
     """
 
     base: str
@@ -75,7 +75,7 @@ class Ensemble:
 
 
 def _alone(estimator: BaseEstimator) -> MultiOutputClassifier:
-    """Return one classifier per label."""
+    """Return a classifier with a copy of ``estimator`` for each label."""
     return MultiOutputClassifier(AnyClasses(estimator))
 
 
@@ -85,7 +85,7 @@ def _chain(estimator: BaseEstimator) -> ClassifierChain:
 
 
 def _chains(base: str) -> Ensemble:
-    """Return a vote of chains in random orders."""
+    """Return an ensemble of chains in random orders that vote on each label."""
     return Ensemble(base, lambda chain: ChainEnsemble(chain, MEMBERS, random_state=0))
 
 
@@ -142,7 +142,7 @@ METHODS: dict[str, Tuned | Ensemble] = {
     "BOOMER": Tuned(
         BoostedRules(random_state=0), RULES | {"num_rules": [100, 300, 1000]}, is_scaled=False, library="mlrl"
     ),
-    # A rule takes four to ten times as long.
+    # At most 300 rules, because a rule for label vectors takes four to ten times as long.
     "BOOMER, label vectors": Tuned(
         BoostedRules(is_joint=True, num_rules=300, random_state=0),
         RULES | {"num_rules": [100, 300]},
@@ -167,19 +167,19 @@ METHODS: dict[str, Tuned | Ensemble] = {
 
 
 def num_settings(space: Mapping[str, Any], most: int) -> int:
-    """Return the number of settings in a space, at most ``most``; a distribution has no limit."""
+    """Return the number of settings in a space, but at most ``most``; a distribution has infinitely many."""
     sizes = [len(values) if isinstance(values, list) else most for values in space.values()]
     return min(most, prod(sizes))
 
 
 def tuned(name: str) -> Tuned:
-    """Return a tuned method, or the base of an ensemble."""
+    """Return the method of a name; for an ensemble, return the method of the base."""
     method = METHODS[name]
     return tuned(method.base) if isinstance(method, Ensemble) else method
 
 
 def is_installed(name: str) -> bool:
-    """Return whether the optional library of a method is installed."""
+    """Return whether the library that a method needs is installed."""
     library = tuned(name).library
     return library is None or find_spec(library) is not None
 
@@ -190,12 +190,12 @@ def takes(name: str, features: Any) -> bool:
 
 
 def scalings(features: Any) -> dict[str, BaseEstimator]:
-    """Return the scalings to choose from, by name; scalings of sparse features keep zeros."""
+    """Return the scalings to choose from, by name; for sparse features zeros stay zeros."""
     if issparse(features):
         return {"unit rows": Normalizer(), "largest 1": MaxAbsScaler()}
     return {"unit rows": Normalizer(), "[0, 1]": MinMaxScaler(clip=True), "unit variance": StandardScaler()}
 
 
 def unscaled() -> BaseEstimator:
-    """Return a transformer that keeps the features."""
+    """Return a transformer that returns features unchanged."""
     return FunctionTransformer(accept_sparse=True)

@@ -1,4 +1,4 @@
-"""Paired tests over resampled splits with overlapping training sets, and over data sets."""
+"""Paired tests of two methods: over splits with overlapping training sets, and over data sets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from lmbm_torch.checks import check_positive, check_shape
 def standard_error(values: np.ndarray, test_per_train: float) -> float:
     """Return the standard error of the mean over splits: s √(1/k + n_test / n_train).
 
-    The second term is due to Nadeau and Bengio, "Inference for the generalization error" (2003), section
-    3.3, since the splits share instances.
+    The term n_test / n_train corrects for instances that splits share (Nadeau and Bengio, "Inference for the
+    generalization error", 2003, section 3.3).
 
     Args:
-        values: ``(splits,)``, two or more.
+        values: ``(splits,)``, at least two.
         test_per_train: n_test / n_train.
 
     Raises:
-        ValueError: fewer than two values, or a ratio not above 0.
+        ValueError: there are fewer than two values, or the ratio is not above 0.
     """
     check_positive("test_per_train", test_per_train)
     if len(values) < 2:
-        raise ValueError(f"values: expected values of at least 2 splits, got {len(values)}")
+        raise ValueError(f"values: expected values of at least 2 splits, got {len(values)} values")
     return float(np.std(values, ddof=1) * np.sqrt(1 / len(values) + test_per_train))
 
 
@@ -36,13 +36,13 @@ def interval(values: np.ndarray, test_per_train: float, level: float = 0.95) -> 
 
 
 def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: float) -> float:
-    """Return the two-sided p-value of equal means, by the corrected resampled t-test of the same paper.
+    """Return the two-sided p-value for equal means, by the corrected resampled t-test of Nadeau and Bengio.
 
     Args:
-        first, second: ``(splits,)``, of two methods on the same splits; p is 1 for equal values.
+        first, second: ``(splits,)``, values of two methods on the same splits; if all are equal, p is 1.
 
     Raises:
-        ValueError: the errors of :func:`standard_error`, or different numbers of splits.
+        ValueError: see :func:`standard_error`; also if the numbers of splits differ.
     """
     check_shape("second", second, len(first))
     differences = np.subtract(first, second)
@@ -53,12 +53,12 @@ def corrected_t_test(first: np.ndarray, second: np.ndarray, test_per_train: floa
 
 
 def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
-    """Return the two-sided p-value of equal medians over data sets, by Wilcoxon's signed-rank test.
+    """Return the two-sided p-value for equal medians over data sets, by Wilcoxon's signed-rank test.
 
-    The comparison of two methods over several data sets of Demšar (2006), section 3.1.3.
+    Demšar (2006), section 3.1.3, recommends this test for two methods on several data sets.
 
     Args:
-        first, second: ``(sets,)``, of two methods on the same sets; p is 1 for equal values.
+        first, second: ``(sets,)``, values of two methods on the same data sets; if all are equal, p is 1.
     """
     check_shape("second", second, len(first))
     differences = np.subtract(first, second)
@@ -69,17 +69,17 @@ def signed_ranks(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def critical_difference(num_methods: int, num_sets: int, level: float = 0.05) -> float:
-    """Return the least significant difference of average ranks, by Nemenyi's test.
+    """Return the smallest significant difference of average ranks, by Nemenyi's test.
 
-    q √(k (k + 1) / (6 N)) of Demšar (2006), section 3.2.2, with q the quantile of the studentized range
-    divided by √2.
+    The value is q √(k (k + 1) / (6 N)) for k methods and N data sets; q is the quantile of the studentized
+    range divided by √2 (Demšar 2006, section 3.2.2).
     """
     quantile = stats.studentized_range.ppf(1 - level, num_methods, np.inf) / np.sqrt(2)
     return float(quantile * np.sqrt(num_methods * (num_methods + 1) / (6 * num_sets)))
 
 
 def holm(p_values: np.ndarray) -> np.ndarray:
-    """Return p-values adjusted by Holm's step-down method (1979) for all tests at once.
+    """Adjust the p-values of several tests by Holm's step-down method (1979).
 
     Args:
         p_values: ``(tests,)``.

@@ -1,4 +1,4 @@
-"""Files of tables: written completely or not at all, and marked when a table is finished."""
+"""Files of tables, which are written completely or not at all; a further file marks a finished table."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from rich.text import Text
 from lmbm_torch.files import replacing_text
 
 Result = dict[str, Any]
-"""A row's values, by name. ``paper_<name>`` is shown next to ``<name>``; ``_<name>``, such as an array for a
-figure, is left out of the CSV file."""
+"""The values of a row, by name. ``paper_<name>`` is shown next to ``<name>``. ``_<name>``, such as an array
+for a figure, is not written to the CSV file."""
 FINISHED = "finished.json"
 KEPT = (".csv", ".md", ".png")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file of UTF-8, in a folder that is made if needed."""
+    """Write a text file in UTF-8; make the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing_text(path) as stream:
         stream.write(text)
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a CSV file with every column of any row, except for names with a leading ``_``."""
+    """Write a CSV file with all columns that occur in rows, except for names that begin with ``_``."""
     columns = list(dict.fromkeys(name for row in rows for name in row if not name.startswith("_")))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
@@ -43,14 +43,14 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def table(folder: Path, name: str) -> Iterator[Path]:
-    """Give the folder of a table, marked as finished when the block ends without an exception.
+    """Yield the folder of a table, and mark the table as finished if the block ends without an exception.
 
-    The mark lists the CSV, Markdown and PNG files that the block has written, ``table.*`` and others, for
-    ``make keep``, and the training recipe (:func:`recipe_used`).
+    The mark is a file that lists the CSV, Markdown and PNG files that the block has written, for ``make
+    keep``, and the training recipe (:func:`recipe_used`).
 
     Args:
-        folder: made if needed.
-        name: of the table in ``results/``, such as ``lmbm_2009`` or ``bench/smo``.
+        folder: the folder, which is made if needed.
+        name: name of the table in ``results/``, such as ``lmbm_2009`` or ``bench/smo``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FINISHED).unlink(missing_ok=True)
@@ -62,7 +62,7 @@ def table(folder: Path, name: str) -> Iterator[Path]:
 
 
 def recipe_used() -> dict[str, Any] | None:
-    """Return the constants of the training recipe by name; None if the recipe is not imported."""
+    """Return the constants of the training recipe by name; None if nothing has imported the recipe."""
     recipe = sys.modules.get("lmbm_torch.fitting.recipe")
     if recipe is None:
         return None
@@ -71,15 +71,19 @@ def recipe_used() -> dict[str, Any] | None:
 
 
 def _versions(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return the time of writing of each file that may be kept."""
+    """Return for each file that may be kept two numbers that change if the file is written again."""
     states = {file.name: file.stat() for file in folder.iterdir() if file.suffix in KEPT}
     return {name: (state.st_mtime_ns, state.st_ino) for name, state in states.items()}
 
 
 def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path, note: str = "") -> str:
-    """Write ``table.csv``, all values, and ``table.md``, ``columns`` (key to heading); return the latter.
+    """Write all values to ``table.csv`` and some columns to ``table.md``; return the text of ``table.md``.
 
-    A column without a result on a data set is left out for the set; ``note`` stands above the tables.
+    If a column has no result on a data set, it is left out of the table for the data set.
+
+    Args:
+        columns: from the keys of the columns in ``table.md`` to the headings.
+        note: text above the tables.
     """
     write_csv(folder / "table.csv", results)
     lines = [note, ""] if note else []
@@ -98,7 +102,7 @@ def write_tables(results: list[Result], columns: Mapping[str, str], folder: Path
 
 
 def print_tables(results: Sequence[Result], columns: Mapping[str, str], console: Console) -> None:
-    """Print ``table.md`` of :func:`write_tables`; columns without room stand below."""
+    """Print the tables of :func:`write_tables`; columns for which a line has no room follow below."""
     for data in dict.fromkeys(result["data"] for result in results):
         rows = [result for result in results if result["data"] == data]
         methods = [str(row["method"]) for row in rows]
@@ -119,7 +123,7 @@ def print_tables(results: Sequence[Result], columns: Mapping[str, str], console:
 
 
 def _groups_that_fit(widths: Mapping[str, int], room: int) -> list[list[str]]:
-    """Return columns in groups of at most ``room`` characters; a wider column forms a group."""
+    """Divide columns into groups of at most ``room`` characters; a wider column is a group of its own."""
     groups: list[list[str]] = []
     left = 0
     for key, width in widths.items():

@@ -1,4 +1,4 @@
-"""Trials, each a method on a split of a data set, and the rows of a table that summarise trials."""
+"""Trials (results of one method on one split of a data set), and the table rows that summarise trials."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MEASURES = {
 SECONDS = {"fit_seconds": "training (CPU s)", "decode_seconds": "decoding 1,000 (CPU s)"}
 SIGNIFICANT = 0.05
 TRIALS = "trials"
-"""The folder of results within the folder of a comparison."""
+"""The subfolder for the results of trials in the folder of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class Settings:
     Args:
         splits: number of splits; each split draws a test set, stratified by label set.
         test_fraction: the share of test instances.
-        budget: number of settings tried for each method, drawn anew for each split.
-        folds: of the cross-validation on the training set that chooses among the settings, by exact match.
-        seed: of the first split, its draws and folds; the next splits count on.
+        budget: number of settings to try for each method; for each split other settings are drawn.
+        folds: number of folds of the cross-validation on the training set that chooses a setting.
+        seed: seed of the first split, the draws and folds; the next splits take the next seeds.
 
     Raises:
-        ValueError: fewer than two splits or folds, no budget.
+        ValueError: there are fewer than two splits or folds, or ``budget`` is below 1.
     """
 
     splits: int
@@ -78,7 +78,7 @@ class Settings:
                 raise ValueError(f"{name}: expected at least 2, got {getattr(self, name)}")
 
     def protocol(self) -> str:
-        """Return the protocol, for a reader of the table."""
+        """Describe the comparison for readers of the table."""
         return (
             f"Mean ± standard deviation over {self.splits} splits, {self.test_fraction:.0%} of the instances "
             f"in the test part. {self.budget} settings of each method are tried by {self.folds}-fold "
@@ -87,16 +87,16 @@ class Settings:
 
 
 def completely_labelled(data: MultilabelData) -> MultilabelData:
-    """Return the completely labelled instances as one training set.
+    """Return the instances without missing labels, as one training set.
 
     Raises:
-        ValueError: no instance is completely labelled.
+        ValueError: every instance has missing labels.
     """
     known = ~np.isnan(data.labels).any(1)
     if known.all():
         return data
     if not known.any():
-        raise ValueError(f"data.labels: expected completely labelled instances, got none in {known.size}")
+        raise ValueError(f"data.labels: expected instances without missing labels, got none in {known.size}")
     rows = np.arange(int(known.sum()))
     features, labels = data.features[known], data.labels[known]
     none = rows[:0]
@@ -106,15 +106,15 @@ def completely_labelled(data: MultilabelData) -> MultilabelData:
 def tried(
     data: MultilabelData, methods: Sequence[str], settings: Settings, folder: Path, console: Console
 ) -> list[Result]:
-    """Return the result of each method on each split; results stored in ``folder`` are read, not computed.
+    """Return the result of each method on each split; results stored in ``folder`` are not computed again.
 
-    Workers of joblib's active backend compute the trials; trials of ensembles come after those of the bases.
+    Workers of joblib's active backend compute the trials; ensembles come after the methods of the bases.
 
     Args:
-        methods: accepted by :func:`check_methods`.
+        methods: names that :func:`check_methods` accepts.
 
     Raises:
-        Exception: the error of the first failed trial; the earlier trials are stored.
+        Exception: the error of the first failed trial; the results of earlier trials are stored.
     """
     every = [(name, split) for split in range(settings.splits) for name in methods]
     files = {trial: folder / TRIALS / f"{_slug(data.name, *trial)}.json" for trial in every}
@@ -142,8 +142,8 @@ def check_methods(data: MultilabelData, methods: Sequence[str]) -> None:
     """Raise ValueError unless all methods can be compared.
 
     Raises:
-        ValueError: an unknown method, a method whose library is missing or that cannot use the features, an
-            ensemble without the base in front, or missing labels.
+        ValueError: a method is unknown, the library is not installed, or it cannot use the features; an
+            ensemble comes before the base; or labels are missing.
     """
     check_labels("data.labels", data.labels)
     for place, name in enumerate(methods):
@@ -153,17 +153,17 @@ def check_methods(data: MultilabelData, methods: Sequence[str]) -> None:
         if not is_installed(name):
             extra = EXTRAS[tuned(name).library or ""]
             raise ValueError(
-                f"methods: expected installed ones, got {name!r}; "
+                f"methods: expected methods whose libraries are installed, got {name!r}; "
                 f'pip install "lmbm-torch[{extra}]" installs it'
             )
         if not takes(name, data.features):
             raise ValueError(f"methods: expected methods for sparse features, got {name!r}")
         if isinstance(method, Ensemble) and method.base not in methods[:place]:
-            raise ValueError(f"methods: expected {method.base!r} in front of {name!r}")
+            raise ValueError(f"methods: expected {method.base!r} before {name!r}, got {list(methods)}")
 
 
 def _tried(given: tuple[MultilabelData, Settings], trial: tuple[tuple[str, int], Result | None]) -> Result:
-    """Return the result of a method on a split, of an ensemble by the result of the base."""
+    """Return the result of a method on a split; an ensemble needs the result of the base on the split."""
     (data, settings), ((name, number), base) = given, trial
     method, seed = METHODS[name], settings.seed + number
     split = data.with_split(*stratified_split(data.labels, settings.test_fraction, seed))
@@ -182,7 +182,7 @@ def _slug(data: str, method: str, split: int) -> str:
 
 
 def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int) -> Result:
-    """Choose parameters on the training set, fit to all of the training set, and measure on the test set."""
+    """Choose parameters by cross-validation, fit to the whole training set, and measure on the test set."""
     X, Y = part(data, data.train)
     offered = _offered(method, X)
     pipeline = Pipeline([("scaling", "passthrough"), ("model", clone(method.model))])
@@ -209,12 +209,12 @@ def try_tuned(data: MultilabelData, method: Tuned, settings: Settings, seed: int
 
 
 def _offered(method: Tuned, X: Any) -> dict[str, Any]:
-    """Return the scalings that the method chooses from, by name."""
+    """Return the scalings among which a method chooses, by name."""
     return scalings(X) if method.is_scaled else {"none": unscaled()}
 
 
 def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result:
-    """Fit to the training set with the base's parameters, and measure on the test set."""
+    """Fit an ensemble to the training set with the parameters of the base, and measure on the test set."""
     of_base = tuned(method.base)
     model: Any = clone(of_base.model)
     member = model.set_params(**base["_parameters"])
@@ -224,10 +224,9 @@ def try_ensemble(data: MultilabelData, method: Ensemble, base: Result) -> Result
 
 
 def measured(pipeline: Pipeline, data: MultilabelData) -> Result:
-    """Measure a pipeline that is fitted here, with CPU times.
+    """Fit a pipeline to the training set, and measure the answers and CPU times on the test set.
 
-    ``proven`` is the share of test instances with a labelling certified optimal under the model, for models
-    with certificates.
+    For models with certificates, ``proven`` is the share of test instances whose answer is proven optimal.
     """
     X, Y = part(data, data.train)
     started = time.process_time()
@@ -252,11 +251,11 @@ def measured(pipeline: Pipeline, data: MultilabelData) -> Result:
 def summary(trials: Sequence[Result], reference: str, settings: Settings) -> list[Result]:
     """Return a row for each method: mean, deviation and interval of each measure, and the settings.
 
-    ``p_<measure>`` is the p-value of the corrected t-test against the reference, adjusted by Holm's method
-    for all methods; keys with a leading underscore hold mean and deviation as text.
+    ``p_<measure>`` is the p-value of the corrected t-test against the reference, adjusted for all methods by
+    Holm's method; ``_<measure>`` holds mean and deviation as text.
 
     Raises:
-        ValueError: the reference is no compared method.
+        ValueError: the reference is not among the methods.
     """
     methods = list(dict.fromkeys(str(trial["name"]) for trial in trials))
     if reference not in methods:
@@ -280,7 +279,7 @@ def summary(trials: Sequence[Result], reference: str, settings: Settings) -> lis
 
 
 def columns(reference: str) -> dict[str, str]:
-    """Return the table's columns, key to heading."""
+    """Return the headings of the table's columns by key."""
     return {
         **{f"_{key}": heading for key, heading in MEASURES.items()},
         "p_exact_match": f"p of exact match, against {reference}",
@@ -290,12 +289,12 @@ def columns(reference: str) -> dict[str, str]:
 
 
 def intervals(rows: Sequence[Result], key: str) -> dict[str, tuple[float, float, float]]:
-    """Return for each method the mean of a measure and both ends of the confidence interval."""
+    """Return for each method the mean of a measure, and the two ends of the confidence interval."""
     return {str(row["method"]): (row[key], row[f"{key}_low"], row[f"{key}_high"]) for row in rows}
 
 
 def significant(rows: Sequence[Result], key: str) -> set[str]:
-    """Return the methods with a significant difference from the reference in a measure."""
+    """Return the methods that differ significantly from the reference in a measure."""
     p_values: Mapping[str, float | None] = {str(row["method"]): row[f"p_{key}"] for row in rows}
     return {name for name, p in p_values.items() if p is not None and p < SIGNIFICANT}
 

@@ -1,4 +1,4 @@
-"""Labellings that satisfy linear rules, and contradictory rules: integer programmes, solved by HiGHS."""
+"""Labellings under linear rules, and sets of contradictory rules, found by integer programs of HiGHS."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from lmbm_torch.extras import naming_extras
 
 __all__ = []
 
-# The tolerance of HiGHS is far below the effect of a label.
+# Solutions of HiGHS are 0 or 1 up to a small tolerance: this threshold rounds them.
 HALF = 0.5
 
 
 def completion(
     matrix: np.ndarray, bounds: np.ndarray, labels: np.ndarray, known: np.ndarray
 ) -> np.ndarray | None:
-    """Return the allowed labelling nearest to ``labels`` that agrees with ``known``, or None if none exists.
+    """Return the labelling nearest to ``labels`` under all rules and the values ``known``.
+
+    If no labelling obeys both, return None.
 
     Args:
         matrix, bounds: rules Σ_i matrix_ri y_i ≤ bounds_r.
-        labels: (labels,) of {0, 1}.
-        known: (labels,) of {0, 1, NaN}.
+        labels: (labels,) in {0, 1}.
+        known: (labels,) in {0, 1, NaN}.
 
     Raises:
         ImportError: SciPy is missing.
@@ -33,7 +35,7 @@ def completion(
     num_labels = len(labels)
     if num_labels == 0:
         return labels.copy() if (bounds >= 0).all() else None
-    # SciPy annotates arrays of numbers as numbers.
+    # Any, because SciPy's annotations expect numbers where arrays are allowed, too.
     least: Any = np.where(np.isnan(known), 0, known)
     most: Any = np.where(np.isnan(known), 1, known)
     upper: Any = bounds
@@ -51,16 +53,14 @@ def completion(
 
 
 def contradiction(matrix: np.ndarray, bounds: np.ndarray, known: np.ndarray) -> list[int]:
-    """Return a smallest set of rules without a common labelling given ``known``.
-
-    Without any single rule of the set a labelling exists.
+    """Return indices of contradictory rules given ``known``; no rule of the answer can be left out.
 
     Args:
-        matrix, bounds, known: see :func:`completion`; no labelling satisfies all rules.
+        matrix, bounds, known: see :func:`completion`; no labelling may obey all rules.
     """
     kept = list(range(len(bounds)))
     zeros = np.zeros(len(known))
-    # Halves first: a contradiction mostly needs few of many rules.
+    # Try to leave out half of the rules first, then smaller parts: usually few rules form a contradiction.
     size = len(kept) // 2
     while size >= 1:
         start = 0

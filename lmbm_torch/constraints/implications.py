@@ -1,4 +1,4 @@
-"""Implied pairs of literals."""
+"""Pairs of literals excluded by several rules together: both cannot be true."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 __all__ = []
 
-# A literal: a label, and the value that makes the literal true.
+# A literal: a label, and the value of the label that makes the literal true.
 Literal = tuple[int, int]
-# The largest number of listed pairs: many labels that imply each other have too many pairs.
+# Largest number of pairs to list: long chains of implications would give too many pairs.
 MOST_PAIRS = 100_000
 
 
 def implied_pairs(matrix: np.ndarray, bounds: np.ndarray) -> list[tuple[Literal, Literal]]:
-    """Return literals that exclude each other by several rules, the pairs with the fewest rules first.
+    """Return pairs of literals excluded by several rules together, sorted by the number of rules.
 
     Args:
         matrix, bounds: rules matrix @ y ≤ bounds over y in {0, 1}.
@@ -38,7 +38,7 @@ def _opposite(literal: Literal) -> Literal:
 
 
 def _implications(matrix: np.ndarray, bounds: np.ndarray) -> dict[Literal, set[Literal]]:
-    """Return the consequences of each literal by one rule of two labels."""
+    """Return for each literal the literals that follow by a single rule of two labels."""
     found: dict[Literal, set[Literal]] = {}
     for row in ((matrix != 0).sum(1) == 2).nonzero()[0]:
         labels = matrix[row].nonzero()[0].tolist()
@@ -51,7 +51,7 @@ def _implications(matrix: np.ndarray, bounds: np.ndarray) -> dict[Literal, set[L
 
 
 def _reached(start: Literal, implied: dict[Literal, set[Literal]]) -> dict[Literal, int]:
-    """Return all consequences of a literal, with the number of rules."""
+    """Return all consequences of a literal, each with the smallest number of rules in between."""
     steps, ahead = {start: 0}, [start]
     for literal in ahead:
         following: Iterable[Literal] = implied.get(literal, ())

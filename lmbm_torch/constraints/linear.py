@@ -1,4 +1,4 @@
-"""Rules over the labels of a model, evaluated and propagated in batches."""
+"""Rules over the labels of a model, checked and applied to batches of labellings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from lmbm_torch.persistence.stored import Stored
 
 __all__ = ["Constraints"]
 
-# The relative rounding error of a sum of weights.
+# Largest relative rounding error of a sum of weights.
 ROUND_OFF = 1e-9
-# The size of a chunk: instances times weights.
+# Largest size of a chunk: instances times weights.
 CHUNK = 2**22
 
 
@@ -28,12 +28,12 @@ class Constraints(Stored):
     """Linear rules, Σ_i a_i y_i ≤ b, over labels y in {0, 1}.
 
     Args:
-        rules: each over names or indices of labels; a labelling must satisfy all rules.
-        names: of all labels.
+        rules: rules over names or indices of labels; a labelling must obey all rules.
+        names: names of all labels.
 
     Raises:
-        ValueError: an unknown label; a weight or bound that is not finite; contradictory rules. The message
-            names a smallest contradictory set.
+        ValueError: a label is unknown, a weight or bound is not finite, or rules contradict each other; then
+            the message names rules that contradict each other.
 
     Examples:
         >>> import numpy as np
@@ -59,14 +59,14 @@ class Constraints(Stored):
 
     @classmethod
     def of(cls, given: Constraints | str | Rule | Iterable[str | Rule], names: Sequence[str]) -> Constraints:
-        """Return the rules of texts, objects, or both, over labels of the given names.
+        """Return the rules given as texts, as objects, or as both, over labels with the given names.
 
         Raises:
-            ValueError: a text that is no rule; see the class.
+            ValueError: a text is not a rule; see also the class.
         """
         if isinstance(given, Constraints):
             if given.names != tuple(names):
-                raise ValueError("constraints: expected constraints of the same labels, got other labels")
+                raise ValueError("constraints: expected rules over the same labels, got other labels")
             return given
         several = [given] if isinstance(given, str | Rule) else given
         rules: list[Rule] = []
@@ -79,7 +79,7 @@ class Constraints(Stored):
         return len(self.names)
 
     def violated(self, labels: np.ndarray) -> np.ndarray:
-        """Return the broken rules (instances, rules) of labels (instances, labels) of {0, 1}."""
+        """Return whether labels (instances, labels) in {0, 1} break each rule, (instances, rules)."""
         self._check_width("labels", labels)
         if not self._starts.size:
             return np.zeros((len(labels), 0), bool)
@@ -87,23 +87,22 @@ class Constraints(Stored):
         return sums > self._bounds + self._slack
 
     def involved(self, rules: np.ndarray) -> np.ndarray:
-        """Count the chosen rules, (rules,) of bool, of each label, (labels,)."""
+        """Count for each label the chosen rules with the label, (labels,); ``rules`` is (rules,) of bool."""
         return np.bincount(self._columns[rules[self._rows]], minlength=self.num_labels)
 
     def broken(self, labels: np.ndarray) -> list[list[str]]:
-        """Return the texts of the broken rules of each labelling."""
+        """Return for each labelling the texts of the broken rules."""
         return [[self.texts[rule] for rule in row.nonzero()[0]] for row in self.violated(labels)]
 
     def propagate(self, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the consequences of the known labels, rule by rule until nothing more follows.
+        """Fill in labels that follow from known labels, rule by rule, until nothing more follows.
 
         Args:
-            known: (instances, labels) of {0, 1, NaN}, NaN for a free label.
+            known: (instances, labels) in {0, 1, NaN}, NaN for a free label.
 
         Returns:
-            The labels with implied labels filled in, and (instances,) of bool: whether no rule is broken so
-            far. The labels of instances with a broken rule are meaningless. Without a broken rule an allowed
-            labelling may still not exist.
+            The labels, and (instances,) of bool: whether no rule is broken so far. If a rule is broken, the
+            labels of the instance have no meaning. Otherwise a labelling may still not exist.
         """
         self._check_width("known", known)
         if not self._starts.size:
@@ -116,14 +115,14 @@ class Constraints(Stored):
         return np.concatenate(labels), np.concatenate(consistent)
 
     def nearest(self, labels: np.ndarray, known: np.ndarray) -> np.ndarray | None:
-        """Return the allowed labelling that agrees with ``known`` and differs least from ``labels``.
+        """Return the labelling nearest to ``labels`` under all rules and the values ``known``.
 
         Args:
-            labels: (labels,) of {0, 1}.
-            known: (labels,) of {0, 1, NaN}.
+            labels: (labels,) in {0, 1}.
+            known: (labels,) in {0, 1, NaN}.
 
         Returns:
-            (labels,), or None if no allowed labelling exists.
+            The labelling (labels,), or None if no labelling obeys both.
 
         Raises:
             ImportError: SciPy is missing.
@@ -131,20 +130,20 @@ class Constraints(Stored):
         return completion(self.matrix, self._bounds, labels, known)
 
     def leaves_any(self, known: np.ndarray) -> bool:
-        """Return whether an allowed labelling agrees with known labels (labels,) of {0, 1, NaN}."""
+        """Return whether a labelling obeys all rules and agrees with ``known`` (labels,) in {0, 1, NaN}."""
         return self.nearest(np.zeros(self.num_labels), known) is not None
 
     def check(self, known: np.ndarray, where: str = "constraints") -> None:
-        """Raise ValueError if no allowed labelling agrees with known labels (labels,).
+        """Raise ValueError if no labelling obeys all rules and agrees with known labels (labels,).
 
         Raises:
-            ValueError: the message names the argument ``where`` and a smallest contradictory set of rules.
+            ValueError: the message names the argument ``where``, and rules that contradict each other.
         """
         if self.leaves_any(known):
             return
         rules = contradiction(self.matrix, self._bounds, known)
         texts = list(dict.fromkeys(self.texts[rule] for rule in rules))
-        given = "" if np.isnan(known).all() else " together with the labels known"
+        given = "" if np.isnan(known).all() else " together with the known labels"
         raise ValueError(
             f"{where}: expected rules that some labelling obeys, got a contradiction{given}: "
             + "; ".join(texts)
@@ -152,7 +151,7 @@ class Constraints(Stored):
 
     @property
     def bounds(self) -> np.ndarray:
-        """Return the largest allowed ``matrix @ labels``, up to round-off, (inequalities,)."""
+        """Return the largest allowed values of ``matrix @ labels``, with rounding errors, (inequalities,)."""
         return self._bounds + self._slack
 
     @cached_property
@@ -163,7 +162,7 @@ class Constraints(Stored):
         return matrix
 
     def _check_width(self, name: str, rows: np.ndarray) -> None:
-        """Raise ValueError for rows of another number of labels; the number of rows may be 0."""
+        """Raise ValueError unless rows have the number of labels; the number of rows may be 0."""
         if rows.ndim != 2 or rows.shape[1] != self.num_labels:
             raise ValueError(f"{name}: expected shape (instances, {self.num_labels}), got {rows.shape}")
 
@@ -175,7 +174,7 @@ class Constraints(Stored):
             free = np.isnan(values)
             sums = np.add.reduceat(np.where(free, least, self._weights * values), self._starts, axis=1)
             room = self._bounds + self._slack - sums
-            # The worse value of the label leaves the rule no slack.
+            # A label gets its better value if the worse value would break the rule.
             forced = free & (np.abs(self._weights) > room[:, self._rows]) & (room >= 0)[:, self._rows]
             if not forced.any():
                 return known, np.asarray((room >= 0).all(1))
@@ -184,7 +183,7 @@ class Constraints(Stored):
 
     @cached_property
     def _inequalities(self) -> list[tuple[dict[int, float], float, str]]:
-        """Return weights by index, bound and text of each inequality that is not always true."""
+        """Return each inequality that is not always true: weights by index, bound and text."""
         places = {name: place for place, name in enumerate(self.names)}
         found = []
         for rule in self.rules:
@@ -194,7 +193,7 @@ class Constraints(Stored):
                 weights[place] = weights.get(place, 0.0) + float(weight)
             weights = {place: weight for place, weight in weights.items() if weight}
             if weights or rule.bound < 0:
-                # A rule without labels that is false gets a label of weight 0, as every row needs a term.
+                # A false rule without labels gets a label of weight 0, because every inequality needs a term.
                 found.append((weights or {0: 0.0}, float(rule.bound), rule.text))
         return found
 
@@ -213,7 +212,7 @@ class Constraints(Stored):
 
     @cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return inequality, label and weight of each term."""
+        """Return for each term the index of the inequality, the index of the label, and the weight."""
         terms = [
             (row, place, weight)
             for row, (weights, _, _) in enumerate(self._inequalities)
@@ -236,7 +235,7 @@ class Constraints(Stored):
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        """Return the first term of each inequality."""
+        """Return the index of the first term of each inequality."""
         return np.searchsorted(self._rows, np.arange(len(self._inequalities)))
 
     @cached_property
@@ -250,7 +249,7 @@ class Constraints(Stored):
 
     @cached_property
     def _slack(self) -> np.ndarray:
-        """Return the round-off of each inequality's sum."""
+        """Return the largest rounding error of each inequality's sum."""
         sizes = np.abs(self._bounds)
         if self._starts.size:
             sizes = sizes + np.add.reduceat(np.abs(self._weights), self._starts)

@@ -1,6 +1,6 @@
-"""Rules over labels, each one or more linear inequalities.
+"""Rules over labels; each function returns one or more linear inequalities.
 
-A literal is a label by name or index, or "not " before a name: the label is absent.
+A literal is a label, by name or index, or the negation: "not " before a name, or ~index.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Rule(Stored):
     """The linear inequality Σ_i weights_i y_i ≤ bound.
 
     Args:
-        weights: label → a_i.
-        bound: b.
-        text: the rule as the user wrote the rule.
+        weights: from labels, by name or index, to weights.
+        bound: the bound.
+        text: the rule as the user wrote it.
 
     Examples:
         >>> from lmbm_torch.constraints import Rule
@@ -37,7 +37,7 @@ class Rule(Stored):
     text: str
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return labels and weights as lists, since labels may be numbers, which are no keys in files."""
+        """Return labels and weights as lists, because labels may be numbers, and keys in files are texts."""
         weights = {"labels": [*self.weights], "weights": [*self.weights.values()]}
         return {**weights, "bound": self.bound, "text": self.text}
 
@@ -45,12 +45,12 @@ class Rule(Stored):
     def from_parts(
         cls, given: Given, *, labels: list[Label], weights: list[float], bound: float, text: str
     ) -> Rule:
-        """Return the rule of :meth:`stored_parts`."""
+        """Build the rule from :meth:`stored_parts`."""
         return cls(dict(zip(labels, weights, strict=True)), bound, text)
 
 
 def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
-    """Return the rule: at most ``count`` of the literals are true if all of ``when`` are true.
+    """Return the rule "if all literals of ``when`` are true, at most ``count`` of ``literals`` are true".
 
     Examples:
         >>> from lmbm_torch.constraints import at_most
@@ -62,7 +62,7 @@ def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()
     if count >= len(literals):
         return ()
     weights, constant = _sum(literals, 1.0)
-    # Enough slack for all literals if a condition does not hold.
+    # If a condition is false, the bound grows by ``room``, and all literals may be true.
     room = len(literals) - count
     conditions, below = _sum(when, float(room))
     weights = _added(weights, conditions)
@@ -71,7 +71,7 @@ def at_most(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()
 
 
 def at_least(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
-    """Return the rule: at least ``count`` of the literals are true if all of ``when`` are true.
+    """Return the rule "if all literals of ``when`` are true, at least ``count`` of ``literals`` are true".
 
     Examples:
         >>> from lmbm_torch.constraints import at_least
@@ -86,7 +86,7 @@ def at_least(count: int, literals: Sequence[Label], *, when: Sequence[Label] = (
 
 
 def exactly(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()) -> tuple[Rule, ...]:
-    """Return the rules: exactly ``count`` of the literals are true if all of ``when`` are true.
+    """Return the rules "if all literals of ``when`` are true, exactly ``count`` of ``literals`` are true".
 
     Examples:
         >>> from lmbm_torch.constraints import exactly
@@ -99,7 +99,7 @@ def exactly(count: int, literals: Sequence[Label], *, when: Sequence[Label] = ()
 
 
 def implies(all_of: Sequence[Label], any_of: Sequence[Label]) -> tuple[Rule, ...]:
-    """Return the rule: if all of the first literals are true, at least one of the second literals is true.
+    """Return the rule "if all literals of ``all_of`` are true, some literal of ``any_of`` is true".
 
     Examples:
         >>> from lmbm_torch.constraints import implies
@@ -112,7 +112,10 @@ def implies(all_of: Sequence[Label], any_of: Sequence[Label]) -> tuple[Rule, ...
 
 
 def hierarchy(parents: Mapping[Label, Label | Iterable[Label]]) -> tuple[Rule, ...]:
-    """Return the rules: a label is present only with its parents; label → parent or parents.
+    """Return the rules of a hierarchy: a label is present only if all the parents are.
+
+    Args:
+        parents: from labels to the parent or parents.
 
     Examples:
         >>> from lmbm_torch.constraints import hierarchy
@@ -127,9 +130,9 @@ def hierarchy(parents: Mapping[Label, Label | Iterable[Label]]) -> tuple[Rule, .
 
 
 def parents_by_path(names: Iterable[str], separator: str = "/") -> dict[str, str]:
-    """Return the parent of each label with a path as name, such as 01/01/03: the longest path above.
+    """Return the parent of each label whose name is a path, such as 01/01/03: the longest proper prefix.
 
-    Labels without a path above are roots, and left out.
+    Labels without such a prefix among the names are roots, and are left out.
 
     Examples:
         >>> from lmbm_torch.constraints.rules import parents_by_path
@@ -148,14 +151,14 @@ def parents_by_path(names: Iterable[str], separator: str = "/") -> dict[str, str
 
 
 def opposite(literal: Label) -> Label:
-    """Return the negated literal; of a label given by index, ~index."""
+    """Return the negated literal; for a label given by index, ~index."""
     if isinstance(literal, int):
         return ~literal
     return literal.removeprefix(NOT) if literal.startswith(NOT) else NOT + literal
 
 
 def _sum(literals: Sequence[Label], weight: float) -> tuple[dict[Label, float], float]:
-    """Return ``weight`` times the number of true literals, as weights of labels and a constant."""
+    """Express ``weight`` times the number of true literals by weights of labels and a constant."""
     weights, constant = {}, 0.0
     for literal in literals:
         is_negative = literal < 0 if isinstance(literal, int) else literal.startswith(NOT)

@@ -1,12 +1,12 @@
 """Rules as text.
 
 - ``"urban -> not beach"``, ``"a and b -> c or d"``, ``"a <-> b"``, ``"not (a and b)"``: formulas;
-- ``"at_most_one(sunrise, noon, sunset)"``, ``"exactly_one(...)"``, ``"at_least(2, a, not b, c)"``, alone or
-  behind conditions, ``"day and outdoors -> exactly_one(morning, noon, evening)"``;
-- ``"2 a + b - c <= 1"``, with <=, >= or =, for labels counted as 0 or 1.
+- ``"at_most_one(sunrise, noon, sunset)"``, ``"exactly_one(...)"``, ``"at_least(2, a, not b, c)"``, also
+  after conditions: ``"day and outdoors -> exactly_one(morning, noon, evening)"``;
+- ``"2 a + b - c <= 1"``, with <=, >= or =; each label counts as 0 or 1.
 
-Names with other characters than letters, digits, ``_``, ``.`` and ``/``, and names equal to a word above,
-stand in quotes: ``"'fall foliage' -> not 'open water'"``.
+A name needs quotes if it has other characters than letters, digits, ``_``, ``.`` and ``/``, or equals a word
+above: ``"'fall foliage' -> not 'open water'"``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOKEN = re.compile(
     r"""|(?P<sign><->|->|<=|>=|==?|[-+*(),]))"""
 )
 
-# Signs of programming languages, and the signs of rules.
+# Signs of programming languages and of logic, and below the signs or words of rules with the same meaning.
 FOREIGN = re.compile(r"\s*(<=>|==?>|[→⇒↔⇔∧∨¬≤≥!~]|&&?|\|\|?)")
 MEANT = {"<=>": "<->", "↔": "<->", "⇔": "<->", "=>": "->", "==>": "->", "→": "->", "⇒": "->"}
 MEANT |= {"&": "and", "&&": "and", "∧": "and", "|": "or", "||": "or", "∨": "or"}
@@ -46,7 +46,7 @@ COMMENT = re.compile(r"""("[^"]*"|'[^']*')|\#.*""")
 
 
 class Token(NamedTuple):
-    """A word of a rule, of kind name, number, sign, word, count or end."""
+    """A word of a rule; the kind is name, number, sign, word, count or end."""
 
     kind: str
     text: str
@@ -56,8 +56,8 @@ def parse(text: str) -> tuple[Rule, ...]:
     """Return the rules in a line of text.
 
     Raises:
-        ValueError: a text that is no rule, with the place; a formula of more than a thousand clauses, or of
-            hundreds of nested formulas.
+        ValueError: the text is not a rule (the message tells where), or a formula has more than a thousand
+            clauses or hundreds of nested formulas.
 
     Examples:
         >>> from lmbm_torch.constraints import parse
@@ -70,15 +70,15 @@ def parse(text: str) -> tuple[Rule, ...]:
     try:
         return _Reader(text, tokens).statement()
     except RecursionError:
-        raise ValueError(f"constraints: expected a formula less deep than {text[:40]!r}…") from None
+        raise ValueError(f"constraints: expected a less nested formula, got {text[:40]!r}…") from None
 
 
 def read(path: str | PathLike) -> tuple[Rule, ...]:
-    """Return the rules of a text file, one rule a line; empty lines and comments after ``#`` are skipped.
+    """Return the rules of a text file with a rule on each line; skip empty lines and comments after ``#``.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: a line that is no rule; the message names the line.
+        ValueError: a line is not a rule; the message names the line.
 
     Examples:
         >>> import pathlib, tempfile
@@ -125,7 +125,7 @@ def _kind(kind: str, word: str) -> str:
     return "count" if is_count else "word" if word in ("and", "or", "not") else "name"
 
 
-# A formula is a set of clauses; a clause is a set of literals, at least one of which is true.
+# A formula is a set of clauses, all of which are true; a clause is a set of literals, some of which is true.
 Clauses = frozenset[frozenset[str]]
 
 
@@ -138,7 +138,7 @@ class _Reader:
     place: int = 0
 
     def statement(self) -> tuple[Rule, ...]:
-        """Read a formula, or a count behind conditions."""
+        """Read a formula, or a count such as ``at_most_one(…)``, also after conditions."""
         if self._peek().kind == "count":
             return self._whole(self._count(()))
         arrow = next((place for place in range(1, len(self.tokens) - 1) if self._is_count_after(place)), None)
@@ -205,7 +205,7 @@ class _Reader:
         return self._take("name")
 
     def _equivalence(self) -> tuple[Clauses, Clauses]:
-        """Read the clauses of a formula and of the negated formula."""
+        """Read a formula; return the clauses, and the clauses of the negation."""
         holds, fails = self._implication()
         while self._peek() == Token("sign", "<->"):
             self._take("sign")

@@ -1,4 +1,4 @@
-"""Tag sequences that a chunk encoding allows: BIO, IOB1 and BIOES."""
+"""Tag sequences that are allowed in the chunk encodings BIO, IOB1 and BIOES."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from lmbm_torch.shapes import Bool
 __all__ = ["AllowedTransitions", "allowed_transitions"]
 
 SCHEMES = ("BIO", "IOB1", "BIOES")
-# Prefixes that open a chunk, and prefixes after which a chunk may end, in BIOES.
+# In BIOES: prefixes of tags that may follow a finished chunk, and prefixes of tags after which no chunk is
+# open.
 _OPENING, _CLOSING = frozenset("BSO"), frozenset("ESO")
 
 Pairs = Iterable[tuple[Any, Any]]
@@ -32,7 +33,7 @@ class AllowedTransitions(NamedTuple):
     end: Bool[torch.Tensor, " tags"]
 
     def pairs(self, tags: Sequence[int]) -> list[tuple[int | None, int | None]]:
-        """Return the allowed pairs among some tags, by index, as :func:`allowed_transitions` takes pairs."""
+        """Return the allowed pairs among some tags, by index, in the form of :func:`allowed_transitions`."""
         starts = [(None, tag) for tag in tags if self.start[tag]]
         steps = [(tag, after) for tag in tags for after in tags if self.steps[tag, after]]
         return [*starts, *steps, *((tag, None) for tag in tags if self.end[tag])]
@@ -42,15 +43,15 @@ def allowed_transitions(tags: Sequence[Any], constraints: str | Pairs) -> Allowe
     """Return which tags may begin a sequence, follow each other, and end a sequence.
 
     Args:
-        tags: the tags, by class index; in a scheme texts: ``"O"``, or a prefix, a hyphen and a type.
+        tags: the tags, in the order of class indices. For a scheme the tags are texts: ``"O"``, or a prefix,
+            a hyphen and a type, such as ``"B-LOC"``.
         constraints: a scheme, or all allowed pairs ``(tag, next tag)``. A pair ``(None, tag)`` allows a tag
             at the start and ``(tag, None)`` at the end; without any such pair every tag may start, or end.
-            The schemes: ``"BIO"`` (IOB2: each chunk begins with B), ``"IOB1"`` (B only between two adjacent
-            chunks of one type) and ``"BIOES"`` (E ends a chunk, S is a chunk of one token).
+            The schemes are ``"BIO"`` (IOB2: each chunk begins with B), ``"IOB1"`` (B only between two
+            adjacent chunks of the same type) and ``"BIOES"`` (E ends a chunk, S is a chunk of one token).
 
     Raises:
-        ValueError: an unknown scheme, repeated tags, a tag that the scheme does not have, or a pair of a tag
-            that is missing in ``tags``.
+        ValueError: the scheme or a tag is unknown, or tags are repeated.
 
     Examples:
         >>> from lmbm_torch.constraints import allowed_transitions
@@ -76,7 +77,7 @@ def allowed_transitions(tags: Sequence[Any], constraints: str | Pairs) -> Allowe
 
 
 def _parts(name: str, scheme: str) -> tuple[str, str]:
-    """Split a tag into prefix and type."""
+    """Split a tag into the prefix and the type; "O" has the type ""."""
     prefix, _, kind = name.partition("-")
     prefixes = "BIES" if scheme == "BIOES" else "BI"
     if name != "O" and (len(prefix) != 1 or prefix not in prefixes or not kind):
@@ -86,7 +87,7 @@ def _parts(name: str, scheme: str) -> tuple[str, str]:
 
 
 def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
-    """Return whether a scheme allows one tag after another; both ends of a sequence count as O."""
+    """Return whether a scheme allows tag ``after`` behind tag ``before``; ends of a sequence count as O."""
     prefix, is_same = after[0], before[1] == after[1]
     if scheme == "BIO":
         return prefix != "I" or (is_same and before[0] in "BI")
@@ -98,7 +99,7 @@ def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) ->
 
 
 def _of_pairs(names: list[Any], pairs: Pairs) -> AllowedTransitions:
-    """Return the masks of listed pairs."""
+    """Convert allowed pairs to masks."""
     place = {name: index for index, name in enumerate(names)}
     start, end = torch.zeros(2, len(names), dtype=torch.bool, device="cpu")
     steps = torch.zeros(len(names), len(names), dtype=torch.bool, device="cpu")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from lmbm_torch.extras import late, naming_extras
 
 with naming_extras():
-    # All modules need the library, and the message names the extra.
+    # All modules need scikit-learn; the message of a failed import names the extra to install.
     import sklearn as sklearn
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""Training problems in the dual: from a model to the problem, from the solver's state to the weights.
+"""Training in the dual: from a model to the dual problem, and from a solver's state to the model's weights.
 
 This package is internal and may change.
 
 * ``dual``: sigmoid belief networks, linear or with a kernel, and Boltzmann machines;
-* ``recipe``: the default settings of all trainings.
+* ``recipe``: the default settings for all trainings.
 """

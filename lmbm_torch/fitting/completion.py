@@ -1,4 +1,4 @@
-"""Missing labels of models without an order of imputation, completed by a sigmoid belief network."""
+"""Completion of missing labels by a sigmoid belief network, for models that cannot complete labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmbm_torch.fitting.recipe import ROUNDS
 from lmbm_torch.models import SigmoidBeliefNetwork
 from lmbm_torch.solvers.networks.problems import Features
 
-# Relative duality gap of the belief network, which need not be trained well to complete labels.
+# Relative duality gap and iterations at which training of the belief network ends, early.
 TOL, MAX_ITER = 1e-2, 200
 
 
@@ -24,16 +24,16 @@ def completed_labels(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Return the labels, (instances, labels), with predictions of a belief network for missing labels.
+    """Return labels (instances, labels) in which a belief network's predictions replace missing labels.
 
-    The belief network learns from every known label; labels that are known most often come first.
+    The belief network learns from all known labels. Labels that are known most often come first.
 
     Args:
         features: (instances, features).
-        labels: {0, 1}, NaN for missing labels.
+        labels: (instances, labels) in {0, 1}, NaN for missing labels.
         C: weight of the losses.
-        sample_weight: (instances,), multiplies C.
-        seed: of the order in which the solver visits instances.
+        sample_weight: (instances,), factors on C.
+        seed: seed for the order in which the solver visits instances.
     """
     order = np.argsort(np.isnan(labels).sum(0), kind="stable")
     width: int = features.shape[1]  # pyright: ignore[reportOptionalSubscript]
@@ -56,12 +56,12 @@ def learn_along(
     sample_weight: np.ndarray | None = None,
     seed: int = 0,
 ) -> None:
-    """Train on the belief network's completion, then again on the model's completions until they are stable.
+    """Train on labels that a belief network completes, then on the model's own completions until they stay.
 
     Args:
         features, labels, C, sample_weight, seed: see :func:`completed_labels`.
-        learn: trains on complete labels (instances, labels).
-        predict: rows with missing labels → predicted labels given the known labels, by the last training.
+        learn: trains the model on labels (instances, labels) without missing values.
+        predict: for rows with missing labels, returns the trained model's labels given the known labels.
     """
     rows = np.flatnonzero(np.isnan(labels).any(1))
     complete = completed_labels(features, labels, C=C, sample_weight=sample_weight, seed=seed)
@@ -75,11 +75,10 @@ def learn_along(
 
 
 def observed_weights(weights: np.ndarray | None, labels: np.ndarray) -> np.ndarray | None:
-    """Return the weights of losses, 0 for missing labels, or None if all are 1.
-
-    The shape is (instances,) or (instances, labels).
+    """Return weights of the losses that are 0 for missing labels; None if all weights are 1.
 
     Args:
+        weights: (instances,) or (instances, labels); None if all weights are 1.
         labels: (instances, labels), NaN for missing labels.
     """
     missing = np.isnan(labels)

@@ -1,4 +1,4 @@
-"""A model's large-margin problem in the dual, the solver, and the assignment of a solution to the model."""
+"""A model's large-margin problem in the dual, the solver, and the transfer of the solution to the model."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ MACHINE_SOLVERS = {"proximal_newton": proximal_newton, "dual_coordinate": machin
 
 @dataclass(frozen=True, eq=False)
 class DualProblem:
-    """A solver with the problem of a model.
+    """The dual problem of a model with a solver.
 
     Args:
         solver: a module of :mod:`lmbm_torch.solvers`.
         problem: the problem to solve.
-        assign: gives the weights of a state to the model.
+        assign: sets the model's weights to the weights of a state.
         settings: arguments of the solver's ``update``.
     """
 
@@ -55,11 +55,11 @@ class DualProblem:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def init(self, dual_coef: np.ndarray | None = None) -> Any:
-        """Return the state at given duals, by default at zero, with all other values computed anew."""
+        """Return the solver's state for given dual variables; by default all dual variables are 0."""
         return self.solver.init(self.problem, dual_coef)
 
     def update(self, state: Any, tol: float) -> Any:
-        """Return the state after one more round; labels of an SBN with a gap of at most ``tol`` stay."""
+        """Return the state after one more pass; a belief network's labels with a gap up to ``tol`` stay."""
         return step(self.solver, self.problem, state, tol=tol, **self.settings)
 
 
@@ -71,10 +71,10 @@ def fit_dual(
     start: Any = None,
     progress: Callable[[Any], None] | None = None,
 ) -> Any:
-    """Solve a model's problem, and give the weights to the model.
+    """Solve a model's dual problem, and set the model's weights.
 
     Args:
-        tol: see :func:`~lmbm_torch.solvers.base.run`, like ``max_iter``, ``start`` and ``progress``.
+        tol, max_iter, start, progress: see :func:`~lmbm_torch.solvers.base.run`.
 
     Returns:
         The solver's last state.
@@ -99,24 +99,24 @@ def dual_problem(
     solver: str | None = None,
     seed: int = 0,
 ) -> DualProblem:
-    """Return the local hinge problem of a model over the encoder's outputs.
+    """Return the dual problem of a model with local hinge losses.
 
     Args:
         inputs: features (instances, features); or, for a belief network, kernel values. With kernel values,
-            the features of the model are the labels' kernel expansions, with a unit matrix as weights.
+            the model takes the kernel expansion of each label as features, with a unit matrix as weights.
         labels: (instances, labels) in {0, 1}, for a belief network also NaN.
-        coupling_penalty: of a Boltzmann machine's weights of two or more labels.
-        parents: (labels, labels), True where a belief network's label, the row's, has the column's label as
-            parent; None for all that the model allows.
-        parent_scale: of parents and cliques with a kernel, see :class:`KernelLabelProblems`.
-        sample_weight: (instances,), or (instances, labels) for a weight of each label; multiplies C.
-        solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; a kernel has only
-            one solver.
-        seed: of the order in which the solver visits instances.
+        coupling_penalty: penalty on a Boltzmann machine's weights of two or more labels.
+        parents: (labels, labels), for a belief network: True if the label of the column is a parent of the
+            label of the row; None for all parents that the model allows.
+        parent_scale: factor on parents and cliques next to a kernel, see :class:`KernelLabelProblems`.
+        sample_weight: (instances,), or (instances, labels) for a weight of each label; factors on C.
+        solver: a name in ``NETWORK_SOLVERS`` or ``MACHINE_SOLVERS``, by default the first; not used for
+            kernel values, which have a single solver.
+        seed: seed for the order in which the solver visits instances.
 
     Raises:
-        ValueError: an unknown solver; arguments that the problem's ``from_labels`` refuses.
-        TypeError: kernel values for a Boltzmann machine; features that are neither float32 nor float64.
+        ValueError: the solver is unknown, or the problem's ``from_labels`` refuses an argument.
+        TypeError: a Boltzmann machine gets kernel values, or features are neither float32 nor float64.
     """
     shared: dict[str, Any] = {"C": C, "margin": margin, "sample_weight": sample_weight}
     if isinstance(model, BoltzmannMachine):
@@ -145,7 +145,7 @@ def dual_problem(
 
 
 def kernel_problem(model: SigmoidBeliefNetwork, problems: KernelLabelProblems, seed: int) -> DualProblem:
-    """Return :func:`dual_problem` of kernel values with given problems of the labels."""
+    """Return the dual problem of a belief network with a kernel, made of given problems of the labels."""
 
     def assign_network(weights: np.ndarray) -> None:
         network = problems.network(weights)._replace(features=np.eye(model.num_labels))
@@ -166,10 +166,10 @@ def structural_problem(
     rescaling: str = "margin",
     **settings: Unpack[LossSettings],
 ) -> DualProblem:
-    """Return the structural SVM of a Boltzmann machine with pairs of labels as cliques.
+    """Return the dual problem of a structural SVM: a Boltzmann machine whose cliques are pairs of labels.
 
     Args:
-        costs: (instances, labels), the cost of each wrong label.
+        costs: (instances, labels), the cost of each wrong label; None if all costs are 1.
         loss, rescaling: see :class:`~lmbm_torch.solvers.structural.task_losses.TaskLossOracle`.
 
     Raises:
@@ -191,12 +191,12 @@ def structural_problem(
 
 
 def summed_problem(dual: DualProblem) -> DualProblem:
-    """Return a structural SVM with summed labellings, for few labels and an exact decoder."""
+    """Convert a structural SVM with few labels to smoothed hinges, which sum over all labellings."""
     return replace(dual, solver=smoothing, problem=LabelMargins.of(dual.problem), settings={})
 
 
 def _assign_machine(model: BoltzmannMachine, features: np.ndarray, cliques: np.ndarray) -> None:
-    """Assign ``features``, (labels, features + 1), the constant at the end, and ``cliques``."""
+    """Set a machine's weights: ``features`` (labels, features + 1), the intercept last, and ``cliques``."""
     bias = None if model.bias is None else _tensor(features[:, -1])
     model.assign(_tensor(features[:, :-1]), bias, _tensor(cliques))
 
@@ -216,13 +216,13 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 @dataclass
 class Path:
-    """A path of fits by ``fit_along``, each started from the previous solution.
+    """The memory of a path of fits, each of which starts from the previous solution.
 
     Attributes:
-        C: of the previous fit.
-        state: the previous solver's last state.
-        ordering: of a belief network's labels.
-        known: values that kernel networks share.
+        C: the C of the previous fit.
+        state: the solver's last state in the previous fit.
+        ordering: the order of a belief network's labels.
+        known: values that belief networks with a kernel share along the path.
     """
 
     C: float | None = None
@@ -231,7 +231,7 @@ class Path:
     known: Any = None
 
     def duals(self, problem: Any, C: float) -> np.ndarray | None:
-        """Return the previous duals, scaled to the box of another C; None before the first fit."""
+        """Return the previous dual variables, scaled to the limits of another C; None in the first fit."""
         if self.state is None or self.C is None:
             return None
         return np.minimum(self.state.dual_coef * (C / self.C), problem.upper)

@@ -1,15 +1,16 @@
-"""Units of features for ``C="scale"``: the ranges of columns in the penalty ½‖w‖². This module is internal.
+"""Scaling of features for ``C="scale"``. This module is internal.
 
-A column is centred at its mean and divided by two standard deviations. A column with zeros in most instances,
-such as counts of a word, keeps the zeros and is divided by its range; a range without 0 is moved to begin or
-end at 0. All columns are then divided by the root of the mean of ‖x‖². Sparse features thus stay sparse, and
-columns of one range keep their proportions. Two standard deviations are the range of a column that half of
-the instances have, so that columns of both kinds are comparable (Gelman 2008).
+A column is centred at the mean and divided by two standard deviations. If most values of a column are zero,
+as for counts of a word, zeros stay zeros, and the column is divided by the range; a range without 0 is first
+shifted to begin or end at 0. Finally all columns are divided by the root of the mean of ‖x‖². Thus sparse
+features stay sparse, and columns with equal ranges keep the proportions. For a column that is 0 and 1 in
+half of the instances each, two standard deviations are the range: this makes both kinds of columns comparable
+(Gelman 2008).
 
-Equal columns of sparse features count as one column, such as words of a single document, or unused words.
-Equal columns have equal weights at the minimum of ½‖w‖² and losses of ⟨w, x⟩, and one column that is √m
-times as large replaces m columns at the same ‖w‖². In texts a third of the columns equal another column, as
-most words are rare; most hashed columns are zero.
+Equal columns of sparse features are merged to one column, such as words of a single document, or unused
+words. At the minimum of ½‖w‖² plus losses of ⟨w, x⟩, equal columns have equal weights; one column that is √m
+times as large can replace m equal columns at the same ‖w‖². In texts a third of the columns equal another
+column, because most words are rare; most hashed columns are zero.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ with naming_extras():
 
 __all__ = []
 
-# Columns have unlike units if mean squares, with the constant's, differ by more than UNLIKE, or if a variance
-# is below the share VARYING of the mean square: steps along single columns or rows then make little progress.
+# Columns have unlike units if the ratio of two mean squares (1 for the constant column) is above UNLIKE, or
+# if a variance is below VARYING times the mean square. Steps along columns or rows are then slow.
 UNLIKE, VARYING = 1000.0, 0.1
-# C · mean ‖x‖² of steep losses, which need many steps of a dual solver.
+# Losses count as steep from this value of C · mean ‖x‖²; a dual solver then needs many steps.
 STEEP = 10.0
 
 
 def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return shift and scale of every column, float64, (features,); the scale of a constant column is 1.
+    """Return the shift and scale of every column, float64, (features,).
 
     Args:
         X: (instances, features), dense or CSR.
         sample_weight: (instances,); instances of weight 0 do not count.
 
     Raises:
-        ValueError: a range that is not finite.
+        ValueError: the range of a column is not finite.
     """
     rows: Any = X
     weights = np.ones(rows.shape[0])
@@ -57,16 +58,16 @@ def column_units(X: Features, sample_weight: np.ndarray | None = None) -> tuple[
         scaler.fit(rows, sample_weight=weights)
     keeps_zeros = weights @ (rows != 0) < 0.5 * weights.sum()
     shift = np.where(keeps_zeros, np.clip(0, least, most), np.clip(scaler.mean_, least, most))
-    # A column varies by at most its range, except for rounding and overflow.
+    # Two standard deviations are at most the range; the range replaces results of rounding or overflow.
     unit = np.where(keeps_zeros, span, np.fmin(2 * np.sqrt(scaler.var_), span))
-    # The weights of X are divided by the units.
+    # Units too small to divide by, such as 0 for constant columns, become 1.
     precision = np.finfo(rows.dtype)
     unit[unit < precision.tiny / precision.eps] = 1
     return shift, unit * root_mean_square(scaled(rows, shift, unit), weights)
 
 
 def have_like_units(X: Features) -> bool:
-    """Return whether non-zero features (instances, features) vary and have similar mean squares."""
+    """Return whether columns of X (instances, features) that are not zero vary and have similar squares."""
     rows: Any = X
     means = np.asarray(rows.mean(0, dtype=np.float64)).ravel()
     squares = np.asarray((rows.multiply(rows) if sparse.issparse(rows) else np.square(rows)).mean(0)).ravel()
@@ -75,15 +76,15 @@ def have_like_units(X: Features) -> bool:
 
 
 def are_steep(X: Features, C: float) -> bool:
-    """Return whether C · mean ‖x‖² is at least ``STEEP``, for features (instances, features).
+    """Return whether C · mean ‖x‖² of features (instances, features) is at least ``STEEP``.
 
-    Losses then outweigh the penalty ½‖w‖², and a dual solver needs many steps.
+    Then the losses outweigh the penalty ½‖w‖², and a dual solver needs many steps.
     """
     return C * root_mean_square(X) ** 2 >= STEEP
 
 
 def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
-    """Return (X − shift) / scale, in the precision of X; CSR stays CSR."""
+    """Return (X − shift) / scale in the precision of X; for CSR the answer is CSR."""
     rows: Any = X
     if not sparse.issparse(rows):
         return (rows - shift.astype(rows.dtype)) / scale.astype(rows.dtype)
@@ -95,23 +96,23 @@ def scaled(X: Features, shift: np.ndarray, scale: np.ndarray) -> Features:
 
 
 def root_mean_square(X: Any, sample_weight: np.ndarray | None = None) -> float:
-    """Return √ of the mean of ‖x‖² of X (instances, features), dense or CSR; 1 for zero features."""
+    """Return the root of the mean of ‖x‖² over X (instances, features), dense or CSR; 1 if X is zero."""
     squares = X.multiply(X) if sparse.issparse(X) else np.square(X, dtype=np.float64)
     weights = sample_weight if sample_weight is not None and sample_weight.any() else None
     return float(np.sqrt(np.average(np.asarray(squares.sum(1)).ravel(), weights=weights))) or 1.0
 
 
 def _extremes(found: Any) -> np.ndarray:
-    """Return one row, dense, in float64."""
+    """Convert one row, dense or sparse, to a dense array of float64."""
     dense = found.toarray() if sparse.issparse(found) else found
     return np.asarray(dense, np.float64).ravel()
 
 
 def merged(X: Features) -> tuple[Features, sparse.csr_array]:
-    """Merge equal columns, and return the matrix that restores the weights.
+    """Merge equal columns; return also the matrix that converts weights back.
 
     Args:
-        X: (instances, features), dense or CSR in canonical form; dense features are not changed.
+        X: (instances, features), dense or CSR in canonical form; dense features are returned unchanged.
 
     Returns:
         Features (instances, distinct columns), and a matrix (distinct columns, features) that converts
@@ -125,7 +126,7 @@ def merged(X: Features) -> tuple[Features, sparse.csr_array]:
     row_bytes, value_bytes = columns.indices.itemsize, columns.data.itemsize
     start, used = columns.indptr.tolist(), np.flatnonzero(np.diff(columns.indptr))
     places = np.zeros(columns.shape[1], np.int64)
-    # The zero column first, wherever zero columns are.
+    # If there are zero columns, the first merged column is their column.
     known = {(b"", b""): 0} if len(used) < len(places) else {}
     for number in used.tolist():
         first, end = start[number], start[number + 1]

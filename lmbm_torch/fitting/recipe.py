@@ -1,8 +1,8 @@
 """The recipe of large-margin training: the default settings of all estimators and commands.
 
-Estimators, training modules and comparisons read the recipe: the weight C of the losses and the units of
-features, the penalty of couplings, the rounds of completion of missing labels, and the folds of calibration.
-``scripts/bench/recipes.py`` compares the recipe with alternatives.
+The recipe holds the weight C of the losses and the scaling of features, the penalty on couplings, the number
+of completions of missing labels, and the folds for calibration. Estimators, training modules and comparisons
+use it. ``scripts/bench/recipes.py`` compares the recipe with alternatives.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ with naming_extras():
 
 SCALE = "scale"
 C = SCALE
-"""Weight of the losses, in units of the columns."""
+"""Weight of the losses, for scaled features."""
 COUPLING_PENALTY = SCALE
-"""η0 of a large-margin Boltzmann machine."""
+"""Penalty η0 on the couplings of a large-margin Boltzmann machine."""
 ORDERING = "f_score"
-"""Order of a belief network's labels whose parents are all labels before them."""
+"""Order of the labels of a belief network in which all earlier labels are parents."""
 ORDERING_OF_CHOSEN_PARENTS = "frequency"
-"""Order of a belief network's labels whose parents are chosen."""
+"""Order of the labels of a belief network whose parents are chosen."""
 ORDERING_OF_STREAMS = "index"
-"""Order of a belief network's labels that learns from a stream of instances."""
+"""Order of the labels of a belief network that learns from a stream of instances."""
 MANY_LABELS = 128
-"""Labels of a belief network beyond which parents are chosen."""
+"""Largest number of labels of a belief network in which all earlier labels are parents."""
 SEARCHED_UNITS = {
     "dense": ("standardised, unit rows", "[0, 1]", "unit rows", "standardised"),
     "sparse": ("unit rows", "largest 1"),
 }
-"""Units of features that an automatic choice tries, the usually best units first."""
+"""Scalings of features that an automatic choice tries; the scaling that is usually best comes first."""
 SEARCHED: dict[str, tuple[Any, ...]] = {
     "logistic regressions": (1.0, 0.1, 10.0),
     "network": (1.0, 10.0, 0.1, 3.0, 0.3),
@@ -54,15 +54,15 @@ SEARCHED: dict[str, tuple[Any, ...]] = {
     "chain of logistic regressions": (1.0, 10.0, 0.1),
     "chain of boosting": (0.1, 0.05),
 }
-"""Settings that an automatic choice tries, by family, the usually best setting first.
+"""For each family the settings that an automatic choice tries; the setting that is usually best comes first.
 
-The weight C of the losses, with a kernel's name before C where both vary; the width γ of a regression; the
-smallest leaf of trees, and the share of features that a split sees; the learning rate of boosting.
+A setting is the weight C of the losses, or a kernel and C; for regressions the width γ; for trees the
+smallest size of a leaf, or this size and the features to try at each split; for boosting the learning rate.
 """
 FOLDS = 5
-"""Folds of calibration."""
+"""Number of folds for calibration."""
 ROUNDS = 4
-"""The largest number of trainings with missing labels, each on the predictions of the previous training."""
+"""Largest number of trainings with missing labels, which the previous training's predictions complete."""
 SEARCHED_C = (1.0, 10.0, 0.1, 3.0, 0.3, 30.0)
 """Multiples of ``"scale"`` that searches try, the most promising first (scripts/bench/recipes.py)."""
 
@@ -70,10 +70,10 @@ _MULTIPLE = re.compile(r"(?:([0-9.]+(?:e[+-]?[0-9]+)?)\s*\*\s*)?scale", re.IGNOR
 
 
 class Units(NamedTuple):
-    """The weight of the losses as a number, with the units of the features.
+    """The weight of the losses as a number, with the scaling of the features.
 
     Args:
-        C: above 0.
+        C: weight of the losses, above 0.
         shift, scale: float64, (features,), training is on (X − shift) / scale; 0 and 1 for unchanged X.
     """
 
@@ -82,7 +82,7 @@ class Units(NamedTuple):
     scale: np.ndarray | float
 
     def scaled(self, X: Features) -> Features:
-        """Return (X − shift) / scale, (instances, features); X itself for shift 0 and scale 1."""
+        """Return (X − shift) / scale, (instances, features); if nothing is scaled, X itself."""
         return X if np.ndim(self.scale) == 0 else scaled(X, np.asarray(self.shift), np.asarray(self.scale))
 
 
@@ -99,7 +99,7 @@ def multiple(setting: float | str) -> float | None:
 
 
 def times_scale(factor: float) -> str:
-    """Return the setting of a multiple of ``"scale"``, to the last bit."""
+    """Return a multiple of ``"scale"`` as text, such as ``"0.3*scale"``, with all digits of ``factor``."""
     return f"{factor!r}*{SCALE}"
 
 
@@ -114,11 +114,11 @@ def check_relative(name: str, setting: float | str) -> None:
 
 
 def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) -> Units:
-    """Return the number C of a setting, with the units of the features.
+    """Return C as a number, with the scaling of the features.
 
-    A number C belongs to unchanged X. ``"scale"`` is 1, and ``"0.3*scale"`` is 0.3, in units of the columns,
-    with a mean of ‖x‖² of 1; see :mod:`~lmbm_torch.fitting.feature_units`. Learned weights are converted to
-    weights of X.
+    If C is a number, features are unchanged. ``"scale"`` stands for 1, and ``"0.3*scale"`` for 0.3, with
+    features that are scaled to a mean ‖x‖² of 1; see :mod:`~lmbm_torch.fitting.feature_units`. After
+    training, weights are converted to weights for X.
 
     Args:
         X: (instances, features), dense or CSR.
@@ -129,7 +129,7 @@ def units(C: float | str, X: Features, sample_weight: np.ndarray | None = None) 
 
 
 def coupling_penalty(setting: float | str, C: float, instances: float) -> float:
-    """Return η0 of a Boltzmann machine: ``"scale"`` is half of the weight of all losses together.
+    """Return the penalty η0 of a Boltzmann machine; ``"scale"`` is half of the total weight of all losses.
 
     Args:
         setting: a number, ``"scale"`` or a multiple of ``"scale"``.
@@ -144,7 +144,7 @@ def calibration_folds(instances: int, seed: int) -> Iterator[tuple[np.ndarray, n
     """Yield training rows and held-out rows of each calibration fold.
 
     Args:
-        instances: 2 or more.
+        instances: number of instances, at least 2.
     """
     folds = KFold(min(FOLDS, instances), shuffle=True, random_state=seed)
     yield from folds.split(np.empty((instances, 1)))

@@ -1,9 +1,8 @@
 """Metrics of predicted labels as functions, and as one torchmetrics collection.
 
-Predictions and targets are {0, 1} labels of shape ``(batch, labels)``, tensors or arrays of any dtype, never
-scores, since torchmetrics would take floats outside [0, 1] for logits. Missing targets, NaN, are ignored:
-metrics count known labels alone, and an instance is right if all known labels are right.
-:class:`MissingTargets` counts missing targets.
+Predictions and targets are labels in {0, 1} of shape ``(batch, labels)``, tensors or arrays of any dtype.
+Scores are refused, because torchmetrics would treat floats outside of [0, 1] as logits. Missing targets (NaN)
+do not count: an instance is right if all known labels are right. :class:`MissingTargets` counts them.
 """
 
 from lmbm_torch.extras import naming_extras

@@ -1,4 +1,4 @@
-"""Chunks of tagged sequences, such as phrases and entities: reports by type, and confusions of types."""
+"""Metrics for chunks of tagged sequences, such as phrases and entities: by type, and confusions of types."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Tags = Sequence[Sequence[str]]
 
 
 class ChunkConfusion(NamedTuple):
-    """Numbers of chunks with a true type (row) and a predicted type (column).
+    """The number of chunks for each true type (row) and each predicted type (column).
 
     Args:
-        types: the types, and last ``"O"``: in rows chunks predicted where no chunk is, in columns true chunks
-            that are missed.
+        types: the types, and ``"O"`` as the last: the row counts predicted chunks where no chunk is, its
+            column counts true chunks that are not found.
         counts: (types, types).
     """
 
@@ -27,10 +27,10 @@ class ChunkConfusion(NamedTuple):
 
 
 def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
-    """Return first and last position and type of each chunk of a sequence of tags.
+    """Yield first position, last position and type of each chunk in a sequence of tags.
 
-    Chunks follow the CoNLL-2000 shared task, in the schemes BIO, IOB1 and BIOES: a chunk begins with B or S,
-    or with I or E unless the tag continues a chunk of the same type; a chunk ends with E or S.
+    Chunks are those of the CoNLL-2000 shared task, in the schemes BIO, IOB1 and BIOES: a chunk begins with B
+    or S, or with an I or E that does not continue a chunk of the same type; a chunk ends after E or S.
     """
     first, kind, is_closed = 0, "", False
     for place, tag in enumerate([*tags, "O"]):
@@ -44,22 +44,22 @@ def chunks(tags: Sequence[str]) -> Iterator[tuple[int, int, str]]:
 
 
 def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
-    """Return precision, recall and F1 of chunks, by type and on average; the numbers are those of seqeval.
+    """Return precision, recall and F1 of chunks, by type and on average, equal to those of seqeval.
 
-    A chunk is right if the type and the first and last position are right, see :func:`chunks`. A share
-    without a chunk is 0.
+    A chunk is right if the type, the first and the last position are right, see :func:`chunks`. If there is
+    no chunk to divide by, a value is 0.
 
     Args:
         true: tags of each sequence: ``"O"``, or a prefix of B, I, E and S, a hyphen and a type.
         predicted: tags of the same lengths.
 
     Returns:
-        For each type in order, and for ``"micro avg"``, ``"macro avg"`` and ``"weighted avg"`` (by the number
-        of true chunks), a dictionary of ``"precision"``, ``"recall"``, ``"f1-score"`` and ``"support"``, the
-        number of true chunks.
+        For each type in alphabetical order, and for ``"micro avg"``, ``"macro avg"`` and ``"weighted avg"``
+        (weighted by the number of true chunks), a dictionary of ``"precision"``, ``"recall"``, ``"f1-score"``
+        and ``"support"``, the number of true chunks.
 
     Raises:
-        ValueError: tags of another form, other lengths, or no chunk at all.
+        ValueError: tags have another form, lengths differ, or there is no chunk at all.
 
     Examples:
         >>> from lmbm_torch.metrics import chunk_report
@@ -69,7 +69,7 @@ def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
     truth, found = _all_chunks(true, predicted)
     types = sorted({kind for *_, kind in truth | found})
     if not types:
-        raise ValueError("true: expected a chunk in a sequence, got none")
+        raise ValueError("true: expected at least one chunk in all sequences, got only O")
     right, given, wanted = (Counter(kind for *_, kind in each) for each in (truth & found, found, truth))
     report = {kind: _shares(right[kind], given[kind], wanted[kind]) for kind in types}
     rows = list(report.values())
@@ -86,13 +86,13 @@ def chunk_report(true: Tags, predicted: Tags) -> dict[str, dict[str, float]]:
 
 
 def chunk_confusion(true: Tags, predicted: Tags) -> ChunkConfusion:
-    """Return how often chunks of one type are predicted as another type at the same positions.
+    """Count how often chunks of one type are predicted as another type at the same positions.
 
     Args:
         true, predicted: see :func:`chunk_report`.
 
     Raises:
-        ValueError: tags of another form, or other lengths.
+        ValueError: tags have another form, or lengths differ.
 
     Examples:
         >>> from lmbm_torch.metrics import chunk_confusion
@@ -116,9 +116,9 @@ def _shares(right: int, given: int, wanted: int) -> dict[str, float]:
 
 
 def _all_chunks(true: Tags, predicted: Tags) -> tuple[set[tuple[int, int, int, str]], ...]:
-    """Return sequence, first and last position, and type of all true and of all predicted chunks."""
+    """Return the sets of true and predicted chunks; a chunk is (sequence, first, last position, type)."""
     if len(true) != len(predicted):
-        raise ValueError(f"predicted: expected {len(true)} sequences, got {len(predicted)}")
+        raise ValueError(f"predicted: expected {len(true)} sequences, got {len(predicted)} sequences")
     found = []
     for name, sequences in (("true", true), ("predicted", predicted)):
         own = set()
@@ -135,5 +135,5 @@ def _all_chunks(true: Tags, predicted: Tags) -> tuple[set[tuple[int, int, int, s
 
 
 def is_chunk_tag(tag: str) -> bool:
-    """Return whether a tag is ``O``, or one of B, I, E and S, a hyphen and a type."""
+    """Return whether a tag is ``O``, or consists of B, I, E or S, a hyphen, and a type."""
     return tag == "O" or (tag[:2] in ("B-", "I-", "E-", "S-") and len(tag) > 2)

@@ -1,7 +1,7 @@
 """Metrics of :mod:`lmbm_torch.metrics.functional` as one torchmetrics collection, accumulated over batches.
 
-Every state is a sum, so that batches may be updated, merged or reduced over processes in any order.
-``update`` raises the errors of the functions.
+Every state is a sum: batches may come in any order, and states may be added over processes. ``update`` raises
+the errors of the functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmbm_torch.shapes import Float, Int
 
 
 class Sums(Metric):
-    """A metric of integer sums, with the names in ``sums``."""
+    """A metric whose states are integer sums; ``sums`` holds the names."""
 
     is_differentiable = False
     higher_is_better = True
@@ -35,7 +35,7 @@ class Sums(Metric):
 
 
 class MissingTargets(Sums):
-    """The number of missing targets, NaN, which all other metrics ignore.
+    """The number of missing targets (NaN), which all other metrics ignore.
 
     Examples:
         >>> import torch
@@ -83,14 +83,14 @@ class _HammingLoss(_OnLabels, MultilabelHammingDistance):
 
 
 class _F1(_OnLabels, MultilabelF1Score):
-    """F1 of labels; a label without positives and predictions scores 0."""
+    """F1 of labels; the F1 of a label that is neither true nor predicted anywhere is 0."""
 
 
 class _InstanceAverages(Sums):
-    """Average over instances of a ratio of counts; of two ratios the harmonic mean of the averages.
+    """The mean over instances of a ratio of counts; for two ratios, the harmonic mean of the means.
 
     Args:
-        zero_division: the score of an instance with a ratio of 0/0: 0, 1, or NaN to leave the instance out.
+        zero_division: the value of an instance whose ratio is 0/0: 0, 1, or NaN to leave the instance out.
     """
 
     plot_lower_bound = 0.0
@@ -106,7 +106,7 @@ class _InstanceAverages(Sums):
         self.num_labels = num_labels
         self.ratios = ratios
         self.zero_division = zero_division
-        # float64: a float32 sum of ratios would depend on how the instances were batched.
+        # float64, because a sum in float32 would depend on how instances are divided into batches.
         self.add_state("total", torch.zeros(len(ratios), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros(len(ratios), dtype=torch.long), dist_reduce_fx="sum")
 
@@ -124,10 +124,12 @@ class _InstanceAverages(Sums):
 
 
 def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricCollection:
-    """Return all metrics of the library; ``_skipped`` leaves 0/0 out, while the plain name counts 0.
+    """Return all metrics of the library as one collection.
+
+    If the value of an instance is 0/0, it counts as 0; metrics named ``…_skipped`` leave it out.
 
     Args:
-        num_labels: K.
+        num_labels: number of labels.
         prefix: the start of every name, such as ``"val/"``.
 
     Examples:
@@ -155,7 +157,7 @@ def multilabel_metrics(num_labels: int, prefix: str | None = None) -> MetricColl
             "f_of_averages_skipped": _InstanceAverages(num_labels, precision, recall, zero_division=skipped),
         },
         prefix=prefix,
-        # torchmetrics would group metrics whose states are equal after the first batch: with a first batch
-        # without a mistake it would merge averages that differ later.
+        # False, because torchmetrics would group metrics whose states are equal after the first batch. If the
+        # first batch has no mistake, it would group metrics that differ later.
         compute_groups=False,
     )

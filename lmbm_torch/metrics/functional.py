@@ -1,15 +1,16 @@
 """Multi-label metrics as functions of predictions and targets.
 
-Some metrics are averages over instances of a ratio of counts, which is 0/0 for an instance without counts.
-``zero_division`` is the score of the instance: 0, 1, or NaN to leave the instance out, as in scikit-learn.
-Averages A, P, R and F are defined in large_margin_boltzmann_machines_2009, Equation 3 of the experiments.
+Some metrics are means over instances of a ratio of counts. If the ratio of an instance is 0/0, the value is
+``zero_division``: 0, 1, or NaN to leave the instance out, as in scikit-learn. The means A, P, R and F are
+defined in large_margin_boltzmann_machines_2009, Equation 3 of the experiments.
 
-Missing targets, NaN, are ignored: counts are of known labels, and an instance is right in the exact match if
-all known labels are right. Instances without a known label are left out.
+Missing targets (NaN) do not count: all counts are of known labels, and for the exact match an instance is
+right if all known labels are right. Instances without a known label are left out.
 
 Raises (all functions):
-    ValueError: shapes other than two equal ``(batch, labels)`` with at least one of each; a prediction other
-        than 0 or 1, or a target other than 0, 1 or NaN; a ``zero_division`` other than 0, 1 or NaN.
+    ValueError: predictions and targets have different shapes, or not the shape ``(batch, labels)`` with at
+        least one instance and label; a prediction is not 0 or 1, a target is not 0, 1 or NaN, or
+        ``zero_division`` is not 0, 1 or NaN.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from lmbm_torch.shapes import Float, Int, Shaped
 Labels = Shaped[Tensor, "batch labels"] | Shaped[np.ndarray, "batch labels"]
 Ratio = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
-# Options of torchmetrics' functions: the code of missing targets.
+# Options for functions of torchmetrics: −1 stands for a missing target.
 KNOWN_ALONE: dict[str, Any] = {"ignore_index": -1, "validate_args": False}
 
 
 def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return exact match (subset accuracy) E: the share of instances with all labels predicted right.
+    """Return exact match (subset accuracy) E: the share of instances whose labels are all predicted right.
 
     Examples:
         >>> import torch
@@ -51,7 +52,7 @@ def exact_match(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return Hamming loss H: the share of wrongly predicted labels of all instances.
+    """Return Hamming loss H: the share of wrong labels among all labels of all instances.
 
     Examples:
         >>> import torch
@@ -63,7 +64,7 @@ def hamming_loss(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return the mean of the labels' F1; a label without positives and predictions scores 0.
+    """Return the mean over labels of F1; the F1 of a label that is neither true nor predicted anywhere is 0.
 
     Examples:
         >>> import torch
@@ -75,7 +76,7 @@ def macro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def micro_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return F1 of the counts summed over all labels; 0 without positives and predictions.
+    """Return F1 of counts summed over all labels; 0 if no label is true or predicted.
 
     Examples:
         >>> import torch
@@ -99,9 +100,9 @@ def sample_f1(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def jaccard_index(preds: Labels, target: Labels) -> Float[Tensor, ""]:
-    """Return the mean of the instances' |Y∩Ŷ| / |Y∪Ŷ|, 1 if both are empty.
+    """Return the mean over instances of |Y∩Ŷ| / |Y∪Ŷ|, 1 if both sets are empty.
 
-    Called accuracy, A, in large_margin_boltzmann_machines_2009.
+    In large_margin_boltzmann_machines_2009 this is called accuracy, A.
 
     Examples:
         >>> import torch
@@ -113,10 +114,10 @@ def jaccard_index(preds: Labels, target: Labels) -> Float[Tensor, ""]:
 
 
 def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """Return precision P: the mean of the instances' |Y∩Ŷ| / |Ŷ|.
+    """Return precision P: the mean over instances of |Y∩Ŷ| / |Ŷ|.
 
     The tables of large_margin_boltzmann_machines_2009 leave out instances with an empty prediction, as
-    ``zero_division=nan`` does; NaN if no instance is left.
+    ``zero_division=nan`` does. If no instance is left, the value is NaN.
 
     Examples:
         >>> import torch
@@ -128,7 +129,7 @@ def precision(preds: Labels, target: Labels, zero_division: float = 0.0) -> Floa
 
 
 def recall(preds: Labels, target: Labels, zero_division: float = 0.0) -> Float[Tensor, ""]:
-    """Return recall R: the mean of the instances' |Y∩Ŷ| / |Y|; NaN if ``zero_division=nan`` leaves none.
+    """Return recall R: the mean over instances of |Y∩Ŷ| / |Y|; NaN if ``zero_division`` leaves all out.
 
     Examples:
         >>> import torch
@@ -183,10 +184,10 @@ def instance_scores(
     target: Int[Tensor, "batch labels"],
     zero_division: float,
 ) -> Float[Tensor, " batch"]:
-    """Return the ratio of each instance's counts in float64, ``zero_division`` for 0/0."""
+    """Return the ratio of each instance's counts in float64; ``zero_division`` replaces 0/0."""
     if not len(preds):
         return preds.new_zeros(0, dtype=torch.float64)
-    # Instances take the place of labels: torchmetrics' own sample-wise mode fails on a batch of one.
+    # Instances and labels are exchanged, because torchmetrics' own mode for instances fails for a single one.
     counts = multilabel_stat_scores(preds.mT, target.mT, len(preds), average="none", **KNOWN_ALONE)
     true_positive, false_positive, _, false_negative, _ = counts.reshape(-1, 5).unbind(-1)
     numerator, denominator = ratio(true_positive, false_positive, false_negative)
@@ -196,7 +197,7 @@ def instance_scores(
 def as_labels(
     preds: Labels, target: Labels, num_labels: int | None = None
 ) -> tuple[Int[Tensor, "known labels"], Int[Tensor, "known labels"]]:
-    """Return both arguments as integers, without the instances that have no known label.
+    """Convert predictions and targets to integers; leave out instances without a known label.
 
     Returns:
         Predictions in {0, 1}, and targets in {0, 1} with −1 for missing labels.
@@ -214,7 +215,7 @@ def as_labels(
 
 
 def as_tensor(labels: Labels) -> Tensor:
-    """Return labels as a tensor where they are; a default device moves neither tensors nor arrays."""
+    """Convert labels to a tensor: a tensor keeps the device, an array stays on the CPU."""
     return labels if isinstance(labels, Tensor) else torch.as_tensor(labels, device="cpu")
 
 
@@ -227,7 +228,7 @@ def check_zero_division(zero_division: float) -> None:
 def _of_known(
     metric: Callable[..., Tensor], preds: Labels, target: Labels, **options: Any
 ) -> Float[Tensor, ""]:
-    """Return a metric of torchmetrics over known labels; NaN without a known label."""
+    """Return a metric of torchmetrics over known labels; NaN if no label is known."""
     preds, target = as_labels(preds, target)
     if not len(preds):
         return torch.tensor(math.nan, device=preds.device)

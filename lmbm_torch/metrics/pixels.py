@@ -11,12 +11,12 @@ from lmbm_torch.shapes import Float
 
 
 def changed_pixel_error(preds: Labels, target: Labels, corrupted: Labels) -> Float[Tensor, ""]:
-    """Return the share of wrong predictions among the corrupted pixels; NaN without corrupted pixels.
+    """Return the share of wrong predictions among the corrupted pixels; NaN if no pixel is corrupted.
 
-    "Changed" in Tables 1 to 3 of belief_propagation_in_crbms_2017; "All" is the Hamming loss.
+    In Tables 1 to 3 of belief_propagation_in_crbms_2017 this is "Changed"; "All" is the Hamming loss.
 
     Raises:
-        ValueError: shapes that differ, an entry other than 0 or 1.
+        ValueError: shapes differ, or an entry is not 0 or 1.
 
     Examples:
         >>> import torch
@@ -30,7 +30,7 @@ def changed_pixel_error(preds: Labels, target: Labels, corrupted: Labels) -> Flo
 
 
 class ChangedPixelError(Sums):
-    """:func:`changed_pixel_error`, accumulated over batches.
+    """The metric :func:`changed_pixel_error`, accumulated over batches.
 
     Examples:
         >>> import torch
@@ -47,13 +47,13 @@ class ChangedPixelError(Sums):
     changed: Tensor
 
     def update(self, preds: Labels, target: Labels, corrupted: Labels) -> None:
-        """Add a batch."""
+        """Add the counts of a batch."""
         wrong, changed = _counts(preds, target, corrupted)
         self.wrong += wrong
         self.changed += changed
 
     def compute(self) -> Float[Tensor, ""]:
-        """Return the share over all batches."""
+        """Return the share of wrong predictions over all batches."""
         return self.wrong / self.changed
 
 

@@ -1,4 +1,4 @@
-"""Metrics of labelled sequences: of whole sequences, and of chunks such as the phrases of a sentence."""
+"""Metrics of labelled sequences: for whole sequences, and for chunks such as the phrases of a sentence."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from lmbm_torch.shapes import Bool, Float, Int
 
 
 def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"]) -> float:
-    """Return the share of sequences with all labels predicted right.
+    """Return the share of sequences whose labels are all predicted right.
 
     Args:
-        preds: class indices; values beyond a sequence's end are ignored.
-        target: ``PADDING`` (−1) beyond a sequence's end.
+        preds: predicted class indices; values after the end of a sequence are ignored.
+        target: true class indices; ``PADDING`` (−1) after the end of a sequence.
 
     Raises:
-        ValueError: shapes that differ, or a sequence without a label.
+        ValueError: shapes differ, or a sequence has no label.
 
     Examples:
         >>> import torch
@@ -36,17 +36,17 @@ def sequence_accuracy(preds: Int[Tensor, "batch length"], target: Int[Tensor, "b
 def chunk_f1(
     preds: Int[Tensor, "batch length"], target: Int[Tensor, "batch length"], label_names: Sequence[str]
 ) -> float:
-    """Return F1 of chunks; a chunk is right if the type and the first and last position are right.
+    """Return F1 of chunks; a chunk is right if the type, the first and the last position are right.
 
-    Chunks follow the CoNLL-2000 shared task, see :func:`~lmbm_torch.metrics.chunks.chunks`. F1 without any
-    chunk is 0.
+    Chunks are those of the CoNLL-2000 shared task, see :func:`~lmbm_torch.metrics.chunks.chunks`. If there is
+    no chunk, F1 is 0.
 
     Args:
         preds, target: see :func:`sequence_accuracy`.
-        label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
+        label_names: a tag for each class, such as ``B-NP``, ``I-NP`` and ``O``.
 
     Raises:
-        ValueError: see :func:`sequence_accuracy`; names of another form, labels without a name.
+        ValueError: see :func:`sequence_accuracy`; also if names have another form, or a class has no name.
 
     Examples:
         >>> import torch
@@ -58,7 +58,7 @@ def chunk_f1(
 
 
 class SequenceAccuracy(Sums):
-    """:func:`sequence_accuracy`, accumulated over batches.
+    """The metric :func:`sequence_accuracy`, accumulated over batches.
 
     Examples:
         >>> import torch
@@ -81,13 +81,13 @@ class SequenceAccuracy(Sums):
 
 
 class ChunkF1(Sums):
-    """:func:`chunk_f1`, accumulated over batches.
+    """The metric :func:`chunk_f1`, accumulated over batches.
 
     Args:
-        label_names: such as ``B-NP``, ``I-NP`` and ``O``, one per class.
+        label_names: a tag for each class, such as ``B-NP``, ``I-NP`` and ``O``.
 
     Raises:
-        ValueError: names of another form.
+        ValueError: a name has another form.
 
     Examples:
         >>> import torch
@@ -120,10 +120,10 @@ class ChunkF1(Sums):
     def _chunks(
         self, name: str, labels: Int[Tensor, "batch length"], inside: Bool[Tensor, "batch length"]
     ) -> set[tuple[int, int, int, str]]:
-        """Return sequence, first and last position, and type of each chunk."""
+        """Return the set of chunks, each as (sequence, first position, last position, type)."""
         chosen = labels[inside]
         if not bool(((chosen >= 0) & (chosen < len(self.label_names))).all()):
-            raise ValueError(f"{name}: expected classes from 0 to {len(self.label_names) - 1}, got others")
+            raise ValueError(f"{name}: expected classes 0 to {len(self.label_names) - 1}, got other values")
         sequences = (row[own].tolist() for row, own in zip(labels.cpu(), inside.cpu(), strict=True))
         return {
             (number, *chunk)
@@ -133,10 +133,10 @@ class ChunkF1(Sums):
 
 
 def _inside(preds: Tensor, target: Tensor) -> Bool[Tensor, "batch length"]:
-    """Return a mask of the labels; raise the errors of :func:`sequence_accuracy`."""
+    """Return which entries are labels, not padding; raise the errors of :func:`sequence_accuracy`."""
     check_shape("preds", preds, None, None)
     check_shape("target", target, *preds.shape)
     inside = target != PADDING
     if not bool(inside.any(1).all()):
-        raise ValueError("target: expected a label in every sequence, got a sequence without")
+        raise ValueError("target: expected a label in every sequence, got a sequence without labels")
     return inside

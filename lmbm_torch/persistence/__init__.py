@@ -1,4 +1,4 @@
-"""Files of models, estimators and predictors, and run directories; reading executes nothing."""
+"""Files of models, estimators and predictors, and run directories; reading executes no code of a file."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ __all__ = ["load", "save"]
 
 
 def __getattr__(name: str) -> Any:
-    # Late: the check of a saved configuration needs no torch.
+    # Imported late, because checking a saved configuration needs no torch.
     if name in __all__:
         return getattr(import_module("lmbm_torch.persistence.files"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,8 +1,8 @@
 """The file format of models, estimators and predictors: a safetensors file with a header of JSON.
 
-Arrays are tensors of the safetensors file. The metadata hold the format, the version, the record with
-everything else as JSON, and the SHA-256 of metadata and tensors. Reading executes nothing: a file becomes
-plain values, tensors and instances of imported stored classes.
+Arrays are tensors of the safetensors file. The metadata hold the format, the version, a record of everything
+else as JSON, and the SHA-256 of metadata and tensors. Reading executes no code of the file: the content
+becomes plain values, tensors, and instances of known classes.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from lmbm_torch.persistence.stored import Given, Kind, kind_named, kind_of
 
 FORMAT = "lmbm_torch"
 VERSION = 1
-# Exceptions that a damaged record leads to.
+# Exceptions that reading a damaged record may raise.
 DAMAGE = (AttributeError, IndexError, KeyError, OverflowError, RuntimeError, TypeError, ValueError)
-# Bytes of a header: the limit of safetensors itself.
+# Largest number of bytes in a header: the limit of safetensors itself.
 LONGEST_HEADER = 100_000_000
-# Levels of lists and objects within a record; an estimator within an estimator takes six.
+# Largest depth of nested lists and objects in a record; an estimator in an estimator has depth six.
 DEEPEST = 200
-# The dtypes of arrays of numbers and of arrays of texts.
+# Matches the dtypes of arrays of numbers and of texts.
 _DTYPE = re.compile(r"[<>|](?:[biuf]\d{1,2}|O|U\d{1,6})")
 _NO_SAFETENSORS = (
     "expected a checkpoint or a safetensors file, got a file that is truncated, corrupted or of another kind"
 )
-# Numbers that JSON lacks, by their texts.
+# Numbers that JSON cannot hold, by the texts that stand for them.
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -45,21 +45,21 @@ def write(path: str | PathLike, content: Any, mode: Mode = "x") -> None:
     """Write ``content`` to a file, which appears complete or not at all.
 
     Args:
-        content: None, bools, numbers, texts, tensors, NumPy arrays and numbers, instances of stored classes,
-            and lists, tuples and dictionaries by text of these.
+        content: None, a bool, a number, a text, a tensor, an array or number of NumPy, an instance of a
+            stored class, or a list, a tuple or a dictionary (with texts as keys) of such values.
         mode: as in ``open``: by default an existing file is never overwritten.
 
     Raises:
         FileExistsError: the file exists, in mode ``"x"``.
         OSError: the file cannot be written; the message names the file, and an older file stays.
-        TypeError: ``content`` holds something else; the message names the place.
+        TypeError: ``content`` holds another value; the message names the place.
     """
     with naming_extras():
         from safetensors.torch import save
 
     check_free(path, mode)
     state = pack(content)
-    # safetensors takes no two tensors that share memory.
+    # Tensors are cloned, because safetensors refuses tensors that share memory.
     tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in state.pop("tensors").items()}
     metadata = {"format": FORMAT, **state}
     metadata["sha256"] = checksum(metadata, tensors)
@@ -72,38 +72,38 @@ def read(path: str | PathLike, given: Given | None = None) -> Any:
     """Return the content of a file, with all tensors on the CPU.
 
     Args:
-        given: the arguments that the file leaves to the reader.
+        given: arguments that a file cannot hold, from the reader.
 
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file is truncated, corrupted, of another format or of another version, or holds an
             instance of a class that is not imported. The message names the file.
     """
-    # Opened once: between two times another process may replace the file.
+    # The file is opened only once, because another process may replace the file in the meantime.
     with reading(path, *DAMAGE) as file, file.open("rb") as stream:
         header = _read_header(stream)
         metadata = _metadata(header)
-        # Before another program's tensors are read, which may be many.
+        # Checked before tensors are read, because the file of another program may hold many.
         if metadata.get("format") != FORMAT:
             raise ValueError("expected a file that lmbm_torch wrote, got another safetensors file")
         _check_version(metadata["version"])
         tensors = _tensors(header + stream.read())
         unsigned = {name: value for name, value in metadata.items() if name != "sha256"}
         if checksum(unsigned, tensors) != metadata.get("sha256"):
-            raise ValueError("is corrupted: its content does not have the checksum that was written with it")
+            raise ValueError("the file is corrupted: its content does not have the checksum in the file")
         return unpack({**metadata, "tensors": tensors}, given)
 
 
 def pack(content: Any, name: str = "content") -> dict[str, Any]:
-    """Return ``content`` in plain values, for a file or as a part of a checkpoint, for :func:`unpack`.
+    """Convert ``content`` to plain values for a file or for a part of a checkpoint; see :func:`unpack`.
 
     Args:
         content: see :func:`write`.
-        name: the first part of the tensors' names; the keys on the way to each tensor follow, joined by full
+        name: the first part of the tensors' names; the keys that lead to a tensor follow, joined by full
             stops.
 
     Returns:
-        ``version``, ``record`` (the JSON), and ``tensors`` by name, which are not copied.
+        A dictionary with ``version``, ``record`` (as JSON), and ``tensors`` by name; tensors are not copied.
 
     Raises:
         TypeError: see :func:`write`.
@@ -114,12 +114,12 @@ def pack(content: Any, name: str = "content") -> dict[str, Any]:
 
 
 def unpack(state: Mapping[str, Any], given: Given | None = None) -> Any:
-    """Return the content of :func:`pack`; for ``given`` see :func:`read`.
+    """Return the content that :func:`pack` packed; for ``given`` see :func:`read`.
 
     Raises:
-        KeyError: a missing tensor, or a missing part of the record.
-        TypeError: other parts than the class needs.
-        ValueError: another version, a class that is not imported, deep nesting, or inconsistent parts.
+        KeyError: a tensor, or a part of the record, is missing.
+        TypeError: the parts of an instance do not fit the class.
+        ValueError: the version is another, a class is not imported, nesting is deep, or parts differ.
     """
     _check_version(state["version"])
     return _Reader(state["tensors"], given or Given()).value(json.loads(state["record"]))
@@ -131,13 +131,13 @@ def checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
-        # As bytes, since NumPy lacks some of torch's types.
+        # Hashed as bytes, since NumPy lacks some of torch's types.
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b"")
     return digest.hexdigest()
 
 
 def _read_header(stream: BufferedIOBase) -> bytes:
-    """Return the start of a safetensors file: eight bytes of length, and as many bytes of JSON."""
+    """Return the start of a safetensors file: eight bytes that give a length, then JSON of the length."""
     size = stream.read(8)
     length = int.from_bytes(size, "little")
     text = stream.read(length) if length <= LONGEST_HEADER else b""
@@ -168,11 +168,11 @@ def _tensors(content: bytes) -> dict[str, Tensor]:
 
 
 def _sorted_header(content: bytes) -> bytes:
-    """Return the file with a sorted header: safetensors orders metadata anew each time."""
+    """Sort the header of a file, so that equal content gives equal bytes: safetensors writes any order."""
     header = _read_header(BytesIO(content))
     text = json.dumps(json.loads(header[8:]), sort_keys=True, separators=(",", ":"))
     encoded = text.encode()
-    # Tensors begin at multiples of eight bytes.
+    # Spaces fill the header, because tensors must begin at a multiple of eight bytes.
     encoded += b" " * (-len(encoded) % 8)
     return len(encoded).to_bytes(8, "little") + encoded + content[len(header) :]
 
@@ -180,13 +180,13 @@ def _sorted_header(content: bytes) -> bytes:
 def _check_version(version: str) -> None:
     if int(version) != VERSION:
         raise ValueError(
-            f"expected version {VERSION} of the format, got version {version}: the lmbm_torch that wrote the "
-            "file reads the file"
+            f"expected version {VERSION} of the format, got version {version}; read the file with "
+            "the lmbm_torch that wrote it"
         )
 
 
 def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
-    """Return a value as JSON: other values are dictionaries whose first key begins with a colon."""
+    """Convert a value to JSON; further types become dictionaries with a colon before the first key."""
     if value is None or isinstance(value, bool | str) or type(value) is int:
         return value
     if type(value) is float:
@@ -202,13 +202,13 @@ def _packed(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
         return {":dict": [[key, _packed(entry, tensors, f"{place}.{key}")] for key, entry in value.items()]}
     if (kind := kind_of(value)) is not None:
         return {":kind": kind.name, "parts": _packed(kind.parts(value), tensors, place)}
-    raise TypeError(f"{place}: expected what a file can hold, got {type(value).__qualname__}")
+    raise TypeError(f"{place}: expected a value that a file can hold, got {type(value).__qualname__}")
 
 
 def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], place: str) -> dict[str, Any]:
     array = np.asarray(value)
     if array.dtype.kind in "biuf":
-        # Little-endian, as torch needs it; a copy, since torch does not take read-only arrays.
+        # torch needs the byte order of the machine, and a copy, since it does not take read-only arrays.
         plain = np.array(array, dtype=array.dtype.newbyteorder("="), order="C")
         stored = _stored(torch.from_numpy(plain), tensors, place)
         return {":array": stored, "dtype": array.dtype.str, "is_number": isinstance(value, np.generic)}
@@ -219,17 +219,17 @@ def _packed_array(value: np.generic | np.ndarray, tensors: dict[str, Tensor], pl
 
 def _stored(tensor: Tensor, tensors: dict[str, Tensor], place: str) -> str:
     if tensor.layout != torch.strided:
-        raise TypeError(f"{place}: expected a dense tensor, got one of layout {tensor.layout}")
+        raise TypeError(f"{place}: expected a dense tensor, got a tensor of layout {tensor.layout}")
     tensors[place] = tensor.detach()
     return place
 
 
 class _Reader:
-    """The values of a record.
+    """A converter of a record to values.
 
     Args:
         tensors: the tensors of the file, by name.
-        given: the arguments that the file leaves to the reader.
+        given: arguments that a file cannot hold, from the reader.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], given: Given) -> None:
@@ -254,7 +254,7 @@ class _Reader:
             array = np.array(tensor, dtype=_dtype(packed["dtype"], "biuf"))
             return array[()] if packed["is_number"] else array
         if ":texts" in packed:
-            # A width that a file announces would be room for each text.
+            # The width in the file is ignored: each text would take as much memory as the width says.
             is_object = _dtype(packed["dtype"], "OU").kind == "O"
             return np.array(packed[":texts"], dtype=object if is_object else str)
         if ":tuple" in packed:
@@ -268,7 +268,7 @@ class _Reader:
 
 
 def _dtype(name: str, kinds: str) -> np.dtype:
-    """Return the dtype of a name; NumPy itself would take far more, such as repetitions, and parse code."""
+    """Return the dtype of a name, checked first, because NumPy accepts many more texts, even code."""
     if not _DTYPE.fullmatch(name) or np.dtype(name).kind not in kinds:
-        raise ValueError(f"dtype: expected that of numbers or texts, got {name!r}")
+        raise ValueError(f"dtype: expected a type of numbers or texts, got {name!r}")
     return np.dtype(name)

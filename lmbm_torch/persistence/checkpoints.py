@@ -1,7 +1,7 @@
-"""Predictors in Lightning's checkpoints, read without Lightning and without unpickling of objects.
+"""Predictors in checkpoints of Lightning, read without Lightning and without unpickling objects.
 
-The training adds the predictor under :data:`RECORD`, packed as in the files of
-:mod:`lmbm_torch.persistence.archives`, without the weights, which Lightning's state holds.
+Training adds the predictor to a checkpoint under the key :data:`RECORD`, packed as in files of
+:mod:`lmbm_torch.persistence.archives`. Lightning's own state holds the weights.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lmbm_torch.persistence.archives import DAMAGE, pack, unpack
 from lmbm_torch.persistence.stored import Given
 
 RECORD = "lmbm_torch"
-# The prefixes of the model's weights in Lightning's state and in the record.
+# Prefixes of the names of the model's weights, in Lightning's state and in the record.
 _OF_STATE, _OF_RECORD = "model.", "saved.estimator.model.weights."
-# Exceptions that a damaged file leads to, and those of torch's restricted unpickler.
+# Exceptions for a damaged file, and exceptions of torch's restricted unpickler for damaged content.
 _DAMAGED_FILE = (*DAMAGE, EOFError, OSError, struct.error, zipfile.BadZipFile, zlib.error)
 _DAMAGED_PICKLE = (AssertionError, AttributeError, EOFError, IndexError, OverflowError, struct.error)
 
@@ -33,7 +33,7 @@ def record(saved: Any) -> dict[str, Any]:
     """Return the record of a predictor for a checkpoint, without the model's weights.
 
     Raises:
-        TypeError: a model with an argument that files do not hold; the message names the argument.
+        TypeError: a file cannot hold an argument of the model; the message names the argument.
     """
     state = pack(saved, "saved")
     others = {name: tensor for name, tensor in state["tensors"].items() if not name.startswith(_OF_RECORD)}
@@ -45,16 +45,16 @@ def read_checkpoint(path: str | PathLike, given: Given | None = None) -> Any:
 
     Args:
         path: the checkpoint.
-        given: the arguments that the checkpoint leaves to the reader.
+        given: arguments that a checkpoint cannot hold, from the reader.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a truncated or corrupted file, another file than a checkpoint of this library, or objects
-            beyond tensors and plain values; a model class that is not imported; a missing encoder or another
-            encoder. The message names the file.
+        ValueError: the file is truncated, corrupted or no checkpoint of the library, or holds objects other
+            than tensors and plain values; the model's class is not imported; or the encoder is missing or
+            does not fit. The message names the file.
     """
     with reading(path, *_DAMAGED_FILE) as file:
-        # Checksums first, so that no damaged header is ever interpreted.
+        # Checksums are compared first, so that no damaged content is interpreted.
         check_whole(file)
         checkpoint = _unpickled(file)
         if not isinstance(checkpoint, dict) or RECORD not in checkpoint:
@@ -80,19 +80,19 @@ def check_whole(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         check_archive(file, archive)
         if damaged := archive.testzip():
-            raise ValueError(f"{damaged} is corrupted")
+            raise ValueError(f"entry {damaged} is corrupted")
 
 
 def _unpickled(file: Path) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch's own message advises to load without the restriction.
+        # torch's own message is replaced, because it advises to load without the restriction.
         raise ValueError(
-            "expected a checkpoint of tensors and plain values alone, got one that asks for other objects; "
-            "none of it was executed"
+            "expected a checkpoint of only tensors and plain values, got a checkpoint with other objects; "
+            "nothing of it was executed"
         ) from error
     except _DAMAGED_PICKLE as error:
         raise ValueError(
-            f"expected a checkpoint, got one with a damaged pickle: {type(error).__name__}"
+            f"expected a checkpoint, got a file with a damaged pickle: {type(error).__name__}"
         ) from error

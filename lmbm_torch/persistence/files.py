@@ -14,15 +14,15 @@ from lmbm_torch.persistence.checkpoints import read_checkpoint
 from lmbm_torch.persistence.stored import Given, Stored, kind_of
 from lmbm_torch.persistence.trusted import SavedConfiguration, import_trusted
 
-# Begins every zip file, as checkpoints are.
+# The first bytes of every zip file; checkpoints are zip files.
 _ZIP = b"PK"
 
 
 def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
     """Write a model, a fitted estimator or a predictor to one file, such as ``model.safetensors``.
 
-    The file holds arrays as safetensors and everything else as JSON, without pickle. Of an encoder the file
-    holds the weights alone, of a decoder outside this library the import path.
+    The file holds arrays as safetensors and everything else as JSON, without pickle. For an encoder the file
+    holds only the weights; for a decoder outside of the library only the import path.
 
     Args:
         content: a model of :mod:`lmbm_torch.models`, a fitted estimator of :mod:`lmbm_torch.estimators`, a
@@ -34,7 +34,7 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
         FileExistsError: the file exists, in mode ``"x"``.
         NotFittedError: the estimator is not fitted.
         OSError: the file cannot be written.
-        TypeError: an object of another library, or one with a parameter or a fitted attribute that is no
+        TypeError: ``content`` is of another library, or has a parameter or a fitted attribute that is not a
             plain value, such as a kernel or a random state that is a Python object.
 
     Examples:
@@ -49,7 +49,7 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
     if kind_of(content) is None:
         raise TypeError(
             "content: expected a model, an estimator or a predictor of lmbm_torch, got "
-            f"{type(content).__name__} of {type(content).__module__}; no file holds classifiers of other "
+            f"{type(content).__name__} of {type(content).__module__}; files cannot hold objects of other "
             "libraries"
         )
     if isinstance(content, Stored):
@@ -60,26 +60,25 @@ def save(content: Any, path: str | PathLike, mode: Mode = "x") -> None:
 def load(path: str | PathLike, *, encoder: Any = None, device: str = "cpu", trust: Sequence[str] = ()) -> Any:
     """Return the model, estimator or predictor of a file, a checkpoint or a run directory.
 
-    Only parts of this library and of torch are imported or called by the names in a file or a directory; see
-    :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first: the configuration of a run is
-    used only for an encoder or a decoder that the file does not hold.
+    Whatever names a file or a directory holds, only parts of the library and of torch are imported or
+    called, see :mod:`lmbm_torch.persistence.trusted`. The file of the model is read first; the configuration
+    of a run is used only for an encoder or a decoder that the file does not hold.
 
     Args:
         path: a file of :func:`save`, a checkpoint of a training, or a run directory.
-        encoder: a module of the training's architecture, exactly if the model was saved with an encoder; the
-            module is given the weights of the file. A function is called for the module.
-        device: the device of an estimator, the parameter ``device``; models are on the CPU.
-        trust: import paths of the caller's own classes and functions behind model, encoder or decoder, such
-            as ``"mine.Encoder"``; the paths are imported.
+        encoder: if the model was saved with an encoder, a module with the same architecture, which gets the
+            weights of the file, or a function that returns this module; otherwise None.
+        device: the parameter ``device`` of an estimator; models are on the CPU.
+        trust: import paths of your own classes and functions for model, encoder or decoder, such as
+            ``"mine.Encoder"``; these paths are imported.
 
     Returns:
-        The content of :func:`save`, in evaluation mode; for a checkpoint or a run directory the predictor.
+        The object that :func:`save` wrote, in evaluation mode; for other paths the predictor.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: a truncated or corrupted file, a file of another kind or another version; a class that is
-            not imported or a name that is not trusted; a missing encoder or another encoder. The message
-            names the file.
+        ValueError: the file is truncated, corrupted, or of another kind or version; a class is not imported,
+            or a name is not trusted; or the encoder is missing or does not fit. The message names the file.
 
     Examples:
         >>> import tempfile
@@ -107,7 +106,7 @@ def _is_zip(file: Path) -> bool:
 
 
 def _made(folder: Path, trust: Sequence[str], *keys: str) -> Any:
-    """Return the object of a run's configuration at a key; None for a run without configuration."""
+    """Make the object that a run's configuration describes at a key; return None without a configuration."""
     if not (folder / CONFIG).is_file():
         return None
     return SavedConfiguration.read(folder, trust).make(*keys)

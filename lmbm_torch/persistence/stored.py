@@ -1,7 +1,7 @@
-"""Base class of everything in files, and the arguments that a file leaves to the reader.
+"""The base class of all classes with instances in files, and the arguments that a file cannot hold.
 
-A class is named in files by the name in this library, or else by the import path. Only instances of imported
-classes are rebuilt: reading a file never imports a module outside this library.
+A file names a class of the library by the name, and another class by the import path. Only classes that are
+already imported are used: reading a file never imports a module outside of the library.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from importlib import import_module
 from typing import Any, Self
 
 LIBRARY = "lmbm_torch."
-# Modules of this library that are imported if a file names a class that no imported module defines: those of
-# predictors by name, and for all other names two, the lighter one first.
+# If a file names a class that no imported module defines, these modules of this library are imported: the
+# module of predictors for their name, and for all other names "models", then "estimators".
 _PREDICTORS = {"Predictor": "prediction.predictor"}
 _ROOMS = ("models", "estimators")
 
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments that a file leaves to the reader.
+    """Arguments that a file cannot hold, and that the reader gives.
 
     Args:
-        encoder: a module of the training's architecture for a model saved with an encoder, or a function for
-            the module; models without an encoder do not call the function.
-        decoder: a function for the decoder of a model whose file holds an import path alone.
+        encoder: for a model saved with an encoder, a module with the same architecture, or a function that
+            returns this module; without an encoder in the file the function is not called.
+        decoder: a function that returns the decoder, if the file holds only the import path.
         device: the device of estimators.
     """
 
@@ -35,7 +35,7 @@ class Given:
 
 
 class Stored:
-    """A class with instances in files; by default a dataclass, of all fields."""
+    """A class whose instances files can hold; by default a dataclass, of which all fields are saved."""
 
     @classmethod
     def stored_name(cls) -> str:
@@ -54,13 +54,13 @@ class Stored:
         """Raise an exception if no file can hold the instance."""
 
     def stored_parts(self) -> dict[str, Any]:
-        """Return the arguments of :meth:`from_parts` by name, in values that files hold."""
+        """Return the arguments of :meth:`from_parts` by name, as values that files can hold."""
         found: Any = self
         return {field.name: getattr(self, field.name) for field in fields(found)}
 
     @classmethod
     def from_parts(cls, given: Given, **parts: Any) -> Any:
-        """Return the instance of :meth:`stored_parts`."""
+        """Build an instance from :meth:`stored_parts`."""
         return cls(**parts)
 
 
@@ -70,8 +70,8 @@ class Kind:
 
     Args:
         name: the name of the class in files.
-        parts: an instance → the arguments of ``build`` by name.
-        build: a :class:`Given` and the arguments → an instance.
+        parts: function from an instance to the arguments of ``build`` by name.
+        build: function from a :class:`Given` and these arguments to an instance.
     """
 
     name: str
@@ -93,19 +93,19 @@ def kind_of(value: Any) -> Kind | None:
     if issubclass(found, Stored):
         return Kind(found.stored_name(), found.stored_parts, found.from_parts)
     if found not in _ADAPTED and hasattr(value, "fit"):
-        # Transformers are adapted beside the estimators.
+        # This module calls ``adapt`` for the transformers of scikit-learn.
         import_module(f"{LIBRARY}estimators.common.saving")
     return _ADAPTED.get(found)
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind of a name in a file.
+    """Return the kind for the name of a class in a file.
 
     Raises:
         ValueError: no imported class has the name.
     """
     for _ in _importing(name):
-        # Of a class that is defined again, as in a notebook, the last definition counts.
+        # If a class is defined again, as in a notebook, the last definition counts.
         for each in reversed([*Stored.stored_classes()]):
             if each.stored_name() == name:
                 return Kind(name, each.stored_parts, each.from_parts)
@@ -113,20 +113,20 @@ def kind_named(name: str) -> Kind:
             if kind.name == name:
                 return kind
     raise ValueError(
-        f"expected a class of lmbm_torch or an imported class, got {name}; trusting a class of your own by "
-        "name imports the class (--trust NAME, or trust=[NAME])"
+        f"expected a class of lmbm_torch or an imported class, got {name}; trust a class of your own by name "
+        "(--trust NAME, or trust=[NAME])"
     )
 
 
 def _importing(name: str) -> Iterator[None]:
-    """Import the modules with the classes of files, step by step, lighter modules first."""
+    """Import modules in which a class may be defined, one at each step, the fastest imports first."""
     yield
     if name in _PREDICTORS:
         import_module(LIBRARY + _PREDICTORS[name])
         yield
     for room in _ROOMS:
         package = import_module(LIBRARY + room)
-        # Of estimators the named one; all of them only if none has the name.
+        # First import only the module of this name; import all modules only if there is none.
         getattr(package, name, None)
         yield
         for each in package.__all__:

@@ -1,8 +1,8 @@
-"""Saved configurations, limited to parts of this library and to trusted names.
+"""Saved configurations, which may call only parts of the library and trusted names.
 
-A run directory may come from a stranger, and ``config.yaml`` names functions and classes (``_target_``) with
-arguments. All objects of a saved configuration are made by :class:`SavedConfiguration`, after a check of
-every name. Command lines and ``--config-dir`` are the caller's own words and are not checked.
+A run directory may come from a stranger, and the ``config.yaml`` names functions and classes (``_target_``)
+with arguments. Only :class:`SavedConfiguration` makes objects of a saved configuration, and it checks every
+name first. Command lines and ``--config-dir`` come from the caller and are not checked.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ __all__ = []
 LIBRARY = "lmbm_torch"
 TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS = "_target_", "_partial_", "_convert_", "_recursive_", "_args_"
 WORDS_OF_HYDRA = {TARGET, PARTIAL, CONVERT, RECURSIVE, ARGS}
-# Gives the function of a path, which is held to the same list.
+# Returns the function of a path; the path is checked like other names.
 GET_METHOD = "hydra.utils.get_method"
-# Bytes: a run on 30,000 named labels has less than one million.
+# Largest number of bytes in a configuration; a run with 30,000 named labels has less than one million.
 LONGEST = 2**24
-# A value elsewhere in the same file; a resolver, such as oc.env, has a colon.
+# A reference to a value in the same file; a resolver, such as oc.env, has a colon and does not match.
 _REFERENCE = re.compile(r"\$\{[A-Za-z0-9_.\[\]]+\}")
 
 _MODULES = """Sequential Identity Flatten Unflatten Linear Bilinear Embedding Dropout Dropout1d Dropout2d
@@ -51,29 +51,30 @@ OTHERS = frozenset(
     }.items()
     for name in names.split()
 )
-"""Classes of other libraries that are called without being trusted."""
+"""Classes of other libraries that a configuration may call although nobody trusts them by name."""
 
-# What of each room of this library makes parts of a run: classes, functions, or class methods as well.
+# What a configuration may call in this library: classes of these packages, functions of these modules, and
+# class methods of models.
 _ROOMS = {"data", "estimators", "inference", "losses", "models", "training"}
 _FUNCTIONS = ("data.", "inference.", "losses.", "estimators.networks.orderings.", "training.penalties.")
 _MORE_FUNCTIONS = {"training.latent.by_method", "training.callbacks.overviews.mlflow_logger"}
 _CLASS_METHODS = ("models.",)
-# Of inference the functions that answer for an energy, and the record of a matched inference: other functions
-# and classes may do something beside what they return, such as starting a process.
+# Of ``inference`` only functions that return answers for an energy, and MatchedInference: other functions and
+# classes may have further effects, such as starting a process.
 _ANSWERS = re.compile(
     r"inference\.(\w+\.)*(decode\w*|\w*marginal\w*|log_partition|sample|estimate|relaxed_labels|MatchedInference)"
 )
-# Functions that write files.
+# Matches functions that write files, which a configuration may not call.
 _WRITES = re.compile(r".*\.(write|save)\w*")
 
 
 @dataclass(frozen=True)
 class SavedConfiguration:
-    """Configuration of a run directory, in plain values.
+    """The configuration of a run directory, as plain values.
 
     Args:
         values: nested dictionaries and lists, without interpolations.
-        trust: names outside this library that may be imported and called.
+        trust: names outside of the library that may be imported and called.
     """
 
     values: dict[str, Any]
@@ -90,9 +91,9 @@ class SavedConfiguration:
             trust: see :class:`SavedConfiguration`.
 
         Raises:
-            FileNotFoundError: no configuration file.
-            ValueError: no configuration, an alias of YAML (aliases can grow without limit), or a resolver
-                like ``${oc.env:HOME}``. The message names the file.
+            FileNotFoundError: there is no configuration file.
+            ValueError: the file is no configuration, or has an alias of YAML (aliases can grow without limit)
+                or a resolver like ``${oc.env:HOME}``. The message names the file.
         """
         with naming_extras():
             import yaml
@@ -102,28 +103,28 @@ class SavedConfiguration:
         damage = (yaml.YAMLError, OmegaConfBaseException, RecursionError, OSError, OverflowError)
         with reading(Path(folder) / CONFIG, *damage) as file:
             if file.stat().st_size > LONGEST:
-                raise ValueError(f"expected at most {LONGEST} bytes, got {file.stat().st_size}")
+                raise ValueError(f"expected at most {LONGEST} bytes, got {file.stat().st_size} bytes")
             text = file.read_text(encoding="utf-8")
             if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-                raise ValueError("expected none of YAML's aliases (*name), got one")
+                raise ValueError("expected no alias of YAML (*name), got an alias")
             content = OmegaConf.create(text)
             _check_interpolations(OmegaConf.to_container(content), _REFERENCE)
             values = OmegaConf.to_container(content, resolve=True)
-            # Of two references side by side, something else may have become.
+            # Checked again, because two resolved references side by side may form a new interpolation.
             _check_interpolations(values, None)
             if not isinstance(values, dict):
                 raise ValueError(f"expected keys with values, got {type(values).__name__}")
         return cls({str(key): value for key, value in values.items()}, frozenset(trust))
 
     def get(self, *keys: str) -> Any:
-        """Return the value of a key, of a key within the value, and so on; None for a missing key."""
+        """Return the value at a path of keys; None if a key is missing."""
         found: Any = self.values
         for key in keys:
             found = found.get(key) if isinstance(found, dict) else None
         return found
 
     def check(self) -> None:
-        """Raise ValueError if some part may not be made; nothing outside this library is imported.
+        """Check all names of the configuration; nothing outside of the library is imported.
 
         Raises:
             ValueError: see :meth:`make`.
@@ -132,12 +133,12 @@ class SavedConfiguration:
             self._check_node(key, node)
 
     def make(self, *keys: str) -> Any:
-        """Return the object that the node of a key describes; None for a missing key.
+        """Make the object that the configuration describes at a path of keys; None if a key is missing.
 
         Raises:
-            ValueError: the node, or an inner node, names neither a part of this library for runs, nor a name
-                of :data:`OTHERS`, nor a trusted name; or the arguments are refused. The message names the key
-                and the way to trust the name.
+            ValueError: a name in the description is not allowed: it is neither a part of the library for
+                runs, nor in :data:`OTHERS`, nor trusted; or the arguments are refused. The message names the
+                key, and tells how to trust the name.
         """
         from hydra.errors import InstantiationException
         from hydra.utils import instantiate
@@ -158,7 +159,7 @@ class SavedConfiguration:
         if name != GET_METHOD:
             self._check_name(f"{key}.{TARGET}", name)
         elif set(node) - WORDS_OF_HYDRA != {"path"} or node.get(ARGS):
-            raise ValueError(f"{key}: expected {GET_METHOD} with a path alone, got {sorted(node)}")
+            raise ValueError(f"{key}: expected {GET_METHOD} with only a path, got {sorted(node)}")
         else:
             self._check_name(f"{key}.path", node["path"])
 
@@ -166,16 +167,16 @@ class SavedConfiguration:
         if isinstance(name, str) and (name in self.trust or name in OTHERS or _is_part(name)):
             return
         raise ValueError(
-            f"{key}: expected a part of {LIBRARY}, or a listed class of torch or lightning, got {name!r}, of "
-            f"which nothing was run{_way_out(name)}"
+            f"{key}: expected a part of {LIBRARY}, or a listed class of torch or lightning, got {name!r}, "
+            f"which was not run{_way_out(name)}"
         )
 
 
 def import_trusted(trust: Sequence[str]) -> None:
-    """Import trusted classes, whose instances files may then hold.
+    """Import trusted classes, so that files with the instances can be read.
 
     Raises:
-        ValueError: a name without an importable object.
+        ValueError: a name cannot be imported.
     """
     for name in trust:
         try:
@@ -187,11 +188,11 @@ def import_trusted(trust: Sequence[str]) -> None:
 
 
 def _way_out(name: Any) -> str:
-    # Whatever else a file says is not repeated as something to type.
+    # The advice repeats only plain names, so that a file cannot make the user type anything else.
     if not isinstance(name, str) or not name.replace(".", "_").isidentifier() or not name.isascii():
         return ""
     return (
-        f". If you know who wrote this run and what that is, trust it by name: --trust {name} (lmbm train "
+        f". If you trust the author of this run and this name, allow it by name: --trust {name} (lmbm train "
         f"resume=… 'trust=[{name}]'; in Python trust=[{name!r}])"
     )
 
@@ -206,7 +207,7 @@ def worded(error: Exception) -> str:
 
 
 def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
-    """Raise ValueError for interpolations outside a pattern; None allows no interpolation."""
+    """Raise ValueError if an interpolation does not match ``allowed``; None allows no interpolation."""
     if isinstance(node, dict):
         for key, value in node.items():
             _check_interpolations(key, None)
@@ -220,7 +221,7 @@ def _check_interpolations(node: Any, allowed: re.Pattern[str] | None) -> None:
 
 
 def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every node with a target and the key of the node, at any depth."""
+    """Yield every node that has a target, at any depth, with the path of keys to the node."""
     if isinstance(value, dict):
         if TARGET in value:
             yield key, value
@@ -232,9 +233,9 @@ def _nodes(key: str, value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _is_part(name: str) -> bool:
-    """Return whether a name leads to a class or function of this library for parts of a run.
+    """Return whether a name leads to a class or function of the library that a run may call.
 
-    The module of the definition decides: the attributes of a module lead to all imports of the module.
+    The module that defines the object decides, because a module's attributes include all of the imports.
     """
     library, _, rest = name.partition(".")
     if library != LIBRARY or rest.partition(".")[0] not in _ROOMS:
@@ -261,15 +262,15 @@ def _is_part(name: str) -> bool:
 
 
 def _located(name: str) -> Any:
-    """Return the object of a dotted name; within this library only modules of the library are followed.
+    """Return the object of a dotted name; a name of the library may not lead to a module outside of it.
 
     Raises:
-        AttributeError, ImportError: no such object.
-        ValueError: no dotted name.
+        AttributeError, ImportError: there is no such object.
+        ValueError: the name is not a dotted name.
     """
     parts = name.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise ValueError("expected names joined by full stops")
+        raise ValueError("expected a dotted name such as mine.Encoder")
     found: Any = import_module(parts[0])
     for place, part in enumerate(parts[1:], 1):
         path = ".".join(parts[:place])

@@ -43,7 +43,7 @@ def refused(target: Target, folder: Path, content: bytes) -> bool:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
     guessed = (
-        rf"{re.escape(file.name)}: expected text in UTF-8, got other bytes in line \d+, read as cp1252: "
+        rf"{re.escape(file.name)}: expected text in UTF-8, got other bytes in line \d+; reading as cp1252: "
     )
     try:
         with warnings.catch_warnings():

@@ -144,7 +144,7 @@ def test_strange_trainings_are_refused(tmp_path):
         certificates.write_training({}, None, tmp_path / "a.jsonl")
     labels[0, 0] = np.nan
     missing = LabelProblems.from_labels(features, labels)
-    with pytest.raises(ValueError, match="problem: expected complete labels"):
+    with pytest.raises(ValueError, match="problem: expected known labels"):
         certificates.write_training(missing, dual_coordinate.init(missing), tmp_path / "a.jsonl")
 
 

@@ -107,12 +107,16 @@ def test_trials_are_taken_up_again_and_splits_added(tmp_path, monkeypatch):
     assert {file: file.stat().st_mtime_ns for file in files} == files
     assert len(list((tmp_path / "trials").iterdir())) == 6
     other = trials.Settings(splits=2, test_fraction=0.3, budget=5, folds=2, seed=0)
-    with pytest.raises(ValueError, match=r"without trials .* are of budget=2 instead of 5; output=FOLDER"):
+    with pytest.raises(
+        ValueError, match=r"without trials .* are of budget=2 instead of 5; choose another folder"
+    ):
         compare(tiny_data(), FEW[:2], "LMSBN", other, tmp_path, QUIET)
-    with pytest.raises(ValueError, match="whose trials are of other data; output=FOLDER"):
+    with pytest.raises(ValueError, match="whose trials are of other data; choose another folder"):
         compare(tiny_data(missing=3), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
     monkeypatch.setattr(recipe, "SEARCHED_C", (1.0,))
-    with pytest.raises(ValueError, match="whose trials are of another training recipe; output=FOLDER"):
+    with pytest.raises(
+        ValueError, match="whose trials are of another training recipe; choose another folder"
+    ):
         compare(tiny_data(), FEW[:2], "LMSBN", SETTINGS, tmp_path, QUIET)
 
 
@@ -181,9 +185,9 @@ def test_instances_that_lack_labels_are_left_out_and_counted(tmp_path):
     ("methods", "reference", "missing", "message"),
     [
         (["LMSBN", "perceptron"], "LMSBN", 0, "methods: expected some of .* got 'perceptron'"),
-        (["10 LMSBNs", "LMSBN"], "LMSBN", 0, "methods: expected 'LMSBN' in front of '10 LMSBNs'"),
+        (["10 LMSBNs", "LMSBN"], "LMSBN", 0, "methods: expected 'LMSBN' before '10 LMSBNs'"),
         (["LMSBN"], "label powerset", 0, r"reference: expected one of the methods \['LMSBN'\]"),
-        (["LMSBN"], "LMSBN", 60, r"data\.labels: expected completely labelled instances, got none in 60"),
+        (["LMSBN"], "LMSBN", 60, r"data\.labels: expected instances without missing labels, got none in 60"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_anything_runs(

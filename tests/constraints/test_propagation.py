@@ -34,7 +34,7 @@ def test_what_follows_is_true_of_all_allowed_labellings(seed):
         nearest = rules.nearest(everything[3], given)
         if not len(agreeing):
             assert nearest is None
-            with pytest.raises(ValueError, match="together with the labels known"):
+            with pytest.raises(ValueError, match="together with the known labels"):
                 rules.check(given)
         else:
             assert (agreeing == nearest).all(1).any()

@@ -118,8 +118,8 @@ def test_names_of_any_characters_stand_in_quotes():
         ("at_most(1.5, a, b)", "expected a number, got '1.5'"),
         ("(a or b -> c", r"expected '\)', got 'the end'"),
         ("a <= b <= c", "expected the end, got '<='"),
-        ("(" * 5000 + "a" + ")" * 5000, "less deep"),
-        ("a" + " -> a" * 3000, "less deep"),
+        ("(" * 5000 + "a" + ")" * 5000, "less nested"),
+        ("a" + " -> a" * 3000, "less nested"),
         (" or ".join(f"(x{pair} and y{pair})" for pair in range(11)), "at most 1000 clauses"),
     ],
 )

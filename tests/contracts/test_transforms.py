@@ -9,7 +9,7 @@ from contracts.kinds import CHAIN, SEQUENTIAL, with_tensors
 from contracts.routines import every_row, rows_that
 
 REFUSED = (
-    r"^\w+: expected a tensor outside of torch\.func\.grad and vmap, got one within; use torch\.autograd"
+    r"^\w+: expected a tensor outside of torch\.func\.grad and vmap, got a tensor inside; use torch\.autograd"
 )
 
 

@@ -158,7 +158,7 @@ def test_numbers_with_signs_between_thousands_are_no_categories(tmp_path, texts,
 def test_texts_in_the_encoding_of_windows_are_read_with_a_warning(tmp_path):
     file = tmp_path / "mine.csv"
     file.write_bytes("town,tag\r\nBern,0\r\nZürich,1\r\n".encode("cp1252"))
-    with pytest.warns(UserWarning, match=r"mine\.csv: .* in line 3, read as cp1252: 'Zürich,1'") as told:
+    with pytest.warns(UserWarning, match=r"mine\.csv: .* in line 3; reading as cp1252: 'Zürich,1'") as told:
         assert open_table(file).columns["town"].tolist() == ["Bern", "Zürich"]
     assert len(told) == 1
     assert open_table(file, encoding="latin-1").columns["town"].tolist() == ["Bern", "Zürich"]

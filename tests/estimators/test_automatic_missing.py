@@ -160,7 +160,7 @@ def test_instances_with_the_same_known_labels_are_spread_over_folds():
 
 
 def test_refuses_by_name():
-    with pytest.raises(ValueError, match="y: expected known labels, got none"):
+    with pytest.raises(ValueError, match="y: expected at least one known label"):
         AutoLabelClassifier().fit(X, np.full(Y.shape, np.nan))
     few = np.full(Y.shape, np.nan)
     few[:4] = Y[:4]

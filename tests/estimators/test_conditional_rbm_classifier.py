@@ -240,9 +240,7 @@ def test_a_label_that_is_held_is_no_more_certain_for_that():
 @pytest.mark.parametrize("objective", ["lssvm", "mssvm"])
 def test_propagation_to_a_map_finds_one_labelling(objective):
     X, model = dependent(objective=objective)
-    with pytest.raises(
-        ValueError, match=r"top_k: expected 1 for the MAP of .* \(decoder='exact' finds several"
-    ):
+    with pytest.raises(ValueError, match=r"top_k: expected 1, because .* \(decoder='exact' finds several"):
         model.decode(X, top_k=2)
     several = model.set_params(decoder="exact").decode(X, top_k=2)
     assert (several.objective[:, 0] > several.objective[:, 1]).all()

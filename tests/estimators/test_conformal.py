@@ -161,7 +161,7 @@ def test_a_forest_of_a_single_label_is_calibrated_by_it(absent):
 
 def test_too_few_instances_rule_nothing_out_and_say_so():
     X, Y = drawn(0, 40, 1.0)
-    with pytest.warns(UserWarning, match=r"coverage=0.95: expected 19 instances held out or more, got 10"):
+    with pytest.warns(UserWarning, match=r"coverage=0.95: expected at least 19 held-out instances, got 10"):
         model = ConformalClassifier(Guess(), coverage=0.95, random_state=0).fit(X, Y)
     certain, possible = model.predict_set(X)
     assert not certain.any()
@@ -189,7 +189,7 @@ def test_an_estimator_without_probabilities_is_refused_before_it_learns():
 
 def test_a_share_that_leaves_nothing_to_learn_from_is_refused_by_its_own_name():
     model = ConformalClassifier(LMSBNClassifier(), calibration_size=0.9)
-    with pytest.raises(ValueError, match=r"calibration_size=0\.9: expected it to leave an instance"):
+    with pytest.raises(ValueError, match=r"calibration_size=0\.9: expected to leave an instance"):
         model.fit(np.eye(9), np.eye(9, 2))
 
 

@@ -134,7 +134,7 @@ def test_chains_of_two_texts_take_rules_and_chains_of_three_do_not():
     chain.fit(X, texts)
     assert not chain.decode(X, constraints="not label_0").labels[:, 0].any()
     chain.fit(X, np.where(np.arange(len(Y))[:, None] == 0, "maybe", texts))
-    with pytest.raises(ValueError, match="constraints: expected None, for not all labels have two values"):
+    with pytest.raises(ValueError, match="constraints: expected None, because some label has more"):
         chain.decode(X, constraints="not label_0")
 
 

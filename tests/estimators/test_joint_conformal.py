@@ -114,7 +114,7 @@ def test_rules_leave_out_labellings_and_are_kept_in_every_set():
 
 
 def test_no_threshold_leaves_every_labelling():
-    with pytest.warns(UserWarning, match="nothing is ruled out"):
+    with pytest.warns(UserWarning, match="nothing is excluded"):
         model = JointConformalClassifier(LMSBNClassifier(), coverage=0.999, random_state=0).fit(X, Y)
     assert model.threshold_ == -np.inf
     (found,) = model.predict_labellings(X[:1])

@@ -108,10 +108,10 @@ def test_missing_labels_weights_and_ensembles():
     theirs = LMSBNEnsembleClassifier(linear, **several).fit(roots, labels, weight)
     np.testing.assert_allclose(ensemble.predict_proba(X), theirs.predict_proba(roots), atol=2e-3)
     labels[:, 0] = np.nan
-    with pytest.warns(UserWarning, match="got none of label_0: counted as absent"):
+    with pytest.warns(UserWarning, match="got only missing values of label_0; the value 0"):
         absent = LMSBNClassifier(kernel="rbf").fit(X, labels)
     assert not absent.predict(X)[:, 0].any()
-    with pytest.raises(ValueError, match="y: expected known labels, got none"):
+    with pytest.raises(ValueError, match="y: expected at least one known label"):
         LMSBNClassifier(kernel="rbf").fit(X, np.full(Y.shape, np.nan))
 
 
@@ -182,7 +182,7 @@ def test_features_whose_squares_overflow_are_refused(settings, form):
     X = np.random.default_rng(0).normal(size=(20, 3))
     Y = (X > 0).astype(float)
     X[3, 1] = 1e200
-    message = r"X: expected features whose squares can be added, got one of 1e\+200"
+    message = r"X: expected features whose squares have a finite sum, got 1e\+200"
     for kind, target in ((LMSBNClassifier, Y), (KernelLogisticRegression, Y[:, 0]), (MultiClassSVM, Y[:, 0])):
         model = kind(**{"kernel": "rbf", **settings})
         with pytest.raises(ValueError, match=message):

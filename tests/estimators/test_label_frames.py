@@ -47,7 +47,7 @@ def test_columns_in_another_order_or_of_other_names_are_refused(name):
     for call in calls.values():
         with pytest.raises(ValueError, match=r"order of fit, \['a', 'b', 'c'\], got \['c', 'a', 'b'\]"):
             call(Y[["c", "a", "b"]])
-        with pytest.raises(ValueError, match=r"got none of \['a'\], but \['x'\]"):
+        with pytest.raises(ValueError, match=r"got unknown \['x'\], lack \['a'\]"):
             call(Y.rename(columns={"a": "x"}))
         np.testing.assert_array_equal(_plain(call(Y)), _plain(call(Y.to_numpy())))
 

@@ -111,7 +111,7 @@ def test_trees_take_classes_and_single_labels_and_have_no_file(trees, tmp_path):
     assert model.score(X, classes) > 0.9
     np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
     assert fitted(trees, X, MISSING[:, :1]).predict(UNSEEN).shape == (100, 1)
-    with pytest.raises(TypeError, match="expected one without classifiers of other libraries"):
+    with pytest.raises(TypeError, match="expected no classifiers of other libraries"):
         save(model, tmp_path / "model")
 
 
@@ -141,7 +141,7 @@ def test_rows_with_missing_labels_are_learned_from_and_not_held_out(kind, monkey
     kind(NETWORK, coverage=0.6, random_state=0).fit(X, MISSING)
     assert len(held[0]) == np.ceil(KNOWN.all(1).sum() / 4)
     assert not np.isnan(held[0]).any()
-    with pytest.raises(ValueError, match="got 1 in all without missing labels"):
+    with pytest.raises(ValueError, match="got 1 instances without missing labels"):
         kind(NETWORK, coverage=0.6).fit(X[:30], INCOMPLETE)
 
 

@@ -167,7 +167,7 @@ def test_a_label_that_no_row_knows_is_absent_everywhere():
     labels = Y.astype(float)
     labels[:, 1] = np.nan
     for model in (NETWORK, LMBMClassifier(), AutoLabelClassifier(families=["network"], cv=2, time_budget=1)):
-        with pytest.warns(UserWarning, match="got none of label_1: counted as absent"):
+        with pytest.warns(UserWarning, match="got only missing values of label_1; the value 0"):
             model.fit(X, labels)
         assert not model.predict(X)[:, 1].any()
 

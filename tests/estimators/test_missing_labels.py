@@ -108,5 +108,5 @@ def test_what_cannot_be_learned_is_refused():
     with pytest.raises(ValueError, match="y: expected no missing labels"):
         StructuralSVMClassifier(decoder=lambda energy: exact.decode(energy)).fit(X, MISSING)
     never = np.where(np.arange(5) == np.arange(150)[:, None] % 5, np.nan, Y)
-    with pytest.raises(ValueError, match="expected completely labelled instances"):
+    with pytest.raises(ValueError, match="expected instances without missing labels"):
         LMBMClassifier(calibrate="joint", random_state=0).fit(X, never)

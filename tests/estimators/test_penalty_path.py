@@ -158,8 +158,14 @@ def test_settings_are_refused_by_name():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ([1e-5, 1e-4, 0.5], "C = 0.5 is the largest of 3 values; larger values may be better: give Cs"),
-        ([0.5, 1e4, 1e5], "C = 0.5 is the smallest of 3 values; smaller values may be better: give Cs"),
+        (
+            [1e-5, 1e-4, 0.5],
+            "C = 0.5 is the largest of 3 values; larger values may be better: add such values",
+        ),
+        (
+            [0.5, 1e4, 1e5],
+            "C = 0.5 is the smallest of 3 values; smaller values may be better: add such values",
+        ),
         ([1e-5, 0.5, 1e5], None),
         ([0.5, 1e5], None),
     ],

@@ -181,7 +181,9 @@ def test_missing_labels_leave_their_link_and_are_imputed_for_later_ones():
     imputed = np.where(np.arange(len(X)) < 20, alone.predict(X), Y[:, ORDER[0]])
     following = LogisticRegression().fit(np.column_stack([X, imputed]), Y[:, ORDER[1]])
     np.testing.assert_allclose(second.classifier.coef_, following.coef_)
-    with pytest.raises(ValueError, match="y: expected a known value of each label, got none of label_1"):
+    with pytest.raises(
+        ValueError, match="y: expected a known value of each label, got no known value of label_1"
+    ):
         clone(LINEAR).fit(X, np.where(np.arange(4) == 1, np.nan, Y))
 
 
@@ -323,7 +325,7 @@ def test_what_is_strange_is_refused_by_name(tmp_path):
         (Y + 0.5, "y: expected classes"),
         (
             np.where(Y == 1, "one", Y.astype(object)),
-            "y: expected classes of one type, got several of label_0",
+            "y: expected classes of one type, got several types in label label_0",
         ),
     ):
         with pytest.raises(ValueError, match=message):

@@ -279,7 +279,7 @@ def test_a_pipeline_is_one_file_and_its_last_step_answers(tmp_path):
     assert again[-1].predict_names(features) == pipeline[-1].predict_names(features)
     with pytest.raises(NotFittedError):
         save(make_pipeline(TableEncoder(), NETWORK), tmp_path / "none.safetensors")
-    with pytest.raises(TypeError, match="expected what a file can hold, got LogisticRegression"):
+    with pytest.raises(TypeError, match="expected a value that a file can hold, got LogisticRegression"):
         save(make_pipeline(TableEncoder(), LOGISTIC).fit(FRAME, Y["old"]), tmp_path / "none.safetensors")
 
 

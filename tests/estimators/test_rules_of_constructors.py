@@ -220,7 +220,7 @@ def test_a_chain_has_the_probabilities_of_what_is_allowed(monkeypatch):
     assert known.any()
     assert (wrong <= few.status.residual.numpy() + 1e-6)[known].all()
     monkeypatch.setattr(members, "MAX_DRAWS", 1)
-    with pytest.raises(ValueError, match="constraints: expected rules that draws obey, got 1 in a row"):
+    with pytest.raises(ValueError, match="constraints: expected samples that obey the rules, got none in 1"):
         own.sample(X, 100)
 
 

@@ -308,7 +308,7 @@ def test_lists_and_sparse_labels_are_as_arrays():
         (ValueError, "'decoder' .* must be a str among .*'hinge'.* Got 'map'", {"decoder": "map"}),
         (ValueError, r"'tol' .* must be a float in the range \(0.0, inf\). Got 0.0", {"tol": 0.0}),
         (ValueError, r"'max_iter' .* must be an int in the range \[1, inf\). Got 0", {"max_iter": 0}),
-        (ValueError, "device: expected one that torch can use here, got 'abacus'", {"device": "abacus"}),
+        (ValueError, "device: expected a device that torch can use, got 'abacus'", {"device": "abacus"}),
     ],
 )
 def test_bad_settings_are_refused_by_name(error, message, settings):

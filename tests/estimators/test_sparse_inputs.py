@@ -190,7 +190,7 @@ def test_an_entry_whose_parts_overflow_is_refused():
 
 def test_sparse_kernel_values_and_rows_of_a_server_are_refused():
     X, Y = inputs()
-    with pytest.raises(ValueError, match="X: expected a dense matrix of precomputed kernel values"):
+    with pytest.raises(ValueError, match="X: expected a dense matrix of kernel values"):
         LMSBNClassifier(kernel="precomputed").fit(X @ X.T, Y)
     predictor = LMSBNClassifier(random_state=0).fit(X, Y).compile_predictor()
     with pytest.raises(ValueError, match="X: expected dense rows, got a sparse matrix"):

@@ -146,7 +146,7 @@ def test_missing_labels_are_imputed_to_the_same_bits_wherever_labels_are_learned
     for label, share in missing.items():
         Y[np.random.default_rng(label).random(len(Y)) < share, label] = np.nan
     settings = {"max_parents": None, "tol": tol, "random_state": 0, "ordering": [3, 0, 2, 6, 5, 4, 1]}
-    is_unknown, told = 1.0 in missing.values(), "got none of label_0: counted as absent"
+    is_unknown, told = 1.0 in missing.values(), "got only missing values of label_0; the value 0"
     with pytest.warns(UserWarning, match=told) if is_unknown else nullcontext():
         here = LMSBNClassifier().set_params(**settings).fit(X, Y)
     with (

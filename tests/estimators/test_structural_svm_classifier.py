@@ -345,7 +345,7 @@ def test_many_labels_are_trained_for_the_zero_one_loss():
     [
         ({"loss": [1.0, 2.0]}, "loss: expected shape"),
         ({"loss": [1.0, 2.0, -1.0]}, "loss: least cost: expected a finite number of at least 0"),
-        ({"loss": "f1", "class_weight": "balanced"}, "loss: expected costs without class_weight"),
+        ({"loss": "f1", "class_weight": "balanced"}, "loss: expected 'hamming' for class_weight"),
         ({"rescaling": "slack", "constraints": "label_0 -> label_1"}, "constraints: expected None with"),
     ],
 )

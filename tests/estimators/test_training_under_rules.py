@@ -74,7 +74,9 @@ def test_no_labelling_that_is_forbidden_competes():
 
 def test_a_decoder_that_cannot_hold_labels_is_refused():
     model = StructuralSVMClassifier(decoder=lambda energy: exact.decode(energy), constraints=BY_PLACE)
-    with pytest.raises(ValueError, match="constraints: expected None, for the decoder takes no known labels"):
+    with pytest.raises(
+        ValueError, match="constraints: expected None, because the decoder takes no known labels"
+    ):
         model.fit(X, Y)
 
 

@@ -115,7 +115,7 @@ def test_incremental_training_takes_fixed_conventions_alone():
     [
         (LABELS, "maybe", "uncertain: expected one of .*'zeros'.* got 'maybe'"),
         (LABELS, ["ones"], r"got \['ones'\]"),
-        (LABELS * 2, "ones", r"-1 for uncertain, or missing, got \[-2.0, 2.0\]"),
+        (LABELS * 2, "ones", r"-1 \(uncertain\) or missing, got \[-2.0, 2.0\]"),
         (LABELS[:, 0], "ones", r"got an array of shape \(80,\)"),
         (np.full(Y.shape, "red"), "ones", "could not convert string to float"),
     ],

@@ -34,7 +34,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     with replacing(file) as stream:
         stream.write(b"first")
     fill(monkeypatch, file)
-    message = r"No space left .*what was there before is kept: '.*notes'"
+    message = r"No space left .*an older file of this name is kept: '.*notes'"
     with pytest.raises(OSError, match=message) as refused, replacing(file) as stream:
         stream.write(b"second" * 100)
     assert refused.value.errno == errno.ENOSPC
@@ -50,7 +50,7 @@ def test_text_replaces_a_file_whole_or_not_at_all(tmp_path, monkeypatch):
     write_text(file, "ä\r\nb\n")
     assert file.read_bytes() == "ä\r\nb\n".encode()
     fill(monkeypatch, file)
-    with pytest.raises(OSError, match=r"No space left .*what was there before is kept: '.*notes'"):
+    with pytest.raises(OSError, match=r"No space left .*an older file of this name is kept: '.*notes'"):
         write_text(file, "second" * 100_000)
     assert file.read_bytes() == "ä\r\nb\n".encode()
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]

@@ -140,7 +140,7 @@ def test_the_scales_are_the_best_together_for_complete_instances(draw):
     for change in ([1.05, 1.0], [0.95, 1.0], [1.0, 1.05], [1.0, 0.95]):
         near = replace(found, factors=found.factors * torch.tensor(change))
         assert loss_of(near, start, *judged) > least
-    with pytest.raises(ValueError, match="expected completely labelled instances"):
+    with pytest.raises(ValueError, match="expected instances without missing labels"):
         joint_scales([(energy.select(slice(0, 100)), hidden[:100])], [answers[:100]])
 
 
@@ -200,5 +200,5 @@ def test_members_of_a_machine_are_normalised_and_found_among_those_it_mixes(labe
 
 def test_machines_of_too_many_labels_are_refused():
     energy = PairwiseEnergy(torch.zeros(4, 23), torch.zeros(23, 23))
-    with pytest.raises(ValueError, match=r'expected another value than "joint" .* 22 labels.* got 23'):
+    with pytest.raises(ValueError, match=r'"joint" takes .* 22 labels.* got 23'):
         joint_scales([(energy, torch.zeros(4, 23))], [torch.zeros(4, 23)])

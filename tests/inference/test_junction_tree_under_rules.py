@@ -234,7 +234,7 @@ def test_what_is_known_against_the_rules_is_refused_by_their_names(routine):
     known = torch.full((2, 30), torch.nan)
     known[1, 3] = 1
     with pytest.raises(
-        ValueError, match=r"known\[1\]: .*contradiction together with the labels known: at_most"
+        ValueError, match=r"known\[1\]: .*contradiction together with the known labels: at_most"
     ):
         routine(energy, constraints=rules, known=known)
     with pytest.raises(TypeError, match="constraints: expected the result of Constraints"):

@@ -170,7 +170,7 @@ def test_the_innermost_budget_holds_and_the_environment_is_the_outermost(monkeyp
 def test_what_is_no_size_is_refused(size, monkeypatch):
     with (
         pytest.raises(
-            ValueError, match=r"size: expected bytes, at least 1, or a text such as '256 MiB', got"
+            ValueError, match=r"size: expected a number of bytes, or a text such as '256 MiB', got"
         ),
         memory_budget(size),
     ):

@@ -114,7 +114,7 @@ def test_what_rules_do_not_allow_is_refused():
     energy = random_pairwise_energy(0, LABELS, 1, coupling=1.0)
     known = torch.full((1, LABELS), torch.nan)
     known[0, :2] = 1.0
-    with pytest.raises(ValueError, match="contradiction together with the labels known"):
+    with pytest.raises(ValueError, match="contradiction together with the known labels"):
         semidefinite.decode(energy, known=known, constraints=rules(0))
     only = Constraints.of([f"l{label} -> l0" for label in range(1, LABELS)] + ["not l0"], NAMES)
     with pytest.raises(ValueError, match="top_k: expected at most what the rules allow"):

@@ -56,7 +56,7 @@ def test_chunks_of_all_schemes():
 @pytest.mark.parametrize(
     ("true", "predicted", "message"),
     [
-        ([["O"]], [["O"]], "true: expected a chunk"),
+        ([["O"]], [["O"]], "true: expected at least one chunk"),
         ([["B-a"]], [["B-a", "O"]], "predicted: expected 1 tags in sequence 0, got 2"),
         ([["B-a"]], [], "predicted: expected 1 sequences, got 0"),
         ([["B-a"]], [["U-a"]], "predicted: expected O, or B, I, E or S, .* got 'U-a'"),

@@ -126,7 +126,9 @@ def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path, monkeypatch):
     path = tmp_path / "file"
     archives.write(path, 1)
     fill(monkeypatch, path)
-    with pytest.raises(OSError, match=r"No space left on device; what was there before is kept: '.*file'"):
+    with pytest.raises(
+        OSError, match=r"No space left on device; an older file of this name is kept: '.*file'"
+    ):
         archives.write(path, 2, mode="w")
     assert archives.read(path) == 1
     assert list(tmp_path.iterdir()) == [path]
@@ -163,7 +165,7 @@ def signed(**changes):
             "expected a file that lmbm_torch wrote, got another safetensors file",
         ),
         (signed(format="other"), "expected a file that lmbm_torch wrote"),
-        (signed(version=str(VERSION + 1)), f"got version {VERSION + 1}: the lmbm_torch that wrote"),
+        (signed(version=str(VERSION + 1)), f"got version {VERSION + 1}; read the file with"),
         (signed(version="0"), f"expected version {VERSION} of the format, got version 0"),
         (signed(version="one"), "invalid literal"),
         (signed(record="{"), "Expecting"),
@@ -171,8 +173,8 @@ def signed(**changes):
         (signed(record="[" * (DEEPEST + 2) + "]" * (DEEPEST + 2)), f"at most {DEEPEST} levels"),
         (signed(record=json.dumps({":kind": "os.system", "parts": "rm"})), "got os.system"),
         (signed(record=json.dumps({":tensor": "none"})), "none"),
-        (signed(record=json.dumps({":texts": ["a"], "dtype": "<,8"})), "dtype: expected that of numbers"),
-        (signed(record=json.dumps({":texts": ["a"], "dtype": "(9999,9999)U9"})), "dtype: expected that"),
+        (signed(record=json.dumps({":texts": ["a"], "dtype": "<,8"})), "dtype: expected a type of numbers"),
+        (signed(record=json.dumps({":texts": ["a"], "dtype": "(9999,9999)U9"})), "dtype: expected a type"),
         (b"PK\x03\x04 something else", "truncated, corrupted or of another kind"),
         (b"", "truncated, corrupted or of another kind"),
     ],
@@ -197,7 +199,7 @@ def test_numbers_are_not_made_texts_by_a_dtype(tmp_path, stated, number):
     metadata = {"format": "lmbm_torch", "version": str(VERSION), "record": record}
     content = save_tensors(tensors, {**metadata, "sha256": archives.checksum(metadata, tensors)})
     (tmp_path / "bad").write_bytes(content)
-    with pytest.raises(ValueError, match="dtype: expected that of numbers"):
+    with pytest.raises(ValueError, match="dtype: expected a type of numbers"):
         archives.read(tmp_path / "bad")
 
 

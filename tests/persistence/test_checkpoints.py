@@ -163,7 +163,7 @@ def test_flipped_bits_are_found(tmp_path, trained):
         name_and_extra = struct.unpack_from("<HH", damaged, entry.header_offset + 26)
         damaged[entry.header_offset + 30 + sum(name_and_extra) + entry.file_size // 2] ^= 0x10
         (tmp_path / "flipped.ckpt").write_bytes(damaged)
-        with pytest.raises(ValueError, match=rf"flipped\.ckpt: {entry.filename} is corrupted"):
+        with pytest.raises(ValueError, match=rf"flipped\.ckpt: entry {entry.filename} is corrupted"):
             load(tmp_path / "flipped.ckpt")
 
 
@@ -209,7 +209,7 @@ def decoded_by(checkpoint, routine, **settings):
         (lambda c: [1, 2], "expected a checkpoint of lmbm_torch, got another file"),
         (lambda c: without(c, RECORD), "expected a checkpoint of lmbm_torch, got another file"),
         (lambda c: {**c, RECORD: {**c[RECORD], "version": str(VERSION + 1)}}, f"version {VERSION + 1}"),
-        (lambda c: {**c, RECORD: {**c[RECORD], "version": "0"}}, "version 0: the lmbm_torch that wrote"),
+        (lambda c: {**c, RECORD: {**c[RECORD], "version": "0"}}, "version 0; read the file with"),
         (lambda c: with_part(c, "model", {":kind": "Forest", "parts": None}), "Forest"),
         (lambda c: of_record(c, lambda parts: parts.pop("margin")), "margin"),
         (lambda c: with_part(c, "margin", 0.0), "margin"),

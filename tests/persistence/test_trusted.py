@@ -345,7 +345,7 @@ def test_no_word_of_hydra_about_an_override_is_repeated():
 
 
 def test_a_name_that_is_no_name_is_not_offered_to_be_typed():
-    with pytest.raises(ValueError, match=r"nothing was run$"):
+    with pytest.raises(ValueError, match=r"which was not run$"):
         SavedConfiguration({"mine": {"_target_": "a; rm -rf \x1b[2J"}}).make("mine")
 
 

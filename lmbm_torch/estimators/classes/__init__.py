@@ -1,1 +1,1 @@
-"""Classifiers of one label of many classes."""
+"""Classifiers of a single label with many classes."""

@@ -16,31 +16,33 @@ from lmbm_torch.solvers.logistic.problems import MulticlassProblem
 
 
 class KernelLogisticRegression(MultiClassClassifier):
-    """Multinomial logistic regression with a kernel, in the dual (dual_optimization_conditional_models_2006).
+    """Multinomial logistic regression with a kernel, trained in the dual.
 
-    Training minimises ½‖w‖² + C Σ_i s_i (−log p(y_i | x_i)), p(y | x) ∝ exp⟨w_y, φ(x)⟩, without an intercept
-    (``coef0`` of a polynomial kernel acts as one); C = 1/λ of the paper. Kernel values are evaluated when
-    needed:
-    memory grows linearly with the number of instances.
+    Training minimises ½‖w‖² + C Σ_i s_i (−log p(y_i | x_i)) with p(y | x) ∝ exp⟨w_y, φ(x)⟩ and sample weights
+    s_i (dual_optimization_conditional_models_2006; C is 1/λ of the paper). There is no intercept; ``coef0``
+    of a polynomial kernel acts as an intercept. Kernel values are computed when needed: memory grows linearly
+    with the number of instances.
 
     Args:
-        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, relative to
-            the mean of k(x, x), see :func:`~lmbm_torch.fitting.recipe.units`.
+        C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``; ``"scale"`` is
+            1 / mean of k(x, x) for scaled features, see :func:`~lmbm_torch.fitting.recipe.units`.
         kernel, gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
-        cache_size: memory in MiB of kept kernel values.
-        device: device of dense features' kernel values and their products with the duals; the steps of a pass
+        cache_size: memory in MiB for kernel values that are kept.
+        device: device for the kernel values of dense features and the products with dual variables; steps
             within a block of 64 instances run on the CPU.
-        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the order of visits.
+        verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
+        random_state: seed for the order in which the solver visits instances.
 
     Attributes:
         classes_: the classes.
         dual_coef_: (classes, instances), C_ s_i (δ_iy − α_iy).
-        X_fit_: the training instances with a weight; None for ``precomputed``.
-        C_, gamma_: resolved values.
-        objective_: the primal objective; duality_gap_: relative to it; n_iter_: passes.
+        X_fit_: the training instances with a positive weight; None for ``precomputed``.
+        C_, gamma_: the values of C and gamma as numbers.
+        objective_: the primal objective.
+        duality_gap_: the duality gap relative to ``objective_``.
+        n_iter_: number of passes.
 
     Examples:
         >>> from lmbm_torch.estimators import KernelLogisticRegression
@@ -84,14 +86,14 @@ class KernelLogisticRegression(MultiClassClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on instances (instances, features), dense or CSR, and their classes (instances,).
+        """Train on instances (instances, features), dense or CSR, and the classes (instances,).
 
         Raises:
-            ValueError: parameters out of range, a single class, sample weights that are all zero.
+            ValueError: a parameter is out of range, there is a single class, or all sample weights are zero.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         weight = np.ones(len(codes)) if weight is None else weight
-        # Instances of weight 0 have no dual variables.
+        # Instances of weight 0 are left out: they have no dual variables.
         used = np.flatnonzero(weight)
         self.kernel_ = Kernel.of(self, X, weight, self.device)
         self.gamma_ = self.kernel_.gamma

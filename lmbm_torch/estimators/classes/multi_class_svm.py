@@ -13,38 +13,40 @@ from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Cons
 
 
 class MultiClassSVM(MultiClassClassifier):
-    """A multi-class SVM of Crammer and Singer, equal to a chain of one position.
+    """A multi-class SVM of Crammer and Singer: a max-margin chain with a single position.
 
     Training minimises ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩]
-    (max_margin_markov_networks_survey_2003, section 6), intercepts regularised like other weights, in the
-    dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`; with a linear kernel and more than some 2,900
-    instances by block-coordinate Frank–Wolfe, or for many instances per weight, columns in unlike units or a
-    large C by L-BFGS on smoothed hinges.
+    (max_margin_markov_networks_survey_2003, section 6); intercepts are regularised like other weights. The
+    problem is solved in the dual, see :mod:`~lmbm_torch.solvers.chains.multi_class`. With a linear kernel and
+    more than some 2,900 instances the solver is block-coordinate Frank–Wolfe, or L-BFGS on smoothed hinges if
+    there are many instances per weight, columns have unlike units, or C is large.
 
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
-            :func:`~lmbm_torch.fitting.recipe.units`; with a kernel relative to the mean of k(x, x).
+            :func:`~lmbm_torch.fitting.recipe.units`; with a kernel, ``"scale"`` is 1 / mean of k(x, x).
         kernel, gamma, kernel_degree, coef0: see :class:`~lmbm_torch.estimators.LMSBNClassifier`; kernels
             other than the linear one need memory for the values of all pairs of training instances.
-        free_intercept: whether intercepts are outside of the penalty, as in libsvm: for two classes
-            scikit-learn's ``SVC`` with twice the C has the same decision function. The kernel values of all
-            pairs of instances are needed.
+        free_intercept: whether intercepts are not regularised, as in libsvm: for two classes scikit-learn's
+            ``SVC`` with twice the C then has the same decision function. This needs memory for the kernel
+            values of all pairs of instances.
         tol: relative duality gap at which training ends.
         max_iter: passes, or iterations of L-BFGS, at which training ends even above ``tol``, with a
             ConvergenceWarning.
-        device: device of dense features' kernel values, such as ``"cpu"`` or ``"cuda"``.
-        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the solver's order of visits.
+        device: device for the kernel values of dense features, such as ``"cpu"`` or ``"cuda"``.
+        verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
+        random_state: seed for the order in which the solver visits instances.
 
     Attributes:
         classes_: the classes.
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
+        C_: the weight of the losses.
+        feature_shift_, feature_scale_: (features,), training takes (X − shift) / scale; 0, 1 if unscaled.
         intercept_: (classes,).
-        coef_: (classes, features), of the linear kernel.
-        dual_coef_: (classes, instances), X_fit_: (instances, features), None for ``"precomputed"``; of other
-            kernels.
-        objective_: the value of the training objective; duality_gap_: relative to it; n_iter_: passes.
+        coef_: (classes, features), for the linear kernel.
+        dual_coef_: (classes, instances), for other kernels.
+        X_fit_: (instances, features), for other kernels; None for ``"precomputed"``.
+        objective_: the value of the training objective.
+        duality_gap_: the duality gap relative to ``objective_``.
+        n_iter_: number of passes.
 
     Examples:
         >>> from lmbm_torch.estimators import MultiClassSVM
@@ -84,10 +86,10 @@ class MultiClassSVM(MultiClassClassifier):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on instances (instances, features), dense or CSR, and their classes (instances,).
+        """Train on instances (instances, features), dense or CSR, and the classes (instances,).
 
         Raises:
-            ValueError: parameters out of range, a single class.
+            ValueError: a parameter is out of range, or there is a single class.
         """
         X, codes, weight = self._validate_fit(X, y, sample_weight)
         options = {"sample_weight": weight, "free_intercept": self.free_intercept}

@@ -1,4 +1,4 @@
-"""Base classes of the estimators: parameters, validated data, reports of the training."""
+"""Base classes of the estimators: checks of parameters and data, and reports of the training."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ AnEstimator = TypeVar("AnEstimator", bound=BaseEstimator)
 
 # Instances (instances, features); data frames are array-like.
 Rows = ArrayLike | sparse.sparray | sparse.spmatrix
-# Accepted forms of X; row-major, so that training on column-major data frames equals training on arrays to
-# the last bit.
+# Accepted forms of X. Row-major order makes training on data frames, which are column-major, equal to
+# training on arrays to the last bit.
 ACCEPTED: dict[str, Any] = {"accept_sparse": "csr", "dtype": [np.float64, np.float32], "order": "C"}
 
 
 class TrainedEstimator(StoredEstimator):
-    """An estimator with checked parameters and a warning if the training ended before ``tol``."""
+    """An estimator that checks the parameters, and warns if training ended before reaching ``tol``."""
 
     _accepted: ClassVar[Constraints] = SHARED
-    # Whether ``fit`` encodes data frames of any columns, and takes sets of names as labels.
+    # Whether ``fit`` encodes data frames with columns of any kind, and takes sets of names as labels.
     encodes_frames: ClassVar[bool] = True
 
     # Parameters and fitted attributes of subclasses.
@@ -82,7 +82,7 @@ class TrainedEstimator(StoredEstimator):
     @classmethod
     @cache
     def _get_param_names(cls):
-        # Reading the signature takes a seventh of the time of a small fit in an ensemble.
+        # Cached: reading the signature takes a seventh of the time of a small fit in an ensemble.
         return super()._get_param_names()
 
     def __sklearn_tags__(self):
@@ -93,13 +93,13 @@ class TrainedEstimator(StoredEstimator):
         return tags
 
     def _features(self, X, **options) -> Features:
-        """Return validated instances (instances, features), sparse ones as a CSR array."""
+        """Return validated instances (instances, features); sparse instances become a CSR array."""
         return targets.with_rows(validate_data(self, X, **ACCEPTED, **options))
 
     def _validate_predict(self, X) -> Features:
         if not hasattr(self, "n_features_in_"):
             check_is_fitted(self)
-        # Equal to scikit-learn's checks, in a twentieth of the time.
+        # The same as scikit-learn's checks, in a twentieth of the time.
         is_plain = (
             type(X) is np.ndarray
             and X.dtype in ACCEPTED["dtype"]
@@ -112,7 +112,7 @@ class TrainedEstimator(StoredEstimator):
         return X if is_plain else self._features(X, reset=False)
 
     def _scaled(self, X: Features, sample_weight: np.ndarray | None) -> Features:
-        """Return features in the units of training, and set the units and the weight ``C_`` of the losses."""
+        """Return features scaled for training; set the scaling and the weight ``C_`` of the losses."""
         units = recipe.units(self.C, X, sample_weight)
         self.C_, self.feature_shift_, self.feature_scale_ = units
         return units.scaled(X)
@@ -123,7 +123,7 @@ class TrainedEstimator(StoredEstimator):
         return parameter.detach().cpu().numpy().copy()
 
     def _undo_scaling(self, model: Any) -> None:
-        """Convert a model of :meth:`_scaled` features to a model of X."""
+        """Convert a model of :meth:`_scaled` features to a model of the given features, in place."""
         model.undo_scaling(self.feature_scale_, self.feature_shift_)
 
     def _of_features(self, coef: np.ndarray, intercept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -137,7 +137,7 @@ class TrainedEstimator(StoredEstimator):
         return checked_weights(sample_weight, num_instances(X))
 
     def _on_device(self, model: Any) -> Any:
-        # A comparison of devices takes a tenth of the time of a move.
+        # Comparing devices takes a tenth of the time of calling ``to``.
         is_there = next(model.parameters()).device == self._device
         return model if is_there else model.to(self._device)
 
@@ -151,23 +151,23 @@ class TrainedEstimator(StoredEstimator):
         return _drawn(int(state)) if isinstance(state, Integral) else _drawn.__wrapped__(state)
 
     def _progress(self) -> AbstractContextManager[Callable[[Any], None] | None]:
-        """Show a progress bar if ``verbose``, updated by the yielded callback of a solver's states."""
+        """Show a progress bar if ``verbose``; yield a callback that takes a solver's states."""
         return progress(type(self).__name__, self.verbose, self.tol)
 
     def _run(self, solver: Any, problem: Any, **settings: Any) -> Any:
-        """Return a solver's last state, at a gap of ``tol`` or after ``max_iter`` iterations."""
+        """Run a solver to a gap of ``tol`` or for ``max_iter`` iterations, and return the last state."""
         with self._progress() as tell:
             return run(solver, problem, tol=self.tol, max_iter=self.max_iter, progress=tell, **settings)
 
     def _report(self, state: Any) -> None:
-        """Set a solver's last objective, gap and iterations; warn if the gap is above ``tol``."""
-        # The labels of a belief network have separate objectives.
+        """Set the attributes for objective, gap and iterations; warn if the gap is above ``tol``."""
+        # In a belief network each label has an objective of its own.
         self.objective_ = float(np.sum(state.primal))
         self.duality_gap_, self.n_iter_ = state.gap, state.num_iters
         self._warn_unless_reached(state.gap)
 
     def _warn_unless_reached(self, reached: float, measure: str = "relative duality gap") -> None:
-        """Warn if the ``measure`` reached by the training is above ``tol``."""
+        """Warn if training reached a ``measure`` above ``tol``."""
         if not reached <= self.tol:
             warnings.warn(
                 f"{type(self).__name__}: training ended with a {measure} of {reached:.2g}, above "
@@ -182,25 +182,25 @@ def unfitted(estimator: AnEstimator) -> AnEstimator:
     return cast(AnEstimator, clone(estimator))
 
 
-# Cached for whole numbers: a new random generator is slow compared with a small fit.
+# Cached for integers: making a random generator is slow compared with a small fit.
 @lru_cache
 def _drawn(random_state: Any) -> int:
     return int(check_random_state(random_state).randint(2**31))
 
 
 class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
-    """A classifier by scores of the classes, which predicts the class of largest score."""
+    """A classifier that scores each class and predicts the class with the largest score."""
 
     @answer_call
     def decision_function(self, X):
-        """Return scores (instances, classes); for two classes their difference, (instances,)."""
+        """Return scores (instances, classes); for two classes the difference of scores, (instances,)."""
         scores = self._scores(X)
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     @answer_call
     def predict(self, X):
-        """Return the class of largest score for each instance, (instances,)."""
-        # Scores first, because they check that the estimator is fitted.
+        """Return the class with the largest score for each instance, (instances,)."""
+        # Scores come first, because ``_scores`` checks that the estimator is fitted.
         best = self._scores(X).argmax(1)
         return self.classes_[best]
 
@@ -224,29 +224,29 @@ class MultiClassClassifier(ClassifierMixin, TrainedEstimator):
 class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     """A multi-label classifier that also takes one label or one class per instance.
 
-    Instances are a matrix, dense or CSR, or a data frame of pandas, polars or Arrow. A frame of other columns
-    than numbers without holes is encoded by a :class:`~lmbm_torch.data.TableEncoder`, kept as ``encoder_``;
-    the features, to which attributes and references of explanations belong, are then those of the encoder.
+    Instances are a matrix, dense or CSR, or a data frame of pandas, polars or Arrow. A data frame with texts,
+    categories or missing numbers is encoded by a :class:`~lmbm_torch.data.TableEncoder`, kept as
+    ``encoder_``; attributes and explanations then refer to the features of the encoder.
 
-    The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, NaN for unknown labels, or
-    a data frame of labels, whose column names are kept, or sets of names of labels: lists, tuples or sets of
-    texts, or texts such as ``"red;blue"``. Two other whole numbers shared by all labels, such as −1 and 1,
-    and two texts of each label mean 0 and 1 in ascending order; categories of a data frame count as values.
-    All methods take and return labels in the given values, except for the tensors of decodings, whose entries
-    are indices into ``classes_``, see :meth:`label_values`. Rules are true of labels of the second value.
-    The option ``uncertain`` of ``fit`` takes −1 in a label matrix of 0, 1 and NaN for an uncertain label
-    (Irvin et al. 2019): ``"zeros"`` and ``"ones"`` replace −1 by 0 and 1, ``"ignored"`` by NaN, and
-    ``"self_trained"`` by the predictions of a first fit with NaN, given the certain labels of the instance
-    where ``predict`` has ``known``. Other methods then take −1 for unknown, as NaN.
-    One-dimensional targets of two classes become one column,
-    targets of more classes one column per class.
+    The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, with NaN for unknown
+    labels; or a data frame of labels, whose column names are kept; or sets of label names: lists, tuples or
+    sets of texts, or texts such as ``"red;blue"``. A label matrix may also hold two other integers, such as
+    −1 and 1, the same for all labels, or two texts for each label: the smaller value means 0, the larger
+    value 1. For categories of a data frame all categories count, even if one is unused. All methods take and
+    return labels in these values. Only the tensors of decodings hold indices into ``classes_``, see
+    :meth:`label_values`. In rules, a label is true if it has the second value. With the option ``uncertain``
+    of ``fit``, −1 in a label matrix of 0, 1 and NaN means an uncertain label (Irvin et al. 2019). ``"zeros"``
+    and ``"ones"`` replace −1 by 0 and 1, ``"ignored"`` replaces −1 by NaN. ``"self_trained"`` first fits with
+    NaN and replaces −1 by predictions; if ``predict`` takes ``known``, the predictions use the certain labels
+    of the instance. Other methods then read −1 as unknown, like NaN. One-dimensional targets of two classes
+    become one column, targets of more classes one column per class.
 
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
-        label_names_: columns of a data frame, or label_0, label_1, …; None for targets of classes.
+        label_names_: column names of a data frame, or label_0, label_1, …; None for targets of classes.
         uncertain_: the option of ``fit``; absent without the option.
         encoder_: the encoder of data frames; absent for numbers.
-        binarizer_: mapping from classes to label vectors; None for label matrices.
+        binarizer_: converts classes to label vectors; None for label matrices.
         feature_means_: (features,), means of the training instances, the default reference of explanations.
     """
 
@@ -254,14 +254,14 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     binarizer_: LabelBinarizer | None
     class_weight: Any
     feature_means_: np.ndarray
-    # Rules of estimators with the parameter.
+    # The default of estimators without this parameter.
     constraints: Rules | None = None
-    # Names of the features in copies for arrays, see ``without_names``.
+    # Names of the features in copies that take arrays without names, see ``without_names``.
     names_of_features_: tuple[str, ...] | None
 
     @abstractmethod
     def predict(self, X: Rows) -> Any:
-        """Return labels (instances, labels), or classes if ``fit`` had classes."""
+        """Return labels (instances, labels), or classes (instances,) if ``fit`` had classes."""
 
     @property
     def rules(self) -> rules_of.Constraints | None:
@@ -269,17 +269,17 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy under the given rules alone; None for no rules.
+        """Return a copy that obeys ``rules`` and no other rules; None for no rules.
 
         Raises:
-            ValueError: rules for a classifier without the parameter ``constraints``.
+            ValueError: the classifier has no parameter ``constraints``, and ``rules`` is not None.
         """
         if "constraints" not in self.get_params(deep=False):
             if rules is None:
                 return self
             raise ValueError(
-                f"constraints: expected none for a {type(self).__name__}, got {len(rules.rules)}; "
-                "ConstrainedClassifier takes rules for a classifier of label sets"
+                f"constraints: expected no rules for a {type(self).__name__}, got {len(rules.rules)} rules; "
+                "wrap a classifier of label sets in ConstrainedClassifier to give rules"
             )
         other = copy(self)
         other.constraints = rules
@@ -297,7 +297,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return rules_of_fit(self.label_names_, *given) if given else None
 
     def _nameless_rules(self) -> list[rules_of.Rule] | None:
-        """Return the rules with indices instead of names, for a further fit to arrays."""
+        """Return the rules with indices instead of label names, for another fit on arrays."""
         rules = self._rules()
         return None if rules is None else by_place(rules)
 
@@ -312,19 +312,19 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         check_is_fitted(self)
         names = self.label_names_
         if names is None:
-            raise ValueError("label_names_: expected names of labels, but fit was given classes; see predict")
+            raise ValueError("label_names_: expected names of labels, but fit was given classes; use predict")
         off, on = np.asarray(self.classes_).T
         return [tuple(compress(names, row)) for row in (targets.dense(self.predict(X)) == on) & (off != on)]
 
     @answer_call
     def score(self, X: Rows, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """Return the exact match: the share of instances with all labels, or the class, right."""
+        """Return the exact match: the share of instances for which all labels, or the class, are right."""
         if np.ndim(y) < 2:
             return float(super().score(X, y, sample_weight))
         return targets.exact_match(targets.dense(y), targets.dense(self.predict(X)), sample_weight)
 
     def label_values(self, labels: ArrayLike) -> np.ndarray:
-        """Return indices into ``classes_``, such as labels of :meth:`decode`, as the values of ``fit``.
+        """Convert indices into ``classes_``, such as labels of :meth:`decode`, to the values of ``fit``.
 
         Args:
             labels: (…, labels) in {0, 1}, NaN for missing labels; returned unchanged if ``fit`` had classes.
@@ -332,11 +332,11 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return targets.label_values(np.asarray(labels), self._label_classes)
 
     def _codes(self, name: str, labels: Any) -> np.ndarray:
-        """Return labels (instances, labels) in the values of ``fit`` as {0, 1, NaN}."""
+        """Convert labels (instances, labels) in the values given to ``fit`` to {0, 1, NaN}."""
         return targets.label_codes(name, labels, self._label_classes, allow_missing=True)
 
     def _known_codes(self, known: Any) -> np.ndarray | None:
-        """Return known labels (instances, labels) as {0, 1, NaN}; None without any."""
+        """Convert known labels (instances, labels) to {0, 1, NaN}; return None for None."""
         return None if known is None else self._codes("known", known)
 
     @property
@@ -368,15 +368,15 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return X, labels, self._weights(sample_weight, X)
 
     def _with_known_values(self, labels: np.ndarray) -> np.ndarray:
-        """Return labels (instances, labels) with 0 in columns of NaN alone, and warn of such labels."""
+        """Return labels with 0 in columns (labels) that hold only NaN, and warn of such labels."""
         unknown: Any = np.isnan(labels).all(0)
         if not unknown.any():
             return labels
         if unknown.all():
-            raise ValueError("y: expected known labels, got none")
+            raise ValueError("y: expected at least one known label, got only missing labels")
         warnings.warn(
-            "y: expected a known value of each label, got none of "
-            f"{', '.join(compress(self.label_names_ or (), unknown))}: counted as absent everywhere",
+            "y: expected a known value of each label, got only missing values of "
+            f"{', '.join(compress(self.label_names_ or (), unknown))}; the value 0 is taken in all rows",
             stacklevel=level_of_caller(),
         )
         return np.where(unknown, 0.0, labels)
@@ -384,7 +384,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     def _label_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
         """Return weights of the losses by ``class_weight``, (instances, labels), or ``sample_weight``.
 
-        If ``fit`` had classes, an instance has the weight of its class in all columns.
+        If ``fit`` had classes, an instance has the weight of the class in all columns.
         """
         if self.class_weight is None:
             return sample_weight
@@ -395,7 +395,7 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         return None if weights is None else np.tile(weights, (labels.shape[1], 1)).T
 
     def _class_weights(self, labels: np.ndarray, sample_weight: np.ndarray | None) -> np.ndarray | None:
-        """Return weights of the instances by ``class_weight`` and their classes."""
+        """Return weights of the instances by ``class_weight`` and the classes."""
         classes = np.asarray(cast(Any, self.binarizer_).inverse_transform(labels))[:, None]
         missing = np.zeros(classes.shape, np.bool_)
         weights = targets.label_weights(self.class_weight, classes, missing, sample_weight)

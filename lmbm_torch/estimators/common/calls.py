@@ -31,10 +31,10 @@ from lmbm_torch.extras import naming_extras
 
 # Seconds that a call may take before a warning is logged.
 PATIENCE = 10.0
-# Least number of rows of a watched call; watching costs as much CPU time as predictions of some rows.
+# Smallest number of rows of a watched call: watching takes as much CPU time as predicting a few rows.
 WATCHED_ROWS = 16
 
-# Names of the arguments of labels.
+# Names of arguments that hold labels.
 LABELS = ("known", "y", "Y", "arguments")
 
 _log = logging.getLogger("lmbm_torch")
@@ -42,11 +42,11 @@ _calls = threading.local()
 
 
 def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``fit``: a slow call is logged, and after an exception the estimator is unchanged.
+    """Wrap ``fit``: log a slow call, and leave the estimator unchanged after an exception.
 
-    A data frame of other columns than numbers without holes is encoded first, by a
+    A data frame with texts, categories or missing numbers is encoded first, by a
     :class:`~lmbm_torch.data.TableEncoder` that the estimator keeps as ``encoder_``. Labels may be sets of
-    names, see :func:`named_labels`. The keyword ``uncertain`` gives −1 in label matrices a meaning, see
+    names, see :func:`named_labels`. The keyword ``uncertain`` tells the meaning of −1 in label matrices, see
     :func:`certain_labels`.
     """
 
@@ -65,7 +65,7 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
                 vars(self).pop("uncertain_", None)
             if uncertain is not None:
                 if uncertain == "self_trained" and fit.__name__ != "fit":
-                    raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
+                    raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, only in fit")
                 certain, mask = certain_labels(y, uncertain)
                 y = certain
             if arguments:
@@ -85,7 +85,7 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
             if uncertain is not None:
                 self.uncertain_ = uncertain
             if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
-                # For explanations of the estimator within.
+                # Explanations of the inner estimator then name the encoder's features.
                 self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
             return found
         except BaseException:
@@ -104,17 +104,17 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _own_labels(estimator: Any, X: Any, y: LabelFrame) -> np.ndarray:
-    """Return predicted labels, given the known labels of each instance where ``predict`` takes them."""
+    """Return predicted labels; if ``predict`` takes ``known``, given the known labels of each instance."""
     is_given = "known" in signature(estimator.predict).parameters
     return dense(estimator.predict(X, known=y.values) if is_given else estimator.predict(X))
 
 
 def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of instances: a slow call is logged, and columns of labels are checked.
+    """Wrap a method that takes instances: log a slow call, check columns of labels, and encode instances.
 
     Data frames of labels must have the columns of ``fit``, see :func:`check_columns`. Instances are encoded
-    as in ``fit``. Labels may be sets of names, and known labels a dictionary by name. After a ``fit`` with
-    ``uncertain``, labels of −1 are unknown.
+    as in ``fit``. Labels may be sets of names, and known labels a dictionary from names to values. After a
+    ``fit`` with ``uncertain``, labels of −1 are unknown.
     """
     are_labels = [name in LABELS for name in [*signature(method).parameters][2:]]
 
@@ -134,7 +134,7 @@ def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _labels(estimator: Any, X: Any, given: Any) -> Any:
-    """Return labels by name, or sets of names, as a matrix or a frame with the columns of ``fit``."""
+    """Convert labels by name, or sets of names, to a matrix or a frame with the columns of ``fit``."""
     names = getattr(estimator, "label_names_", None)
     if names is not None and isinstance(given, Mapping):
         given = known_by_name(given, names, num_instances(X))
@@ -149,7 +149,7 @@ def _labels(estimator: Any, X: Any, given: Any) -> Any:
 
 
 def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
-    """Return the features of a data frame of any columns, and keep a new encoder; else X as given."""
+    """Return encoded features of a data frame, and keep a new encoder; return X unchanged if not encoded."""
     if is_new:
         if not is_frame(X) or reads_frames(estimator) or is_plain(X):
             return X
@@ -164,9 +164,10 @@ def _encoded(estimator: Any, X: Any, y: Any, is_new: bool) -> Any:
 
 
 def reads_frames(estimator: Any) -> bool:
-    """Return whether data frames are for a model within, of a pipeline or of another library than ours.
+    """Return whether an inner model reads data frames itself, so that frames must not be encoded.
 
-    Estimators of scikit-learn take features, unless they are pipelines or have a parameter for categories.
+    Estimators of the library and of scikit-learn take encoded features, except for pipelines and for
+    estimators with a parameter for categories. Models of other libraries get the data frame.
     """
     inner = getattr(estimator, "estimator", getattr(estimator, "base", None))
     if inner is None:
@@ -180,9 +181,9 @@ def reads_frames(estimator: Any) -> bool:
 def _watched(
     method: Callable[..., Any], self: Any, X: Any, arguments: tuple[Any, ...], named: dict[str, Any]
 ) -> Any:
-    """Call a method; log a warning after :data:`PATIENCE` seconds, once for calls within calls.
+    """Call a method; log a warning after :data:`PATIENCE` seconds, only for the outermost of nested calls.
 
-    The warning is a log, not a Python warning, because a second thread writes the message during the call.
+    The warning is a log entry, not a Python warning, because a second thread writes the message.
     """
     rows = X.shape[0] if hasattr(X, "shape") and X.shape else len(X) if isinstance(X, list) else 0
     if rows < WATCHED_ROWS or getattr(_calls, "is_watched", False):
@@ -201,11 +202,11 @@ def _watched(
 
 @contextmanager
 def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None]:
-    """Show a progress bar, updated by the yielded function of a share and a text.
+    """Show a progress bar; yield a function that takes the finished share and a text.
 
     Args:
         name: text before the bar.
-        verbose: 0 for no bar; then None is yielded.
+        verbose: with 0 there is no bar, and None is yielded.
 
     Raises:
         ModuleNotFoundError: rich is not installed.
@@ -222,7 +223,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
         TextColumn("{task.fields[reached]}"),
         TimeElapsedColumn(),
     )
-    # No refreshing thread: only the solver's callbacks bring news.
+    # No thread refreshes the bar: the bar changes only when a solver calls back.
     with Progress(*columns, auto_refresh=False) as shown:
         task = shown.add_task(name, total=1.0, reached="")
 
@@ -234,7 +235,7 @@ def bar(name: str, verbose: int) -> Iterator[Callable[[float, str], None] | None
 
 @contextmanager
 def progress(name: str, verbose: int, tol: float) -> Iterator[Callable[[Any], None] | None]:
-    """Show a bar of a solver's duality gap, updated by the yielded callback of states.
+    """Show a progress bar for a solver's duality gap; yield a callback that takes the solver's states.
 
     The bar is full at a gap of ``tol`` and grows with the logarithm of the gap, because most solvers shrink
     the gap by about the same factor in every iteration.

@@ -18,25 +18,25 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.persistence.stored import Given, Stored
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram, linear, polynomial, rbf
 
-# New instances of a batch of kernel values.
+# Number of new instances whose kernel values are computed at once.
 _ROWS_AT_ONCE = 1024
-# Instances of a batch for k(x, x).
+# Number of instances whose k(x, x) are computed at once.
 _SQUARES_AT_ONCE = 64
-# Rows of a batch of a symmetric matrix, of which the upper half is evaluated.
+# Number of rows computed at once of a symmetric matrix; only its upper half is computed.
 _SYMMETRIC_ROWS = 256
 
 
 @dataclass(frozen=True)
 class Kernel(Stored):
-    """A kernel with its parameters.
+    """A kernel with the parameters.
 
     Args:
         kernel: ``"rbf"``, ``"poly"``, ``"linear"``, ``"precomputed"``, or a function of two sets of features
             that returns the matrix of kernel values.
-        gamma: of ``rbf`` and ``poly``.
-        degree, coef0: of ``poly``.
-        device: device of the values of dense features.
-        shift, scale: (features,), the kernel is a function of (x − shift) / scale; 0 and 1 for raw features.
+        gamma: parameter of ``rbf`` and ``poly``.
+        degree, coef0: parameters of ``poly``.
+        device: device on which the values of dense features are computed.
+        shift, scale: (features,); the kernel takes (x − shift) / scale. 0 and 1 leave features unchanged.
     """
 
     kernel: str | Callable[[Any, Any], Any]
@@ -49,14 +49,14 @@ class Kernel(Stored):
 
     @classmethod
     def from_parts(cls, given: Given, **parts: Any) -> Kernel:
-        """Return the kernel of stored parts, which computes on the reader's device."""
+        """Build the kernel from stored parts; it computes on the device that the reader chose."""
         return cls(**{**parts, "device": given.device})
 
     @classmethod
     def of(cls, estimator: Any, X: Any, sample_weight: np.ndarray | None, device: str = "cpu") -> Kernel:
-        """Return the kernel of an estimator, resolved for training instances X (instances, features).
+        """Return the kernel of an estimator, with parameters computed from training instances X.
 
-        A named kernel takes features in the units that the estimator's C counts in.
+        If the estimator's C scales features, a named kernel takes scaled features.
 
         Args:
             estimator: an estimator with ``kernel``, ``gamma``, ``kernel_degree``, ``coef0`` and ``C``.
@@ -78,11 +78,11 @@ class Kernel(Stored):
         """Return the kernel values of all pairs of rows of X (instances, features), or X if precomputed."""
         if self.is_precomputed:
             if sparse.issparse(X):
-                raise ValueError("X: expected a dense matrix of precomputed kernel values, got a sparse one")
+                raise ValueError("X: expected a dense matrix of kernel values, got a sparse matrix")
             return PrecomputedGram(torch.from_numpy(_writable(X)).to(self.device))
         instances = self._prepared(X, sparse.issparse(X))
 
-        # Computed once: computing the norms again in each call would cost a quarter of the time.
+        # Computed once, because computing the norms in each call would take a quarter of the time.
         square_norms = instances.square().sum(1) if isinstance(instances, Tensor) else None
 
         def values(rows: Index, columns: Index) -> Tensor:
@@ -104,9 +104,9 @@ class Kernel(Stored):
         """Return the kernel values of all pairs of instances, (instances, instances)."""
         gram, number = self.gram(X, cache_bytes=0), X.shape[0]
         found = np.empty((number, number), X.dtype)
-        # Asymmetry of a user's function or matrix must stay visible.
+        # A user's function or matrix may be asymmetric: then all values are computed, and none is mirrored.
         is_named = not (self.is_precomputed or callable(self.kernel))
-        # Ctrl-C is handled between batches.
+        # Work in batches, because Ctrl-C is handled between batches.
         step = min(_rows_at_once(number), _SYMMETRIC_ROWS) if is_named else _rows_at_once(number)
         for first in range(0, number, step):
             rows, columns = slice(first, first + step), slice(first if is_named else 0, None)
@@ -120,7 +120,7 @@ class Kernel(Stored):
         """Return Σ_j dual_coef_kj k(x, fitted_j), (instances, outputs), in double precision.
 
         Args:
-            X: (instances, features); for a precomputed kernel, values with the fitted instances.
+            X: (instances, features); for a precomputed kernel, the kernel values (instances, fitted).
             fitted: (fitted, features); None for a precomputed kernel.
             dual_coef: (outputs, fitted).
         """
@@ -136,7 +136,7 @@ class Kernel(Stored):
         return np.concatenate(parts)
 
     def _prepared(self, X: Any, is_sparse: bool) -> Any:
-        """Return features in the kernel's units; for a named kernel dense ones as a tensor on the device.
+        """Return scaled features; for a named kernel, dense features become a tensor on the device.
 
         Args:
             is_sparse: whether X or the compared features are sparse.
@@ -147,10 +147,10 @@ class Kernel(Stored):
         return torch.from_numpy(_writable(scaled)).to(self.device)
 
     def _values(self, first, second, square_norms: Tensor | None = None) -> Tensor:
-        """Return the values of all pairs on the device.
+        """Return the kernel values of all pairs, as a tensor on the device.
 
         Args:
-            square_norms: of dense features ``second``, if known.
+            square_norms: squared norms of dense features ``second``, if known.
         """
         if callable(self.kernel):
             return torch.as_tensor(self.kernel(first, second), device=self.device)
@@ -166,7 +166,7 @@ class Kernel(Stored):
 
 
 def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.ndarray | None) -> float:
-    """Return the weight of the losses for a setting ``C``: ``"scale"`` is 1 over the mean of k(x, x)."""
+    """Return the weight of the losses for a setting ``C``: ``"scale"`` stands for 1 / mean of k(x, x)."""
     factor = recipe.multiple(C)
     if factor is None:
         return float(C)
@@ -181,7 +181,7 @@ def _check_squares(X) -> None:
     if largest < (float(np.finfo(values.dtype).max) / (X.shape[0] * X.shape[1])) ** 0.5:
         return
     raise ValueError(
-        f"X: expected features whose squares can be added, got one of {largest:.3g}; scale them first"
+        f"X: expected features whose squares have a finite sum, got {largest:.3g}; scale the features first"
     )
 
 
@@ -197,7 +197,7 @@ def resolved_gamma(gamma: Any, X) -> float:
 
 
 def _rows_at_once(width: int) -> int:
-    """Return how many rows of ``width`` kernel values are held at once."""
+    """Return the number of rows of ``width`` kernel values to compute at once."""
     return max(1, part_bytes(8 * _ROWS_AT_ONCE * width) // (8 * width))
 
 
@@ -206,5 +206,5 @@ def _entries(index: Index) -> np.ndarray | slice:
 
 
 def _writable(X: np.ndarray) -> np.ndarray:
-    """Return a row-major array, copied if read-only, because torch warns of read-only arrays."""
+    """Return a row-major array; a read-only array is copied, because torch warns of read-only arrays."""
     return np.require(X, requirements=["C", "W"])

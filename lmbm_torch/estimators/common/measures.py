@@ -1,4 +1,4 @@
-"""Measures of predictions, larger values better."""
+"""Measures of predictions; larger values are better."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 
 MEASURES = ("exact_match", "hamming", "sample_f1", "macro_f1", "micro_f1", "jaccard", "log_loss")
-# Least probability of a label in log losses, so that a single sure and wrong answer is no infinite loss.
+# Smallest probability of a label in log losses: without it a single wrong answer could cost an infinite loss.
 LEAST = 1e-6
 
 
 def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tensor) -> float:
-    """Return a measure of predicted labels (instances, labels) over the known labels of the truth.
+    """Return a measure of predicted labels (instances, labels), which counts only known labels of ``truth``.
 
-    NaN in the truth marks a missing label, which agrees with both values: an instance is right if all known
-    labels are right. Instances without a known label do not count. ``"log_loss"`` is of the labels'
-    probabilities in place of the labels: the negative mean over known labels, in nats.
+    NaN in ``truth`` marks a missing label. An instance is right if all known labels are right; instances
+    without a known label do not count. For ``"log_loss"``, ``predicted`` holds probabilities of the labels;
+    the value is the negative of the mean log loss over known labels, in nats.
     """
     if name == "log_loss":
         likely, known = np.clip(predicted, LEAST, 1 - LEAST), ~np.isnan(truth)
         return float(np.log(np.where(truth == 1, likely, 1 - likely)[known]).mean())
-    # Imported at use: torchmetrics imports slowly.
+    # Imported here, because importing torchmetrics is slow.
     functional = import_module("lmbm_torch.metrics.functional")
     labels = [torch.as_tensor(each, device="cpu") for each in (predicted, truth)]
     if name == "hamming":
@@ -32,10 +32,11 @@ def measure(name: str, predicted: np.ndarray | Tensor, truth: np.ndarray | Tenso
 
 
 def agreement(name: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the agreement of two label sets of each instance in [0, 1], (instances,), by F1 for averages.
+    """Return how well two label sets of each instance agree, (instances,) in [0, 1].
 
     Args:
-        first, second: (instances, labels), NaN in the second for missing labels, which do not count.
+        name: the measure of agreement; measures that average over labels or instances use F1.
+        first, second: (instances, labels); NaN in ``second`` marks missing labels, which do not count.
     """
     missing = np.isnan(second)
     if missing.any():

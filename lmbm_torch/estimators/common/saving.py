@@ -1,4 +1,4 @@
-"""Fitted estimators in files, without pickle: settings and learned attributes, nothing that is executed."""
+"""Files of fitted estimators, without pickle: parameters and fitted attributes, but no code to execute."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lmbm_torch.persistence.stored import Given, Stored, adapt
 
 
 class StoredEstimator(Stored, BaseEstimator):
-    """An estimator with files of class name, parameters and fitted attributes.
+    """An estimator that can be saved: a file holds class name, parameters and fitted attributes.
 
     Attributes:
-        holds_others: whether the estimator consists of other libraries' classifiers, and so has no file.
+        holds_others: whether the estimator contains classifiers of other libraries, and cannot be saved.
     """
 
     holds_others: ClassVar[bool] = False
@@ -32,12 +32,12 @@ class StoredEstimator(Stored, BaseEstimator):
         save(self, path, mode)
 
     def check_stored(self) -> None:
-        """Raise NotFittedError, or TypeError if the estimator consists of other libraries' classifiers."""
+        """Raise NotFittedError before ``fit``; raise TypeError if other libraries' classifiers are inside."""
         if self.holds_others:
             raise TypeError(
-                f"estimator: expected one without classifiers of other libraries, got {type(self).__name__} "
+                f"estimator: expected no classifiers of other libraries inside, got {type(self).__name__} "
                 "with such classifiers. Files of lmbm_torch hold arrays and no code, and cannot rebuild "
-                "classes of other libraries: fit the estimator anew, or use the tools of these libraries"
+                "classes of other libraries: fit the estimator again, or use the tools of these libraries"
             )
         check_is_fitted(self)
 
@@ -47,7 +47,7 @@ class StoredEstimator(Stored, BaseEstimator):
 
     @classmethod
     def from_parts(cls, given: Given, *, settings: dict[str, Any], fitted: dict[str, Any]) -> StoredEstimator:
-        """Return the estimator of :meth:`stored_parts`, which computes on the reader's device."""
+        """Build the estimator from :meth:`stored_parts`; it computes on the device that the reader chose."""
         return _estimator(cls, given, settings=settings, fitted=fitted)
 
 

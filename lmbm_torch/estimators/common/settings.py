@@ -1,4 +1,4 @@
-"""Allowed values of the estimators' parameters; one table for names of the same meaning.
+"""Allowed values of the estimators' parameters; parameters that all estimators share are in one table.
 
 :func:`check_parameters` refuses other values with messages such as "The 'C' parameter of LMSBNClassifier must
 be a float in the range (0.0, inf). Got -1 instead."
@@ -24,7 +24,7 @@ Constraints = dict[str, list[Any]]
 
 
 class ParameterError(ValueError, TypeError):
-    """A parameter of an estimator with a type or value outside the allowed ones."""
+    """The error for a parameter of an estimator whose type or value is not allowed."""
 
 
 class Number(NamedTuple):
@@ -33,8 +33,8 @@ class Number(NamedTuple):
     Args:
         kind: ``Integral`` or ``Real``.
         low: the lower end.
-        high: the upper end, None for infinity.
-        closed: included ends: ``"left"``, ``"neither"`` or ``"both"``.
+        high: the upper end; None for infinity.
+        closed: the ends that belong to the interval: ``"left"``, ``"neither"`` or ``"both"``.
     """
 
     kind: type
@@ -43,7 +43,7 @@ class Number(NamedTuple):
     closed: str = "left"
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is a number of the interval; NaN never is."""
+        """Return whether ``value`` is a number in the interval; False for NaN."""
         if not isinstance(value, self.kind) or isinstance(value, bool):
             return False
         number: Any = value
@@ -66,7 +66,7 @@ class StrOptions:
         self.options = sorted(options)
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is an element."""
+        """Return whether ``value`` is a string of the set."""
         return isinstance(value, str) and value in self.options
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class StrOptions:
 
 
 class HasMethods:
-    """Instances with certain methods."""
+    """A constraint for objects that must have certain methods."""
 
     def __init__(self, methods: Collection[str]) -> None:
         self.methods = sorted(methods)
@@ -88,10 +88,10 @@ class HasMethods:
 
 
 class Relative(StrOptions):
-    """``"scale"`` and multiples such as ``"0.3*scale"``."""
+    """The strings ``"scale"`` and multiples such as ``"0.3*scale"``."""
 
     def allows(self, value: Any) -> bool:
-        """Return whether ``value`` is ``"scale"`` or a multiple."""
+        """Return whether ``value`` is ``"scale"`` or a multiple of ``"scale"``."""
         return recipe.multiple(value) is not None
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def _is_boolean(value: Any) -> bool:
 
 
 def _is_array_like(value: Any) -> bool:
-    """Return whether ``value`` is a sequence or an array; strings and sparse matrices are not."""
+    """Return whether ``value`` is a sequence or an array; False for strings and sparse matrices."""
     if sparse.issparse(value) or isinstance(value, type) or np.isscalar(value):
         return False
     return any(hasattr(value, name) for name in ("shape", "__array__", "__len__"))
@@ -123,7 +123,7 @@ def _is_splitter(value: Any) -> bool:
     return value is None or splits or (isinstance(value, Iterable) and not isinstance(value, str))
 
 
-# Constraints by name: test and description.
+# For each named constraint the test of a value, and the description for error messages.
 _NAMED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "boolean": (_is_boolean, "a bool"),
     "array-like": (_is_array_like, "an array-like"),
@@ -154,18 +154,18 @@ def _words(constraint: Any) -> str:
 
 
 def check_parameters(estimator: Any) -> None:
-    """Raise ParameterError unless each parameter meets a constraint of the estimator's class.
+    """Raise ParameterError unless each parameter satisfies a constraint of the estimator's class.
 
     Args:
-        estimator: an instance of a class with constraints by parameter name in ``_accepted``; parameters
-            without an entry may have any value.
+        estimator: an instance of a class whose ``_accepted`` maps names of parameters to constraints;
+            parameters without an entry may have any value.
 
     Raises:
-        ValueError: a device that torch cannot use.
+        ValueError: torch cannot use the device.
     """
     defaults = _defaults(type(estimator))
     for name, value in estimator.get_params(deep=False).items():
-        # Default values are allowed.
+        # Default values are allowed without a check.
         if name in defaults and value is defaults[name]:
             continue
         if name == "device":
@@ -213,15 +213,15 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def _check_available(device: Any) -> None:
-    """Raise ValueError unless torch can use the device: before the training, not after."""
+    """Raise ValueError before training unless torch can use the device."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as missing:
-        raise ValueError(f"device: expected one that torch can use here, got {device!r}: {missing}") from None
+        raise ValueError(f"device: expected a device that torch can use, got {device!r}: {missing}") from None
 
 
 def seeds_for(estimator: Any, random_state: Any) -> dict[str, int]:
-    """Return seeds for an estimator, and for estimators inside, without a seed.
+    """Return seeds for those of an estimator and the inner estimators that have no seed.
 
     Args:
         estimator: an object with scikit-learn's ``get_params``.

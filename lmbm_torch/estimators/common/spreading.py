@@ -1,4 +1,7 @@
-"""Calls by the workers of joblib's active backend, such as Dask; in this process without a backend."""
+"""Calls spread over the workers of joblib's active backend, such as Dask.
+
+Without an active backend the calls run in the process.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,22 @@ _here = threading.local()
 def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept: Kept) -> Iterator[Result]:
     """Yield ``work(common, task, *kept)`` for every task, in order, computed by joblib's workers.
 
-    Nested calls stay in the process of their task, next to the data.
+    Calls of ``spread`` inside of a task run in the process of the task, where the data is.
 
     Args:
-        work: a picklable function of the arguments alone.
-        common: an argument of all calls, sent once by Dask and Ray, or the result of :func:`keep`.
+        work: a picklable function whose result depends only on the arguments.
+        common: an argument of all calls, which Dask and Ray send once; or the result of :func:`keep`.
         kept: further shared arguments from :func:`keep`.
 
     Raises:
-        OSError: no space for the arrays that joblib stores for its workers.
+        OSError: the disk has no space for the arrays that joblib stores for the workers.
     """
     sent, *others = (each if isinstance(each, Kept) else Kept(_SentOnce(each)) for each in (common, *kept))
     if _is_within_a_task():
         yield from (_call(None, work, sent.value, task, *(each.value for each in others)) for task in tasks)
         return
     backend: Any = get_active_backend()[0]
-    # Ray's backend returns all results together.
+    # Ray's backend cannot yield results one by one, and returns a list.
     form = "generator" if backend.supports_return_generator else "list"
     call = delayed(partial(_call, asked()))
     found: Any = Parallel(return_as=form)(
@@ -53,10 +56,10 @@ def spread(work: Callable[..., Result], common: Any, tasks: Iterable[Any], *kept
     try:
         yield from found
     except pickle.PicklingError as error:
-        # joblib stores large arguments while it pickles a task, and tells the cause by its text alone.
+        # joblib stores large arguments while pickling a task; only the text of its error tells a full disk.
         if os.strerror(errno.ENOSPC) not in str(error.__cause__):
             raise
-        message = f"{os.strerror(errno.ENOSPC)} for joblib's workers; JOBLIB_TEMP_FOLDER names another folder"
+        message = f"{os.strerror(errno.ENOSPC)} for joblib's workers; JOBLIB_TEMP_FOLDER sets another folder"
         raise OSError(errno.ENOSPC, message) from error
 
 
@@ -68,27 +71,27 @@ class Kept:
 
 
 def keep(value: Any) -> Kept:
-    """Send a value to the workers of a Dask cluster, once for all calls that share the value."""
+    """Send a value to the workers of a Dask cluster once, for all calls of :func:`spread` that share it."""
     sent = _SentOnce(value)
     client = None if _is_within_a_task() else getattr(get_active_backend()[0], "client", None)
-    # Not by content, Dask's default: another call could release the same content.
+    # hash=False: by default Dask shares equal values, and another call could release the shared value.
     return Kept(sent if client is None else client.scatter(sent, hash=False))
 
 
 def workers() -> int:
-    """Return the number of simultaneous calls of the active backend; 1 without a backend or inside a task."""
+    """Return the number of calls that the active backend runs at once; 1 without a backend or in a task."""
     if _is_within_a_task():
         return 1
-    # None means the backend's number of jobs, by default all cores.
+    # None stands for the backend's number of jobs, by default the number of cores.
     return joblib.effective_n_jobs(None)  # pyright: ignore[reportArgumentType]
 
 
 @dataclass(frozen=True, eq=False)
 class _SentOnce:
-    """An argument shared by all calls.
+    """An argument shared by all calls, with the true size.
 
-    Dask and Ray send an argument apart if ``sys.getsizeof`` is large. That function ignores arrays inside
-    other objects, so the arrays would be pickled for every task.
+    Dask and Ray send an argument only once if ``sys.getsizeof`` is large. ``sys.getsizeof`` ignores arrays
+    inside other objects, so without the class the arrays would be sent with every task.
     """
 
     value: Any
@@ -113,7 +116,7 @@ def _is_within_a_task() -> bool:
 
 
 def num_bytes(value: Any) -> int:
-    """Return the memory of arrays, sparse matrices, and collections and records of arrays."""
+    """Return the bytes of a value: an array, a sparse matrix, or a collection or record of arrays."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if sparse.issparse(value):

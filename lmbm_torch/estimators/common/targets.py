@@ -20,21 +20,21 @@ from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
-# Between the names of labels in a text, as predictions in files have it.
+# Stands between names of labels in a text, also in files of predictions.
 SEPARATOR = ";"
-# Dense values held at once for a sparse label matrix.
+# Number of entries of a sparse label matrix that are dense at the same time.
 VALUES_AT_ONCE = 2**22
-# Conventions for uncertain labels, and the value in place of −1.
+# For each treatment of uncertain labels the value that replaces −1.
 UNCERTAIN = {"zeros": 0.0, "ones": 1.0, "ignored": np.nan, "self_trained": np.nan}
 
 
 @dataclass(frozen=True, eq=False)
 class LabelFrame:
-    """Labels with names, as the part of a data frame that estimators use.
+    """Labels with names: the part of a data frame that estimators use.
 
     Args:
         columns: names of the labels.
-        values: (instances, labels), or (instances,) of a single label.
+        values: (instances, labels), or (instances,) for a single label.
     """
 
     columns: tuple[str, ...]
@@ -51,7 +51,7 @@ class LabelFrame:
         return np.array(self.values, dtype=dtype)
 
     def __getitem__(self, key: Any) -> LabelFrame:
-        """Return a label by name, or some instances."""
+        """Return the label of a name, or the instances of an index."""
         if isinstance(key, str):
             return LabelFrame((key,), self.values[:, self.columns.index(key)])
         return LabelFrame(self.columns, self.values[key])
@@ -62,20 +62,20 @@ class LabelFrame:
 
 
 def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
-    """Return sets of names of labels as a frame of labels in {0, 1, NaN}; other targets as given.
+    """Convert sets of label names to a frame of labels in {0, 1, NaN}; return other targets unchanged.
 
-    Sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"``; None
-    stands for unknown labels. Lists of one length are a matrix instead, and texts without a semicolon are
-    classes unless there are ``names``.
+    The sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"``;
+    None stands for unknown labels. Two cases are not sets: lists of equal length are a label matrix, and
+    texts without a semicolon are classes unless ``names`` are given.
 
     Args:
-        names: of the labels of ``fit``; by default those that occur, in alphabetical order.
+        names: names of the labels in ``fit``; by default all names that occur, in alphabetical order.
 
     Raises:
-        ValueError: a name outside ``names``.
+        ValueError: a name is not among ``names``.
     """
     if is_frame(y) and hasattr(y, "column_names"):
-        # Of Arrow.
+        # This is a table of Arrow.
         columns = [y[name].to_numpy() for name in y.column_names]
         y = LabelFrame(tuple(y.column_names), np.column_stack(columns))
     sets = _sets(y, are_classes=names is None)
@@ -94,21 +94,20 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
 
 
 def certain_labels(y: Any, uncertain: str) -> tuple[LabelFrame, np.ndarray]:
-    """Return labels without −1, and a mask of the labels that were −1, (instances, labels).
+    """Replace −1 (uncertain) in labels; return the labels and a mask of replaced labels (instances, labels).
 
-    The conventions are those of Irvin et al. (2019), Section 4.1, for radiologists' reports: −1 becomes 0,
-    1 or missing.
+    −1 becomes 0, 1 or missing, as in Irvin et al. (2019), Section 4.1, for radiologists' reports.
 
     Args:
-        y: labels (instances, labels) in {−1, 0, 1}, NaN or None for missing labels.
+        y: labels (instances, labels) in {−1, 0, 1}, with NaN or None for missing labels.
         uncertain: a key of :data:`UNCERTAIN`.
 
     Raises:
-        ValueError: another convention, another shape, or labels of other values.
+        ValueError: ``uncertain`` is no such key, or the labels have another shape or other values.
     """
     if not isinstance(uncertain, str) or uncertain not in UNCERTAIN:
         raise ValueError(f"uncertain: expected one of {list(UNCERTAIN)} or None, got {uncertain!r}")
-    wanted = "y: expected labels (instances, labels) of 0, 1, -1 for uncertain, or missing"
+    wanted = "y: expected labels (instances, labels) that are 0, 1, -1 (uncertain) or missing"
     try:
         labels = dense(y)
         values = np.where(is_missing(labels), np.nan, labels.astype(object)).astype(np.float64)
@@ -124,7 +123,7 @@ def certain_labels(y: Any, uncertain: str) -> tuple[LabelFrame, np.ndarray]:
 
 
 def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
-    """Return sets of names, None where unknown; None for other targets.
+    """Return a list of names for each instance, None for unknown labels; None if targets are not sets.
 
     Args:
         are_classes: whether texts without a semicolon are classes.
@@ -151,10 +150,13 @@ def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
 
 
 def known_by_name(known: Mapping[str, Any], names: Sequence[str], count: int) -> np.ndarray:
-    """Return known labels (instances, labels), NaN where unknown, from name → value, or values (instances,).
+    """Convert known labels given by name to a matrix (instances, labels) with NaN for unknown labels.
+
+    Args:
+        known: for each name one value for all instances, or values (instances,).
 
     Raises:
-        ValueError: a name of no label.
+        ValueError: a name is not among ``names``.
     """
     if strange := [name for name in known if name not in names]:
         raise ValueError(f"known: expected names among {list(names)}, got {strange[:5]}")
@@ -168,8 +170,8 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
     """Convert labels to float64.
 
     Raises:
-        TypeError: labels that are not numbers.
-        ValueError: labels other than 0 and 1 (or NaN, if allowed).
+        TypeError: labels are not numbers.
+        ValueError: labels are not 0 or 1 (or NaN, if allowed).
     """
     labels = dense(labels)
     if labels.dtype == object:
@@ -184,21 +186,21 @@ def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:
 def predicted_sparse(
     predict: Callable[[Any, np.ndarray | None], Any], X: Any, known: Any, classes: np.ndarray
 ) -> sparse.csr_array:
-    """Return predicted label matrices as CSR, computed in batches of rows.
+    """Predict labels in batches of rows, and return the label matrix as CSR.
 
     Args:
-        predict: (instances, known) → labels.
+        predict: function of instances and known labels that returns labels.
         classes: (labels, 2), the values of each label.
 
     Raises:
-        ValueError: labels of other values than 0 and 1.
+        ValueError: labels have other values than 0 and 1.
     """
     if (np.asarray(classes) != (0, 1)).any():
-        raise ValueError("sparse_output: expected labels that are 0 and 1, got others in fit")
+        raise ValueError("sparse_output: expected labels 0 and 1 in fit, got other values")
     X = X.tocsr() if sparse.issparse(X) else X
     step, count = rows_at_once(len(classes)), np.shape(X)[0]
     parts = []
-    # Without rows a single call raises the error.
+    # Without rows ``predict`` is called, too, because it raises the error for missing rows.
     for first in range(0, max(count, 1), step):
         rows = slice(first, first + step)
         given = None if known is None else np.asarray(known)[rows]
@@ -207,7 +209,7 @@ def predicted_sparse(
 
 
 def rows_at_once(num_labels: int) -> int:
-    """Return how many label vectors of a sparse matrix are held dense."""
+    """Return the number of rows of a sparse label matrix that are dense at the same time."""
     return max(1, part_bytes(8 * VALUES_AT_ONCE) // (8 * num_labels))
 
 
@@ -215,7 +217,7 @@ def sparse_label_matrix(labels) -> sparse.csr_array:
     """Return a sparse label matrix as CSR of float64 without stored zeros.
 
     Raises:
-        ValueError: labels other than 0 and 1, also as sums of duplicate entries.
+        ValueError: an entry is not 0 or 1, after duplicate entries are added.
     """
     rows = canonical(sparse.csr_array(labels, dtype=np.float64))
     check_labels("y", rows.data)
@@ -223,15 +225,15 @@ def sparse_label_matrix(labels) -> sparse.csr_array:
 
 
 def label_codes(name: str, labels: Any, classes: Any, *, allow_missing: bool) -> np.ndarray:
-    """Return labels in the values of ``classes`` as {0, 1}, and NaN for missing labels, in float64.
+    """Convert labels in the values of ``classes`` to 0, 1 and NaN (missing), as float64.
 
     Args:
         labels: (instances, labels).
         classes: (labels, 2), the values of each label; None for 0 and 1.
 
     Raises:
-        TypeError: texts or other values in place of 0 and 1.
-        ValueError: other values than the classes (or missing values, unless allowed); another shape.
+        TypeError: the classes are 0 and 1, but labels are texts or other objects.
+        ValueError: labels have another shape, or values that are not in ``classes`` or not allowed.
     """
     if classes is None or _are_bits(np.asarray(classes)):
         return label_matrix(name, labels, allow_missing=allow_missing)
@@ -244,16 +246,16 @@ def label_codes(name: str, labels: Any, classes: Any, *, allow_missing: bool) ->
     if np.isinf(codes).any():
         row, label = np.argwhere(np.isinf(codes))[0]
         raise ValueError(
-            f"{name}: expected the values of fit, {np.asarray(classes)[label].tolist()} of label {label}, "
+            f"{name}: expected the values of fit, {np.asarray(classes)[label].tolist()} for label {label}, "
             f"got {values[row, label]!r}"
         )
     if missing.any() and not allow_missing:
-        raise ValueError(f"{name}: expected labels that are all known, got {int(missing.sum())} missing")
+        raise ValueError(f"{name}: expected no missing labels, got {int(missing.sum())} missing labels")
     return np.where(missing, np.nan, codes)
 
 
 def label_values(codes: np.ndarray, classes: Any) -> np.ndarray:
-    """Return labels (…, labels) in {0, 1, NaN} in the values of ``classes`` (labels, 2); NaN stays.
+    """Convert labels (…, labels) in {0, 1, NaN} to the values of ``classes`` (labels, 2); NaN stays NaN.
 
     Args:
         classes: see :func:`label_codes`.
@@ -275,13 +277,13 @@ def _are_bits(classes: np.ndarray) -> bool:
 def label_tensor(
     name: str, labels: Any, energy: Energy, classes: Any = None, *, allow_missing: bool = False
 ) -> Tensor:
-    """Return labels as a tensor in {0, 1, NaN} with the energy's device and dtype.
+    """Convert labels to a tensor in {0, 1, NaN} with the energy's device and dtype.
 
     Args:
         classes: see :func:`label_codes`.
 
     Raises:
-        TypeError, ValueError: see :func:`label_codes`; ValueError for another shape than the energy's.
+        TypeError, ValueError: see :func:`label_codes`; ValueError also if labels do not fit the energy.
     """
     codes = label_codes(name, labels, classes, allow_missing=allow_missing)
     check_shape(name, codes, energy.batch_size, energy.num_labels)
@@ -289,19 +291,19 @@ def label_tensor(
 
 
 def known_tensor(known: Any, energy: Energy, classes: Any) -> Tensor | None:
-    """Return known labels (instances, labels), NaN elsewhere, for a decoder; None without any."""
+    """Convert known labels (instances, labels) to a tensor for a decoder; return None for None."""
     return None if known is None else label_tensor("known", known, energy, classes, allow_missing=True)
 
 
 def check_given(estimator: Any, y: Any) -> None:
     """Raise ValueError if the targets are None."""
     if y is None:
-        # scikit-learn's checks of estimators look for the sentence.
+        # scikit-learn's tests of estimators expect this sentence.
         raise ValueError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
 
 
 def with_rows(X: Any) -> Any:
-    """Return instances with row access: sparse matrices as CSR arrays, others unchanged."""
+    """Return instances whose rows can be selected: convert sparse matrices to CSR, keep other forms."""
     return canonical(X) if sparse.issparse(X) else X
 
 
@@ -316,14 +318,17 @@ def dense(labels) -> np.ndarray:
         table = open_frame(labels)
         columns = list(table.columns.values())
         if all(column.dtype.kind in "iuf" for column in columns):
-            # Any two numbers.
+            # Columns of numbers may hold other values than 0 and 1; the caller checks the values.
             return np.column_stack(columns)
         return schema.label_matrix(table, list(table.columns))
     return labels.toarray() if sparse.issparse(labels) else np.asarray(labels)
 
 
 def declared_values(labels: Any) -> list[list[Any] | None] | None:
-    """Return the declared categories of each column of a data frame, by order or ascending; None if none."""
+    """Return the categories that each column of a data frame declares; None if no column has categories.
+
+    Ordered categories keep the order, other categories are sorted.
+    """
     if isinstance(labels, LabelFrame) or not hasattr(labels, "columns"):
         return None
     columns = (
@@ -346,8 +351,8 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
     """Raise ValueError unless a data frame of labels has the columns of ``fit`` in the same order.
 
     Args:
-        labels: in any form; labels without column names pass.
-        names: label names; None, or :func:`~lmbm_torch.data.features.numbered`, if ``fit`` had no names.
+        labels: labels in any form; labels without column names are not checked.
+        names: names of the labels in ``fit``; None or label_0, label_1, … if ``fit`` was given no names.
     """
     columns = getattr(labels, "columns", None)
     if columns is None or not names or tuple(names) == numbered("label", len(names)):
@@ -358,15 +363,15 @@ def check_columns(labels: Any, names: Sequence[str] | None) -> None:
     if sorted(found) == sorted(names):
         raise ValueError(f"labels: expected columns in the order of fit, {[*names]}, got {found}")
     missing, unknown = ([name for name in a if name not in b] for a, b in ((names, found), (found, names)))
-    raise ValueError(f"labels: expected the columns of fit, got none of {missing[:5]}, but {unknown[:5]}")
+    raise ValueError(f"labels: expected the columns of fit, got unknown {unknown[:5]}, lack {missing[:5]}")
 
 
 def exact_match(truth: np.ndarray, predicted: np.ndarray, sample_weight: Any = None) -> float:
-    """Return the share of instances with all known labels right, over instances with a known label.
+    """Return the share of instances whose known labels are all right, among instances with a known label.
 
     Args:
-        truth, predicted: (instances, labels) of any values; NaN, None or NA in the truth for missing labels.
-        sample_weight: (instances,).
+        truth, predicted: (instances, labels) of any values; NaN, None or NA in ``truth`` for missing labels.
+        sample_weight: weights (instances,); without weights all weights are 1.
     """
     check_shape("y", truth, *predicted.shape)
     missing = is_missing(truth)
@@ -392,23 +397,22 @@ def label_weights(
     """Return the weight of each label of each instance, (instances, labels); None if all are 1.
 
     Args:
-        class_weight: ``"balanced"`` (known instances / (classes · instances of the class), independent of
-            ``sample_weight``), weights by class, others 1, or None, for all labels; or a sequence with one
-            setting for each label.
-        labels: (instances, labels); labels in {0, 1} may lack a class.
-        missing: (instances, labels), True for unknown labels; their weights have no meaning.
-        sample_weight: (instances,), a factor.
+        class_weight: a setting for all labels, or a sequence with one setting for each label. Settings are
+            ``"balanced"`` (weight = known instances / (classes · instances of the class), which ignores
+            ``sample_weight``), a dictionary of weights by class (1 for absent classes), or None.
+        labels: (instances, labels); in labels in {0, 1} one of the values may not occur.
+        missing: (instances, labels), True for unknown labels; weights of unknown labels are not used.
+        sample_weight: (instances,), multiplied with the weights of the classes.
 
     Raises:
-        ValueError: another setting, a wrong number of settings, unknown classes, weights that are negative or
-            not numbers.
+        ValueError: a setting is unknown, the number is wrong, or a class or weight is invalid.
     """
     instances, count = labels.shape
     several = isinstance(class_weight, Sequence) and not isinstance(class_weight, str)
     settings = list(class_weight) if several else [class_weight] * count
     if len(settings) != count:
         raise ValueError(
-            f"class_weight: expected one setting for each of {count} labels, got {len(settings)}"
+            f"class_weight: expected one setting for each of {count} labels, got {len(settings)} settings"
         )
     if sample_weight is None and all(setting is None for setting in settings):
         return None
@@ -428,7 +432,7 @@ def _of_classes(setting: Any, values: np.ndarray) -> np.ndarray:
             raise ValueError(f"class_weight: expected finite weights of at least 0, got {numbers}")
         found = set(values.tolist())
         unknown = [each for each in setting if each not in {0, 1} | found]
-        # As in scikit-learn: a fold may lack a weighted class if all present classes have weights.
+        # As in scikit-learn, a weighted class may be absent from a fold if all present classes have weights.
         if unknown and not found <= setting.keys():
             known = sorted({0, 1} | found, key=str)
             raise ValueError(f"class_weight: expected classes among {known}, got {unknown}")

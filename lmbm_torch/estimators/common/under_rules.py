@@ -1,4 +1,4 @@
-"""Rules of classifiers as objects or text, and decoding for searches that take no rules."""
+"""Rules for classifiers, given as objects or text, and decoding under rules for searches without rules."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Rules = str | Rule | Constraints | Iterable[str | Rule]
 
 
 def rules_over(names: Sequence[str] | None, *given: Rules | None) -> Constraints:
-    """Join given rules, over labels with the given names.
+    """Join all given rules to one object of rules over labels with the given names.
 
     Raises:
-        ValueError: rules over other labels, or contradictions.
+        ValueError: the rules have other labels, or contradict each other.
     """
     assert names is not None
     rules: list[str | Rule] = []
@@ -53,10 +53,10 @@ def rules_of_fit(names: Sequence[str] | None, *given: Rules | None) -> Constrain
     """Return all given rules over the labels of ``fit``; None without rules.
 
     Args:
-        names: of the labels; None if ``fit`` had classes.
+        names: names of the labels; None if ``fit`` had classes.
 
     Raises:
-        ValueError: rules over other labels or over classes, or contradictions.
+        ValueError: the rules have other labels, contradict each other, or ``fit`` had classes.
     """
     found = [each for each in given if each is not None]
     if not found:
@@ -70,7 +70,7 @@ def explained(classifier: Any, fields: Fields, X: Any, num_features: int) -> Exp
     """Return the explanation of a validated instance, with the rules that bind the answer.
 
     Args:
-        classifier: with ``predict_decoding``, ``rules`` and ``binding_rules``.
+        classifier: an object with ``predict_decoding``, ``rules`` and ``binding_rules``.
         fields, X, num_features: see :func:`~lmbm_torch.estimators.explain.explanations.explanation`.
     """
     decode, rules = by_codes(classifier.predict_decoding, classifier.label_values), classifier.rules
@@ -83,12 +83,12 @@ def explained(classifier: Any, fields: Fields, X: Any, num_features: int) -> Exp
 
 
 def by_codes(decode: Decode, values: Values) -> Decode:
-    """Wrap a decoder of known labels in the values of ``fit``, for known labels in {0, 1, NaN}."""
+    """Wrap a decoder that takes known labels in the values of ``fit``, so that it takes {0, 1, NaN}."""
     return lambda X, known: decode(X, None if known is None else values(known))
 
 
 def where_allowed(decode: Decode, rules: Constraints) -> Decode:
-    """Wrap a decoder: None if known labels contradict the rules."""
+    """Wrap a decoder so that it returns None if known labels contradict the rules."""
 
     def decode_allowed(X: np.ndarray, known: np.ndarray | None) -> Any:
         is_possible = known is None or rules.leaves_any(known[0])
@@ -115,11 +115,11 @@ def decode_around(
         classifier: an object with ``decode(X, known=...)`` and ``capabilities``.
         X: instances in the classifier's form.
         rules, top_k, part_limit: see :func:`lmbm_torch.inference.under_rules.constrained.decode`.
-        known: (instances, labels) of {0, 1, NaN}, known labels.
-        values: function from labels in {0, 1, NaN} to the values that this classifier takes.
+        known: known labels (instances, labels) in {0, 1, NaN}.
+        values: function that converts labels in {0, 1, NaN} to the values that the classifier takes.
 
     Raises:
-        ValueError: known labels that contradict the rules; see
+        ValueError: known labels contradict the rules; see
             :func:`lmbm_torch.inference.under_rules.constrained.decode`.
     """
     X = with_rows(X)
@@ -127,7 +127,7 @@ def decode_around(
     given = None if known is None else torch.from_numpy(np.asarray(known, np.float64))
 
     def alone(part: _Instances, known: Tensor | None) -> Decoding:
-        # Instances without known labels may be decoded faster.
+        # Without known labels pass None: decoding may then be faster.
         given = None if known is None or bool(known.isnan().all()) else known.numpy()
         held = None if given is None else values(given)
         return classifier.decode(part.X, known=held)
@@ -138,7 +138,7 @@ def decode_around(
 
 @dataclass(frozen=True)
 class _Instances:
-    """Instances with the interface of an energy, for a classifier in the role of a routine."""
+    """Instances with the interface of an energy, so that a classifier can take the place of a search."""
 
     X: Any
     batch_size: int

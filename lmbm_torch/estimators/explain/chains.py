@@ -1,4 +1,4 @@
-"""Explanations of chains: contributions of features and of earlier labels to each label."""
+"""Explanations of chains of labels: contributions of features and of earlier labels to each label."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from lmbm_torch.estimators.explain.parts import Parts, array, like, made_names, 
 
 
 class ChainFields:
-    """The conditional distributions of chains of binary labels, of each label given the earlier labels.
+    """The distribution of each label given earlier labels in chains of binary labels, for explanations.
 
-    For several chains the mean, because their mixture has equal weights, and contributions to a mean are the
-    means of the contributions; earlier labels differ from chain to chain.
+    Several chains form a mixture with equal weights: the contribution to a label is the mean over the chains,
+    in which different labels come earlier.
 
     Args:
         chains: fitted :class:`~lmbm_torch.estimators.label_chains.members.Chain` objects of the same labels.
-        names: of the labels.
+        names: names of the labels.
         features: names of the features of an instance; None if a pipeline makes features.
-        reference: (features,), value of a left-out feature and baseline of contributions to linear
-            classifiers; by default 0.
+        reference: (features,), values of features that are left out, and the baseline for contributions to
+            linear classifiers; by default 0.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ChainFields:
             width = len(features)
             self.reference = np.zeros(width) if reference is None else checked(reference, width)
         elif reference is not None:
-            raise ValueError("reference: expected None for a pipeline, whose steps make the features")
+            raise ValueError("reference: expected None, because the steps of a pipeline make the features")
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         count, chains = len(labels), self.chains
@@ -61,7 +61,7 @@ class ChainFields:
             intercepts[label] = np.mean([parts.rest for parts, _ in found])
             for parts, chain in found:
                 own, before = np.split(parts.of_inputs / len(chains), [len(parts.names)])
-                # A pipeline may repeat a name.
+                # Add, because a pipeline may give several features the same name.
                 np.add.at(from_sources[label], [places[name] for name in parts.names], own)
                 from_labels[label, list(chain.ordering[: len(before)])] += before
         fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
@@ -81,7 +81,7 @@ class ChainFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def _parts(self, chain: Any, X: Any, labels: np.ndarray) -> list[Parts]:
-        """Return the contributions at each position, given the instance and the earlier labels."""
+        """Return the contributions to the label at each position, given the instance and earlier labels."""
         seen = labels[list(chain.ordering)]
         return [self._of_link(link, X, seen[:position]) for position, link in enumerate(chain.links)]
 
@@ -89,7 +89,7 @@ class ChainFields:
         inputs = link.inputs(X)
         probability = float(np.exp(link.log_proba(inputs, np.zeros(1, int), earlier[None])[0, 1]))
         seen = np.concatenate([array(inputs)[0], earlier])
-        # The baseline of labels is 0.
+        # The baseline for earlier labels is 0.
         centre = np.zeros(len(seen))
         if self.reference is not None:
             centre[: len(self.reference)] = self.reference

@@ -1,4 +1,4 @@
-"""Contributions to the fields of belief networks and Boltzmann machines, and explanations by answers."""
+"""Contributions of features and labels to fields (half log-odds), and explanations by changed answers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from lmbm_torch.checks import check_finite, check_shape
 from lmbm_torch.data.features import numbered
 from lmbm_torch.energies import DirectedEnergy, PairwiseEnergy
 
-# Largest number of features left out, and largest number of entries of a batch of changed instances.
+# Largest number of features to leave out, and largest number of entries in a batch of changed instances.
 MOST_FEATURES = 1000
 ENTRIES = 2**22
 
 
 @dataclass(frozen=True)
 class Contributions:
-    """Contributions to the fields of an instance, given its labels.
+    """Contributions to the field of each label of an instance, given the labels.
 
     ``fields`` = ``intercepts`` + Σ ``from_sources`` + Σ ``from_labels``.
 
     Args:
         fields, intercepts: (labels,).
-        sources: names of features or, for a kernel, of training instances.
+        sources: names of features; for a kernel, names of training instances.
         from_sources: (labels, sources).
-        from_labels: (labels, labels), row i the contributions to label i.
-        units: (labels,), the unit of each field.
+        from_labels: (labels, labels); row i holds the contributions to label i.
+        units: (labels,), the unit of each field, see
+            :class:`~lmbm_torch.estimators.explain.explanations.LabelExplanation`.
         whose: name of the explained classifier, if several classifiers answer together.
     """
 
@@ -45,27 +46,26 @@ class Contributions:
 
 
 class Fields(Protocol):
-    """Fields with additive contributions."""
+    """Fields that are sums of contributions."""
 
     names: Sequence[str]
-    """Of the labels."""
+    """Names of the labels."""
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
-        """Return the contributions to the fields of an instance (1, features) and its labels (labels,)."""
+        """Return the contributions to the fields of an instance (1, features) and the labels (labels,)."""
         ...
 
     def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
-        """Yield the most important features' names, and the instance with the feature at its reference."""
+        """Yield names of the most important features, each with X in which the feature has the reference."""
         ...
 
 
 def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
-    """Return the fields of a belief network or Boltzmann machine, fitted to arrays.
+    """Return the fields of a belief network or Boltzmann machine that takes arrays.
 
     Raises:
-        TypeError: a model of another kind.
-        ValueError: a model of classes, or of several labels in one clique; a reference of another shape or
-            with infinite values.
+        TypeError: the model is of another kind.
+        ValueError: the model was fitted to classes, or the reference is not finite or not (features,).
     """
     if not _has_fields(model):
         kinds = "a belief network or a Boltzmann machine"
@@ -75,7 +75,7 @@ def fields_of(model: Any, reference: ArrayLike | None) -> Fields:
 
 
 def are_taken_apart(model: Any, X: Any) -> bool:
-    """Return whether :func:`fields_of` a model of label matrices has fields for instances like X."""
+    """Return whether a model of label matrices has fields, see :func:`fields_of`, for instances like X."""
     if not _has_fields(model):
         return False
     energy = model.energy(X)
@@ -87,16 +87,16 @@ def _is_linear(model: Any) -> bool:
 
 
 def _has_fields(model: Any) -> bool:
-    """Return whether a model has weights of features or of support vectors."""
+    """Return whether a model has weights for features or for support vectors."""
     return hasattr(model, "energy") and hasattr(model, "coef_" if _is_linear(model) else "dual_coef_")
 
 
 class LinearFields:
-    """The fields of a linear model: weights of the features, and couplings of the labels.
+    """The fields of a linear model: sums over features and over couplings with other labels.
 
     Args:
-        model: with ``names_of_features_`` if fitted to a data frame.
-        reference: (features,), baseline of the contributions; by default the training means.
+        model: the fitted model, with ``names_of_features_`` if it was fitted to a data frame.
+        reference: (features,), values of features that contribute 0; by default the training means.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -122,8 +122,8 @@ class KernelFields:
     """The fields of a belief network with a kernel: Σ_j α_j s_j k(x, x_j) over the support vectors.
 
     Args:
-        model: with ``names_of_features_`` if fitted to a data frame.
-        reference: (features,), value of a left-out feature; by default the means of the support vectors.
+        model: the fitted model, with ``names_of_features_`` if it was fitted to a data frame.
+        reference: (features,), values of features that are left out; by default means of the support vectors.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -134,7 +134,7 @@ class KernelFields:
             means = np.asarray(support.mean(0), np.float64).ravel()
             self.reference = means if reference is None else checked(reference, len(means))
         elif reference is not None:
-            raise ValueError("reference: expected None with precomputed kernel values, not features")
+            raise ValueError("reference: expected None, because a precomputed kernel has no features")
 
     def contributions(self, X: Any, labels: np.ndarray) -> Contributions:
         model = self.model
@@ -164,14 +164,14 @@ def _with_labels(
     sources: Sequence[str],
     from_sources: np.ndarray,
 ) -> Contributions:
-    """Add the contributions of the labels, by the model's couplings."""
+    """Add the contributions of the labels, which the model's couplings give."""
     from_labels = _couplings(model.energy(X)) * (2 * labels - 1)
     fields = intercepts + from_sources.sum(1) + from_labels.sum(1)
     return Contributions(fields, intercepts, sources, from_sources, from_labels, ["field"] * len(fields))
 
 
 def _couplings(energy: Any) -> np.ndarray:
-    """Return the weights of the labels that label i depends on, in row i."""
+    """Return couplings (labels, labels); row i holds the weights of the labels on which label i depends."""
     if isinstance(energy, DirectedEnergy) and not energy.cliques:
         weights = energy.parents
     elif isinstance(energy, PairwiseEnergy):
@@ -182,7 +182,7 @@ def _couplings(energy: Any) -> np.ndarray:
 
 
 def given_names(model: Any) -> tuple[str, ...] | None:
-    """Return the names of the features of the data frame of ``fit``, encoded or not; None for arrays."""
+    """Return the feature names of the data frame of ``fit``, after encoding; None if ``fit`` had an array."""
     encoder = getattr(model, "encoder_", None)
     names = getattr(model, "feature_names_in_", None) if encoder is None else encoder.get_feature_names_out()
     return None if names is None else tuple(map(str, names))
@@ -193,10 +193,10 @@ def _names_of_features(model: Any, width: int) -> Sequence[str]:
 
 
 def checked(reference: ArrayLike, width: int) -> np.ndarray:
-    """Return a reference (width,).
+    """Check a reference (width,), and return it as float64.
 
     Raises:
-        ValueError: another shape, or infinite values.
+        ValueError: the reference has another shape, or infinite values.
     """
     reference = np.asarray(reference, np.float64)
     check_shape("reference", reference, width)
@@ -205,10 +205,10 @@ def checked(reference: ArrayLike, width: int) -> np.ndarray:
 
 
 def left_out_at(model: Any, reference: ArrayLike | None, width: int) -> np.ndarray:
-    """Return the values of left-out features, (width,): a checked reference, or the training means."""
+    """Return the values of features that are left out, (width,): the reference, or the training means."""
     if reference is not None:
         return checked(reference, width)
-    # Models of scaled features, and older files, have no means.
+    # Some models have no means, such as models whose features are already scaled: then 0 is the value.
     means = getattr(model, "feature_means_", 0.0)
     return np.array(np.broadcast_to(means, (width,)))
 
@@ -228,13 +228,14 @@ def with_value(X: np.ndarray, feature: int, value: float) -> np.ndarray:
 def most_effective(
     X: np.ndarray, reference: np.ndarray, fields: Callable[[np.ndarray], np.ndarray]
 ) -> list[int]:
-    """Return features by the largest change of a field if the feature alone is set to its reference.
+    """Rank features by the largest change of a field if only the feature is set to the reference.
 
-    Of many features only the furthest from their reference are tried.
+    If there are more than ``MOST_FEATURES``, only the features furthest from the reference are tried.
 
     Args:
         X: (1, features).
-        fields: (instances, features) → (instances, labels).
+        reference: (features,).
+        fields: function from (instances, features) to (instances, labels).
     """
     tried = np.array(largest_first(X[0] - reference)[:MOST_FEATURES], int)
     here, changes = fields(X), []
@@ -248,27 +249,28 @@ def most_effective(
 
 
 def largest_first(sizes: np.ndarray) -> list[int]:
-    """Return places by absolute size, largest first; ties in order."""
+    """Return indices in descending order of absolute size; equal sizes keep the order."""
     return np.argsort(-np.abs(sizes), kind="stable").tolist()
 
 
 Effects = Callable[[np.ndarray], np.ndarray]
-"""Rows (instances, features) → what features matter to, (instances, labels)."""
+"""From rows (instances, features) to values (instances, labels), by whose change features are ranked."""
 
 
 class AnswerFields:
-    """The answers of a classifier of label matrices: probabilities without contributions.
+    """The answers of a classifier of label matrices: probabilities, whose contributions are unknown.
 
-    Features are ranked by the effect of leaving out one at a time.
+    Features are ranked by the effect of leaving out one feature at a time.
 
     Args:
-        model: fitted, for arrays (:func:`~lmbm_torch.estimators.explain.explanations.without_names`).
-        effects: rows → values by whose change features are ranked.
-        X: (1, features), validated.
-        reference: (features,), value of a left-out feature; None for the training means.
+        model: the fitted model, which takes arrays
+            (:func:`~lmbm_torch.estimators.explain.explanations.without_names`).
+        effects: function of rows; the change of the values ranks the features.
+        X: validated instance (1, features).
+        reference: (features,), values of features that are left out; None for the training means.
 
     Raises:
-        ValueError: several instances, a model of classes, a reference of another shape.
+        ValueError: X has several instances, the model is of classes, or the reference has another shape.
     """
 
     def __init__(self, model: Any, effects: Effects, X: Any, reference: ArrayLike | None) -> None:
@@ -287,13 +289,13 @@ class AnswerFields:
         return Contributions(fields, fields, (), np.zeros((count, 0)), np.zeros((count, count)), units)
 
     def probabilities(self, X: Any) -> np.ndarray:
-        """Return P(y_i = 1 | x), (instances, labels); NaN for a classifier without probabilities."""
+        """Return P(y_i = 1 | x), (instances, labels); NaN if the classifier has no probabilities."""
         if hasattr(self.model, "predict_proba"):
             return self.model.predict_proba(X)
         return np.full((X.shape[0], len(self.names)), np.nan)
 
     def without(self, X: Any, labels: np.ndarray, count: int) -> Iterator[tuple[str, Any]]:
-        # Kernel values are not features.
+        # Precomputed kernel values are no features that could be left out.
         if get_tags(self.model).input_tags.pairwise:
             return
         row = dense(X)
@@ -302,6 +304,6 @@ class AnswerFields:
 
 
 def check_label_matrices(model: Any) -> None:
-    """Raise ValueError for a model of classes."""
+    """Raise ValueError if the model was fitted to classes."""
     if model.binarizer_ is not None:
-        raise ValueError("explain: expected a model of label matrices, got one that was fitted to classes")
+        raise ValueError("explain: expected a model of label matrices, got a model fitted to classes")

@@ -1,4 +1,4 @@
-"""Explanations of answers: contributions to fields, and changed answers."""
+"""Explanations of answers: contributions to fields, and what would change the answers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from lmbm_torch.inference.common.results import Decoding
 
 
 class Answer(NamedTuple):
-    """Labels (1, labels) in {0, 1} of an instance, and their objective (1,), NaN if unknown."""
+    """The labels (1, labels) in {0, 1} of an instance, and the objective (1,), NaN if unknown."""
 
     labels: Tensor
     objective: Tensor
 
     @classmethod
     def of(cls, labels: np.ndarray) -> Answer:
-        """Return labels without an objective."""
+        """Return an answer with labels and an unknown objective."""
         return cls(torch.from_numpy(labels), torch.full((1,), torch.nan, device="cpu"))
 
 
 Decode = Callable[[np.ndarray, np.ndarray | None], Decoding | Answer | None]
 
-# Features and labels of a text, each.
+# Largest number of contributions of features, and of labels, in a text.
 NUM_SHOWN = 3
 
 
@@ -40,22 +40,21 @@ class LabelExplanation:
     """The explanation of a label: ``field`` = ``intercept`` + Σ ``features`` + Σ ``labels``.
 
     Args:
-        name: of the label.
-        value: the answer, a value of the label in ``fit``.
+        name: name of the label.
+        value: the answer: the predicted value of the label, as in ``fit``.
         other: the other value of the label.
         field: half the log-odds of the label, given the input and the labels in ``labels``; or the
             probability, see ``unit``.
-        intercept: the field with all features at their reference, without labels.
-        features: name → contribution, largest first; for a kernel, of training instances by row.
-        labels: name → contribution of a label, largest first: for a belief network the parents, for a
-            Boltzmann machine all neighbours.
-        otherwise: further label → its value, if changed when this label is held at the other value and all
-            others are decoded again; None if no allowed label set is left, or if the classifier takes no
-            known labels.
-        cost: the resulting loss in the objective of decoding; infinite if no label set is left, NaN if the
-            classifier has no objective.
-        unit: "field", "probability" (forests, with contributions), or "unknown" without contributions;
-            ``field`` is then the probability, or NaN.
+        intercept: the field if all features have the reference values, without contributions of labels.
+        features: from names of features to contributions, the largest first; for a kernel, of rows.
+        labels: from names of labels to contributions, the largest first: for a belief network the parents,
+            for a Boltzmann machine all neighbours.
+        otherwise: the other labels that change if the label is fixed at the other value, with the new
+            values; None if no label set is possible then, or if the classifier takes no known labels.
+        cost: how much worse the objective of decoding becomes then; infinite if no label set is possible, NaN
+            if the classifier has no objective.
+        unit: the unit of ``field`` and contributions: "field" (half log-odds), "probability" (for forests),
+            or "unknown" if contributions are unknown; ``field`` is then the probability, or NaN.
     """
 
     name: str
@@ -72,13 +71,15 @@ class LabelExplanation:
 
 @dataclass(frozen=True)
 class Explanation(Mapping[str, LabelExplanation]):
-    """The explanation of an instance: label → :class:`LabelExplanation`, with a text, and HTML in a notebook.
+    """The explanation of an instance: a mapping from labels to :class:`LabelExplanation`.
+
+    ``str`` gives a text; a notebook shows a table.
 
     Args:
-        by_label: in the order of the labels.
-        by_feature: feature → the labels, with values, that change if the feature alone is at its reference;
-            for the features of largest contributions.
-        rules: broken by the unconstrained answer.
+        by_label: the explanations of the labels, in the order of the labels.
+        by_feature: for the features with the largest contributions, the labels that change if only this
+            feature is set to the reference, with the new values.
+        rules: the rules that the answer without rules breaks.
         fields_of: name of the explained classifier, if several classifiers answer together.
     """
 
@@ -100,7 +101,7 @@ class Explanation(Mapping[str, LabelExplanation]):
         return len(self.by_label)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of names, numbers and dicts."""
+        """Convert the explanation to nested dictionaries of names and numbers."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -137,12 +138,12 @@ class Explanation(Mapping[str, LabelExplanation]):
         return replace(self, by_label=tuple(by_label), by_feature=by_feature)
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each label with value, the largest contributions, and the changes with the opposite value."""
+        """Yield for each label three texts: the value, the largest contributions, and changes otherwise."""
         for label in self.by_label:
             yield f"{label.name} = {label.value}", _because(label), _told_otherwise(label)
 
     def remarks(self) -> list[str]:
-        """Return the features that change the answer, and the binding rules."""
+        """Return texts on the features that change the answer, on rules, and on the explained classifier."""
         changing = [
             f"{name} at its reference: {_changes(changes)}"
             for name, changes in self.by_feature.items()
@@ -164,16 +165,16 @@ def explanation(
     """Return the explanation of a decoded instance.
 
     Args:
-        fields: of the model.
-        decode: (instances, known) → the explained labels, which may differ from the model's own answer; None
-            if rules allow no label set.
+        fields: the fields of the model.
+        decode: function from instances and known labels to the labels to explain, which may differ from the
+            model's own answer; it returns None if rules allow no label set.
         X: one validated instance, an array or another form for ``fields`` and ``decode``.
-        num_features: number of features set to their reference, one at a time.
-        rules: mentioned in the explanation.
+        num_features: number of features to set to the reference, one at a time.
+        rules: rules to mention in the explanation.
         takes_known: whether ``decode`` takes known labels.
 
     Raises:
-        ValueError: several instances, cliques of three labels.
+        ValueError: X has several instances, or the model has cliques of three or more labels.
     """
     check_one_instance(X)
     names, best = fields.names, decode(X, None)
@@ -202,13 +203,13 @@ def explanation(
 
 
 def check_one_instance(X: Any) -> None:
-    """Raise ValueError unless there is one instance."""
+    """Raise ValueError unless X is a single instance."""
     if (came := num_instances(X)) != 1:
-        raise ValueError(f"X: expected one instance, got {came}")
+        raise ValueError(f"X: expected one instance, got {came} instances")
 
 
 def without_names(model: Any) -> Any:
-    """Return the classifier for arrays; for a data frame with ``names_of_features_``."""
+    """Return a classifier that takes arrays; names of a data frame are kept as ``names_of_features_``."""
     names = given_names(model)
     if names is None:
         return model
@@ -221,7 +222,7 @@ def without_names(model: Any) -> Any:
 def _otherwise(
     decode: Decode, X: Any, best: Decoding | Answer, names: Sequence[str], label: int
 ) -> tuple[dict[str, int] | None, float]:
-    """Return the changed labels if a label is held at the other value, and the cost."""
+    """Fix a label at the other value; return the other labels that change, and the cost."""
     labels = best.labels[0].cpu().numpy()
     held = np.full((1, len(names)), np.nan)
     held[0, label] = 1 - labels[label]
@@ -239,13 +240,13 @@ def _labels(decode: Decode, X: Any) -> np.ndarray:
 
 
 def _differing(names: Sequence[str], before: np.ndarray, after: np.ndarray) -> dict[str, int]:
-    """Return the labels with changed values."""
+    """Return the names of labels that differ, with the values in ``after``."""
     places = np.flatnonzero(before != after).tolist()
     return {names[place]: int(after[place]) for place in places}
 
 
 def _largest(names: Sequence[str], values: np.ndarray) -> dict[str, float]:
-    """Return the contributions by size, without zeros."""
+    """Return the contributions that are not zero, by name, in descending order of size."""
     return {names[place]: float(values[place]) for place in largest_first(values) if values[place]}
 
 

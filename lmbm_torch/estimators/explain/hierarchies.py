@@ -1,4 +1,4 @@
-"""Explanations of labels in a hierarchy: contributions to their probabilities."""
+"""Explanations of labels in a hierarchy: contributions to the probabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lmbm_torch.estimators.explain.parts import Parts, array, like, parts_of_eac
 
 
 class _Share(NamedTuple):
-    """A probability = ``rest`` + Σ ``of_sources``."""
+    """A probability as a sum: ``rest`` + Σ ``of_sources``."""
 
     rest: float
     of_sources: np.ndarray
@@ -34,30 +34,30 @@ class _Share(NamedTuple):
         return self.rest + float(self.of_sources.sum())
 
     def times(self, other: _Share) -> _Share:
-        """Return the product: a change of one factor counts by the other's mean before and after.
+        """Return the product of two probabilities p and q; p₀ and q₀ are the values without contributions.
 
-        This is the Shapley value of two players, pq − p₀q₀ = (p − p₀)(q + q₀)/2 + (q − q₀)(p + p₀)/2.
+        The contributions are Shapley values: pq − p₀q₀ = (p − p₀)(q + q₀)/2 + (q − q₀)(p + p₀)/2.
         """
         by_own, by_other = (other.total + other.rest) / 2, (self.total + self.rest) / 2
         return _Share(self.rest * other.rest, self.of_sources * by_own + other.of_sources * by_other)
 
 
 class HierarchyFields:
-    """The probabilities of labels in a forest, with contributions of features.
+    """The probabilities of labels in a hierarchy, with contributions of features.
 
-    If one estimator predicts all labels, the contributions are its own: a label raised to the probability of
-    a descendant has the descendant's contributions. If probabilities are multiplied along the path,
-    contributions to a product are Shapley values of the factors, shared in proportion to each factor's
-    contributions. Contributions to trees are TreeSHAP's; contributions to linear classifiers, of log-odds,
-    are scaled to sum to the change of the probability (the rescale rule of Shrikumar et al. 2017).
+    If one estimator predicts all labels, a label whose probability is raised to that of a descendant has the
+    descendant's contributions. If probabilities are multiplied along the path, contributions to the product
+    are Shapley values of the factors; each factor's value is divided in proportion to the contributions. For
+    decision trees the contributions are those of TreeSHAP. For linear classifiers, contributions to log-odds
+    are scaled so that the sum is the change of the probability (the rescale rule of Shrikumar et al. 2017).
 
     Args:
         model: a fitted :class:`~lmbm_torch.estimators.HierarchicalClassifier`.
-        reference: (features,), value of a left-out feature and baseline of contributions to linear
-            classifiers; by default the training means.
+        reference: (features,), values of features that are left out, and the baseline for contributions to
+            linear classifiers; by default the training means.
 
     Raises:
-        ValueError: a reference of another shape, or for instances that are not numeric.
+        ValueError: the reference has another shape than (features,), or instances are not numeric.
     """
 
     def __init__(self, model: Any, reference: ArrayLike | None) -> None:
@@ -95,7 +95,7 @@ class HierarchyFields:
             yield self.features[place], like(X, with_value(row, place, reference[place]))
 
     def binding(self, X: Any) -> tuple[str, ...]:
-        """Return the rules "child -> parent" that raise a probability to change the answer."""
+        """Return the rules "child -> parent" that the probabilities break before they are raised."""
         if self.model.scope != "all":
             return ()
         parents = self.model.forest_.parents
@@ -106,7 +106,7 @@ class HierarchyFields:
         return tuple(rules.broken((self.model.uncorrected(X)[:1] > 0.5).astype(np.int64))[0])
 
     def _parts(self, X: Any) -> list[Parts]:
-        """Return the contributions to the estimators' probabilities of each label."""
+        """Return for each label the contributions to the estimator's probability."""
         found: list[Any] = [None] * len(self.names)
         for member in self.model.members_:
             said = member.probability(X)[0]
@@ -121,14 +121,14 @@ class HierarchyFields:
         return found
 
     def _combined(self, shares: list[_Share | None], X: Any) -> list[_Share | None]:
-        """Return the contributions to the reported probabilities; None if unknown."""
+        """Return the contributions to the probabilities under the hierarchy; None where unknown."""
         forest = self.model.forest_
         if self.model.scope == "all":
             return [shares[source] for source in forest.raised_from(self.model.uncorrected(X)[0])]
         shares = shares.copy()
         for label in forest.order:
             parent, own = forest.parents[label], shares[label]
-            # Roots have the parent −1.
+            # The parent of roots is −1.
             if parent >= 0:
                 above = shares[parent]
                 shares[label] = None if above is None or own is None else above.times(own)
@@ -136,7 +136,7 @@ class HierarchyFields:
 
 
 def means_of(X: Any) -> np.ndarray | None:
-    """Return the mean of each feature (features,), without missing values; None if not numeric."""
+    """Return the mean of each feature (features,) over known values; None if X is not numeric."""
     if sparse.issparse(X):
         return np.nan_to_num(np.asarray(X.mean(0), np.float64).ravel())
     try:
@@ -146,23 +146,23 @@ def means_of(X: Any) -> np.ndarray | None:
     if rows.ndim != 2:
         return None
     with warnings.catch_warnings():
-        # NumPy warns of features that are always missing.
+        # NumPy warns if a feature has no known value; its mean becomes 0.
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.nan_to_num(np.nanmean(rows, 0))
 
 
 def _share(parts: Parts, places: dict[str, int]) -> _Share | None:
-    """Return the contributions to the probability, at the places of all sources."""
+    """Return the contributions to a probability; ``places`` gives the index of each source."""
     if parts.unit == "unknown":
         return None
     rest, values = parts.rest, parts.of_inputs
     if parts.unit == "field":
         change = values.sum()
         start, end = expit(2 * rest), expit(2 * (rest + change))
-        # Without a change, the slope.
+        # The ratio of the changes of probability and field; for no change, the derivative.
         slope = (end - start) / change if change else 2 * start * (1 - start)
         rest, values = float(start), values * slope
     of_sources = np.zeros(len(places))
-    # A pipeline may repeat a name.
+    # Add, because a pipeline may give several features the same name.
     np.add.at(of_sources, [places[name] for name in parts.names], values)
     return _Share(rest, of_sources)

@@ -1,6 +1,6 @@
-"""Contributions to any classifier's probabilities: weights, and TreeSHAP's values of trees.
+"""Contributions to the probabilities of any classifier: weights of features, and TreeSHAP values of trees.
 
-The values of trees are defined by Lundberg et al. (2020) and computed by ``shap``.
+The TreeSHAP values are defined by Lundberg et al. (2020) and computed by ``shap``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ ROUND_OFF = 1e-6
 
 
 class Parts(NamedTuple):
-    """The contributions to a classifier's field or probability of class 1.
+    """The contributions to a classifier's field (half log-odds) or probability of class 1.
 
     Args:
         unit: see :class:`~lmbm_torch.estimators.explain.explanations.LabelExplanation`.
-        probability: of class 1.
-        rest: value without contributions.
-        of_inputs: (inputs,); empty if unknown.
-        names: of the inputs, or of the first inputs.
+        probability: probability of class 1.
+        rest: the field or probability minus all contributions.
+        of_inputs: contributions (inputs,); empty if unknown.
+        names: names of the inputs, or of the first inputs.
     """
 
     unit: str
@@ -43,12 +43,12 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
     """Return the contributions to a classifier of two classes.
 
     Args:
-        seen: (inputs,), in the classifier's form.
-        probability: predicted.
-        centre: (inputs,), baseline of the contributions to linear classifiers.
+        seen: (inputs,), the classifier's inputs.
+        probability: predicted probability of class 1.
+        centre: (inputs,), values of inputs that contribute 0 to linear classifiers.
 
     Raises:
-        ModuleNotFoundError: trees, without ``shap``.
+        ModuleNotFoundError: the classifier has trees, and ``shap`` is not installed.
     """
     if isinstance(classifier, DummyClassifier):
         return Parts("probability", probability, probability, np.zeros(0))
@@ -60,7 +60,7 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
         return _unknown(probability)
     total = rest + of_inputs.sum()
     found = total if unit == "probability" else expit(2 * total)
-    # The sum differs from the probability for other link functions, calibrated weights, and so on.
+    # If the sum does not give the probability, such as for another link function, it explains nothing.
     if abs(found - probability) > ROUND_OFF:
         return _unknown(probability)
     return Parts(unit, probability, rest, of_inputs)
@@ -69,18 +69,18 @@ def parts_of(classifier: Any, seen: np.ndarray, probability: float, centre: np.n
 def parts_of_each(
     estimator: Any, X: Any, probability: np.ndarray, centre: np.ndarray | None, names: Sequence[str] | None
 ) -> list[Parts]:
-    """Return the contributions to every label of an estimator of label matrices, with input names.
+    """Return the contributions to every label of an estimator of label matrices, with names of inputs.
 
     Args:
         X: one instance in the estimator's form.
-        probability: (labels,), predicted.
-        centre: (features,), see :func:`parts_of`; zeros for None.
-        names: of the features; None to number the features.
+        probability: (labels,), predicted probabilities.
+        centre: (features,), see :func:`parts_of`; None stands for zeros.
+        names: names of the features; None to number the features.
 
     Raises:
-        ModuleNotFoundError: trees, without ``shap``.
+        ModuleNotFoundError: the estimator has trees, and ``shap`` is not installed.
     """
-    # Imported at use: only explanations need these classes.
+    # Imported here, because only explanations need these classes.
     from sklearn.multiclass import OneVsRestClassifier
     from sklearn.multioutput import MultiOutputClassifier
 
@@ -110,24 +110,24 @@ def parts_of_each(
 
 
 def union(names: Iterable[Sequence[str]]) -> dict[str, int]:
-    """Return each name, once, and its place."""
+    """Return an index for each name; repeated names have one index."""
     return {name: place for place, name in enumerate(dict.fromkeys(name for each in names for name in each))}
 
 
 def made_names(steps: Any, inputs: Any) -> Sequence[str]:
-    """Return names of the features ``inputs`` made by a pipeline's steps, or numbered names."""
+    """Return the names of features ``inputs`` that a pipeline's steps make, or numbered names."""
     if steps is not None and hasattr(steps[-1], "get_feature_names_out"):
         return [str(name) for name in steps.get_feature_names_out()]
     return numbered("feature", array(inputs).shape[1])
 
 
 def array(inputs: Any) -> np.ndarray:
-    """Return instances (instances, features) of an array, a sparse matrix or a data frame as an array."""
+    """Convert instances (instances, features), also a sparse matrix or a data frame, to an array."""
     return dense(inputs.to_numpy() if hasattr(inputs, "to_numpy") else inputs)
 
 
 def like(X: Any, rows: np.ndarray) -> Any:
-    """Return rows (instances, features), as a data frame of the kind of X if X is one."""
+    """Convert rows (instances, features) to a data frame if X is a data frame; else return the rows."""
     return type(X)(dict(zip(X.columns, rows.T, strict=True))) if hasattr(X, "columns") else rows
 
 
@@ -140,8 +140,8 @@ def _is_explained(classifier: Any) -> bool:
 
 
 def _is_tree(classifier: Any) -> bool:
-    """Return whether a classifier is a tree or a forest with probabilities known to ``shap``."""
-    # Imported at use: only explanations need these classes.
+    """Return whether a classifier is a tree or a forest whose probabilities ``shap`` can explain."""
+    # Imported here, because only explanations need these classes.
     from sklearn import ensemble, tree
 
     kinds = (ensemble.ExtraTreesClassifier, ensemble.RandomForestClassifier, tree.DecisionTreeClassifier)
@@ -156,7 +156,7 @@ def _is_boosted(classifier: Any) -> bool:
 
 
 def _of_weights(classifier: Any, seen: np.ndarray, centre: np.ndarray) -> tuple[str, float, np.ndarray]:
-    """Return contributions to half the log-odds."""
+    """Return contributions of a linear classifier's inputs to half the log-odds."""
     weights = classifier.coef_[0] / 2
     return "field", float(classifier.intercept_[0] / 2 + weights @ centre), weights * (seen - centre)
 
@@ -173,18 +173,18 @@ def _of_trees(classifier: Any, seen: np.ndarray) -> tuple[str, float, np.ndarray
 
 
 def _of_outputs(trees: Any, seen: np.ndarray, probability: np.ndarray) -> list[Parts]:
-    """Return contributions to a tree or forest of several labels of two classes."""
+    """Return contributions to each label of a tree or forest for several labels of two classes."""
     count = len(probability)
     if not _is_tree(trees) or len(getattr(trees, "n_classes_", ())) != count:
         return [_unknown(each) for each in probability]
     with naming_extras():
         import shap
     rest, values = np.zeros(count), np.zeros((len(seen), count))
-    # Tree by tree: tables of all trees together exceed memory for some hundred labels.
+    # Explain each tree by itself: for some hundred labels, tables of all trees together exceed memory.
     alone = getattr(trees, "estimators_", [trees])
     for tree in alone:
         explainer: Any = shap.TreeExplainer(tree)
-        # Both classes of every label, which shap counts as one distribution.
+        # shap divides by the number of labels, as if they were one distribution; take class 1 of each.
         values += np.asarray(explainer.shap_values(seen[None]))[0, :, 1::2] * count / len(alone)
         rest += np.ravel(explainer.expected_value)[1::2] * count / len(alone)
     misses = np.abs(rest + values.sum(0) - probability) > ROUND_OFF

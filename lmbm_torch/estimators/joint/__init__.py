@@ -1,1 +1,1 @@
-"""Joint distributions of labels over the scores of any model. This package is internal and may change."""
+"""Joint distributions of labels given scores of any model. This package is internal and may change."""

@@ -1,4 +1,4 @@
-"""Any classifier as a classifier of label matrices, fitted at once or label by label."""
+"""Wrappers that make any classifier a classifier of label matrices, fitted at once or label by label."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from lmbm_torch.estimators.common.base import StructuredClassifier
 from lmbm_torch.estimators.joint.scores import positive_probabilities, score_matrix
 from lmbm_torch.estimators.label_chains.links import ClassifierOfLabels
 
-# Logit of a label with a single value in training.
+# Magnitude of the logits of a label that has only one value in training.
 LARGEST = 1e3
 
 
 class LabelScorer(ClassifierMixin, BaseEstimator):
-    """A classifier of label matrices from any classifier.
+    """A classifier of label matrices made from any classifier.
 
-    The base sees label matrices in {0, 1}; after a refusal, copies are fitted label by label. With missing
-    labels, classifiers of this library see NaN, and copies of every other base are fitted label by label to
-    the rows with a known label.
+    The base is fitted to a label matrix in {0, 1}. If the base refuses label matrices, a copy is fitted for
+    each label. If labels are missing, a base of the library gets NaN; of every other base, a copy is fitted
+    for each label, to the rows where the label is known.
 
     Args:
         base: the unfitted model, with ``fit`` and ``predict_proba``, or else ``decision_function``.
 
     Attributes:
-        fitted_: the base, or its copies.
-        classes_: (labels, 2).
+        fitted_: the fitted base, or the fitted copies.
+        classes_: (labels, 2), the values 0 and 1 of each label.
     """
 
     _refuses = False
@@ -54,7 +54,7 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
             self.fitted_ = cast(Any, clone(self.base)).fit(
                 X, own[:, 0] if own.shape[1] == 1 else own, **options
             )
-        # Each library has errors of its own.
+        # Catch all errors: each library refuses label matrices by another error.
         except Exception as refusal:
             try:
                 self.fitted_ = LabelByLabel(self.base).fit(X, own, **options)
@@ -69,7 +69,7 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
         return "probabilities" if hasattr(self.fitted_, "predict_proba") else "logits"
 
     def scores(self, X: Any) -> np.ndarray:
-        """Return probabilities, or else logits, (instances, labels)."""
+        """Return probabilities (instances, labels), or logits if the base has no probabilities."""
         model, num_labels = cast(Any, self.fitted_), len(self.classes_)
         if self.kind == "probabilities":
             classes = getattr(model, "classes_", None)
@@ -80,23 +80,23 @@ class LabelScorer(ClassifierMixin, BaseEstimator):
         return found
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return P(label = 1), (instances, labels), by the logistic function of logits."""
+        """Return P(label = 1), (instances, labels); logits are converted by the logistic function."""
         found = self.scores(X)
         return found if self.kind == "probabilities" else expit(found)
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return labels (instances, labels) in {0, 1} of a probability above one half."""
+        """Return labels (instances, labels): 1 if the probability is above one half, else 0."""
         return (self.predict_proba(X) > 0.5).astype(np.int64)
 
 
 class LabelByLabel(BaseEstimator):
-    """Copies of a classifier, one for each label; a label with a single value in training keeps the value."""
+    """Copies of a classifier, one for each label; a label with one value in training keeps the value."""
 
     def __init__(self, base: Any) -> None:
         self.base = base
 
     def fit(self, X: Any, y: np.ndarray, **options: Any) -> Self:
-        """Fit a copy for each label of labels (instances, labels) in {0, 1, NaN}, to the known labels."""
+        """Fit a copy for each label, to the known values, from labels (instances, labels) in {0, 1, NaN}."""
         self.models_ = [self._fitted(X, own, options) for own in y.T]
         fitted = next((each for each in self.models_ if not isinstance(each, float)), None)
         for name in ("n_features_in_", "feature_names_in_"):
@@ -108,12 +108,12 @@ class LabelByLabel(BaseEstimator):
         return self
 
     def _fitted(self, X: Any, labels: np.ndarray, options: dict[str, np.ndarray]) -> Any:
-        """Return a fitted copy, or the single value of a label in training; 0 for a label never known."""
+        """Return a fitted copy, or the only value of a label in training (0 if the label is never known)."""
         known = ~np.isnan(labels)
         own = labels[known].astype(np.int64)
         if own.min(initial=1) == own.max(initial=0) or not len(own):
             return float(own[0]) if len(own) else 0.0
-        # MultiOutputClassifier takes no single label, and its parts no single value.
+        # MultiOutputClassifier refuses a single label: use the classifier inside.
         base: Any = self.base.estimator if isinstance(self.base, MultiOutputClassifier) else self.base
         if not known.all():
             X, options = some_instances(X, known), {name: each[known] for name, each in options.items()}

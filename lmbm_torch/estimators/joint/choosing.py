@@ -1,9 +1,10 @@
-"""The choice of the head: penalties and structure by the log loss of whole labellings, rules by the metric.
+"""The choice of the joint head by cross-validation: the structure, penalties and, if better, a simple rule.
 
-All candidates learn from the same folds. Each structure has a path of penalties, from the strongest to the
-weakest, with warm starts; the path ends at the least log loss of the rows held out, and the structure is that
-of least log loss: log losses vary less between folds than metrics. The metric then decides between the
-structure and the cheap rules. Thereby no rule is better on the folds than the choice.
+All candidates learn from the same folds. The penalties of each structure form a path, from the strongest to
+the weakest; each fit starts from the one before. The penalty, and then the structure, with the smallest log
+loss of whole labellings on held-out rows is chosen, because log losses vary less between folds than metrics.
+Finally the metric decides between the structure and the simple rules of :mod:`.rules`, so that no simple
+rule has a better metric on the folds than the choice.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from lmbm_torch.inference.search import mixture
 from lmbm_torch.memory import part_bytes
 
 STRUCTURES = ("independent", "cardinality", "network")
-# Labels beyond which "auto" tries no networks: the time of training grows with the cube of the labels.
+# "auto" tries no networks for more labels: the time of training grows with the cube of their number.
 NETWORK_LABELS = 100
 METRICS = ("exact_match", "f1", "jaccard", "hamming", *rules.OF_LABELS, "log_loss")
-# Penalties of slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
+# Penalties on slopes and offsets, the strongest first; the first penalty leaves the scores unchanged.
 COUNT_PATH = (1e8, 100.0, 10.0, 1.0)
-# Penalties of the slopes of all log-odds and of the weights of the labels before, the strongest first.
+# Pairs of penalties, the strongest first: on weights of all log-odds, and on weights of earlier labels.
 NETWORK_PATH = ((1e3, 30.0), (1e3, 3.0), (300.0, 1.0), (100.0, 1.0), (30.0, 1.0), (10.0, 0.3), (3.0, 0.3))
-# Rows to hold out at least, few rows by several divisions into folds, and the most divisions.
+# Number of held-out rows to reach by repeated divisions into folds, and the largest number of divisions.
 HELD_OUT, DIVISIONS = 1000, 2
-# Labellings to enumerate for an expected measure, and samples in place of improbable labellings.
+# For expected measures: number of labellings to enumerate, and number of samples in place of all others.
 ANSWER_LIMITS = {"max_labellings": 1000, "num_samples": 1000}
 FOLD_LIMITS = {"max_labellings": 100, "num_samples": 200}
-# Bytes of the conditional log-odds of some rows.
+# Number of bytes for conditional log-odds; rows are processed in chunks of this size.
 CHUNK_BYTES = 2**27
 
 Folds = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -46,7 +47,9 @@ class Rows:
     """Log-odds and labels of some rows.
 
     Args:
-        log_odds, labels: (rows, labels), labels in {0, 1, NaN}; weights: (rows,).
+        log_odds: (rows, labels).
+        labels: (rows, labels) in {0, 1, NaN}.
+        weights: (rows,).
     """
 
     log_odds: np.ndarray
@@ -54,20 +57,20 @@ class Rows:
     weights: np.ndarray
 
     def some(self, rows: np.ndarray) -> Rows:
-        """Return some of the rows."""
+        """Return the rows with the given indices."""
         return Rows(self.log_odds[rows], self.labels[rows], self.weights[rows])
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A structure, places on the paths of penalties, a rule, and the measures of all candidates on folds.
+    """The chosen structure, penalties and rule, and the measures of all candidates on held-out rows.
 
     Args:
-        structure: the entry of ``STRUCTURES`` with the least log loss.
-        penalties: for each structure the place on the path.
-        rule: a cheap rule with a larger metric, None for the joint distribution.
-        values: metric of the structure and of each rule over the rows held out, by name; none for log loss.
-        log_losses: of each structure at the best penalty.
+        structure: the entry of ``STRUCTURES`` with the smallest log loss.
+        penalties: for each structure the index of the penalty in the path.
+        rule: a simple rule with a better metric; None if the joint distribution is better.
+        values: metric of the structure and of each rule on held-out rows, by name; empty for log loss.
+        log_losses: log loss of each structure with the best penalty.
     """
 
     structure: str
@@ -78,11 +81,11 @@ class Choice:
 
 
 def path(structure: str, rows: Rows, start: Parameters, orderings: np.ndarray) -> Iterator[Parameters]:
-    """Yield the parameters of a structure at each penalty of its path, from the strongest to the weakest.
+    """Yield the parameters of a structure at each penalty of the path, from the strongest to the weakest.
 
     Args:
-        start: parameters of :func:`unfitted`; for networks the fitted ``"cardinality"``.
-        orderings: of the networks.
+        start: parameters of :func:`unfitted`; for networks the fitted parameters of ``"cardinality"``.
+        orderings: orders of the labels for networks, (orders, labels).
     """
     own = COUNT_PATH[1]
     for penalty in NETWORK_PATH if structure == "network" else COUNT_PATH:
@@ -94,15 +97,15 @@ def path(structure: str, rows: Rows, start: Parameters, orderings: np.ndarray) -
 
 
 def unfitted(structure: str, rows: Rows) -> Parameters:
-    """Return parameters of unchanged scores, for ``"cardinality"`` with count weights of 0."""
+    """Return parameters that leave scores unchanged; for ``"cardinality"`` all count weights are 0."""
     num_labels = rows.labels.shape[1]
-    # One label more than in any row: the last weight is for all larger numbers.
+    # One label more than in any row, because the last weight stands for all larger numbers of labels.
     largest = 0 if structure == "independent" else min(int(np.nansum(rows.labels, 1).max()) + 1, num_labels)
     return Parameters.unchanged(num_labels, largest)
 
 
 def at_penalty(structure: str, rows: Rows, penalties: dict[str, int], orderings: np.ndarray) -> Parameters:
-    """Return the parameters of a structure at the place ``penalties[structure]`` of the path."""
+    """Fit a structure with the penalty of index ``penalties[structure]`` in the path."""
     by_number = "cardinality" if structure == "network" else structure
     start = fit_counts(*_arrays(rows), COUNT_PATH[penalties[by_number]], unfitted(by_number, rows))
     if structure != "network":
@@ -111,9 +114,9 @@ def at_penalty(structure: str, rows: Rows, penalties: dict[str, int], orderings:
 
 
 def orders(rows: Rows, seed: int, num_orders: int) -> np.ndarray:
-    """Return orders of the labels, (orders, labels): by frequency, and random orders.
+    """Return orders of the labels, (orders, labels): the first by frequency, the others random.
 
-    Random orders are drawn among the ranks by frequency, and so do not depend on the order of the columns.
+    Random orders permute the order by frequency, and thus do not depend on the order of the columns.
     """
     known = rows.weights @ ~np.isnan(rows.labels)
     frequency = rows.weights @ np.nan_to_num(rows.labels) / np.maximum(known, np.finfo(float).tiny)
@@ -125,7 +128,7 @@ def orders(rows: Rows, seed: int, num_orders: int) -> np.ndarray:
 def choose(
     metric: str, rows: Rows, folds: Folds, structures: Sequence[str], seed: int, num_orders: int
 ) -> Choice:
-    """Return the best structure, penalties and rule over the rows held out."""
+    """Return the structure, penalties and rule that are best on held-out rows."""
     penalties: dict[str, int] = {}
     held = [(rows.some(train), rows.some(test)) for train, test in folds]
     total = sum(test.weights.sum() for _, test in held)
@@ -179,10 +182,11 @@ def choose(
 def predicted(
     parameters: Parameters, log_odds: np.ndarray, metric: str, seed: int, limits: dict[str, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels of largest expected metric, (rows, labels), and whether searches ended, (rows,).
+    """Return the labels with the largest expected metric, (rows, labels), and if searches ended, (rows,).
 
-    Exact for distributions by count weights. Networks are searched for the most probable labelling, also for
-    the metric ``"log_loss"``, and for other metrics by :func:`lmbm_torch.inference.decode_expected`.
+    The answer is exact for distributions with count weights. For networks and the metrics ``"exact_match"``
+    and ``"log_loss"`` a search finds the most probable labelling; for other metrics, see
+    :func:`lmbm_torch.inference.decode_expected`.
     """
     measure = "exact_match" if metric == "log_loss" else metric
     if not len(parameters.orderings):
@@ -203,10 +207,10 @@ def predicted(
 
 
 def marginals(parameters: Parameters, log_odds: np.ndarray, **options: Any) -> np.ndarray:
-    """Return P(label = 1), (rows, labels): exact by count weights, of networks by likely labellings.
+    """Return P(label = 1), (rows, labels): exact sums, or for networks sums over likely labellings.
 
     Args:
-        options: of :func:`lmbm_torch.inference.search.mixture.marginals`.
+        options: see :func:`lmbm_torch.inference.search.mixture.marginals`.
     """
     if not len(parameters.orderings) and not options.get("constraints"):
         return parameters.counts(log_odds).moments()[0]
@@ -220,7 +224,7 @@ def marginals(parameters: Parameters, log_odds: np.ndarray, **options: Any) -> n
 def decoded(
     parameters: Parameters, log_odds: np.ndarray, known: np.ndarray | None, top_k: int
 ) -> Iterator[Decoding]:
-    """Yield the most probable labellings of parts of the rows, with certificates."""
+    """Yield the most probable labellings with certificates, one chunk of rows after another."""
     first = 0
     for some in in_parts(log_odds, parameters):
         given = None if known is None else torch.from_numpy(known[first : first + len(some)])
@@ -229,7 +233,7 @@ def decoded(
 
 
 def in_parts(log_odds: np.ndarray, parameters: Parameters) -> Iterator[np.ndarray]:
-    """Yield the log-odds of parts of the rows, of a size for memory."""
+    """Yield the log-odds in chunks of rows whose tables fit into memory."""
     size = 8 * (log_odds.shape[1] + 1) * len(parameters.count_weight) * max(1, len(parameters.orderings))
     step = max(1, part_bytes(CHUNK_BYTES) // size)
     for first in range(0, len(log_odds), step):
@@ -241,7 +245,7 @@ def _arrays(rows: Rows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _log_loss(models: Sequence[Parameters], held: Sequence[tuple[Rows, Rows]]) -> float:
-    """Sum of the log losses of all rows held out."""
+    """Return the sum of the log losses of all held-out rows."""
     return -sum(
         float(test.weights @ each.log_prob(test.log_odds, test.labels))
         for each, (_, test) in zip(models, held, strict=True)

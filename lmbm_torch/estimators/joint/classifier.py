@@ -1,4 +1,4 @@
-"""A classifier of label vectors from any model of single labels and a joint head over the scores."""
+"""A classifier of label vectors: any model that scores single labels, and a joint head over the scores."""
 
 from __future__ import annotations
 
@@ -25,27 +25,26 @@ from lmbm_torch.inference.common.results import Decoding
 
 
 class JointClassifier(StructuredClassifier):
-    """A model of single labels with a joint head over the scores of rows held out.
+    """A model of single labels with a joint head over the scores of held-out rows.
 
-    A copy of the base is fitted without each fold, to score the rows of the fold, and the base to all rows:
-    one fit more than folds. The head, a :class:`~lmbm_torch.estimators.joint.head.JointHead`, sees a score
-    for each row and label alone.
+    For each fold a copy of the base is fitted to all other folds, and scores the rows of the fold; finally
+    the base is fitted to all rows. The head, a :class:`~lmbm_torch.estimators.joint.head.JointHead`, learns
+    from these scores, one for each row and label, and sees no features.
 
     The base may be any classifier of label matrices in {0, 1} with ``fit`` and ``predict_proba``, or else
-    ``decision_function`` for logits: forests, neural networks, boosting of several labels. A base for single
-    labels is fitted label by label, like ``MultiOutputClassifier``, after a first call of ``fit`` has refused
-    label matrices; a label with a single value in the rest of a fold keeps the value there. With missing
-    labels, classifiers of this library see NaN, and copies of every other base are fitted label by label to
-    the rows with a known label. Wrap the base in
-    ``MultiOutputClassifier`` for parallel fits.
+    ``decision_function`` for logits: forests, neural networks, boosting of several labels. If the base
+    refuses label matrices, a copy is fitted for each label, as by ``MultiOutputClassifier``; a label that has
+    only one value in the training rows of a fold is scored by the value there. If labels are missing,
+    classifiers of the library get NaN; of every other base, a copy is fitted for each label, to the rows
+    where the label is known. For parallel fits, wrap the base in ``MultiOutputClassifier``.
 
     Args:
         base: the unfitted model.
-        head: the unfitted head; ``JointHead()`` by default. The parameter ``scores`` of the head follows the
-            base.
-        cv: number of folds, stratified by label, or a splitter of scikit-learn. The head learns from the rows
-            held out; several scores of a row are averaged.
-        random_state: seed of the folds, and of a base and head without seeds.
+        head: the unfitted head; ``JointHead()`` by default. The parameter ``scores`` of the head is set to
+            the kind of scores that the base has.
+        cv: number of folds, stratified by label, or a splitter of scikit-learn. If a row is held out several
+            times, the scores are averaged.
+        random_state: seed for the folds, and for a base and a head without seeds.
 
     Attributes:
         base_: the model, fitted to all rows.
@@ -87,11 +86,11 @@ class JointClassifier(StructuredClassifier):
             X: instances in any form for the base: a matrix, dense or sparse, a data frame, a list.
             y: labels (instances, labels) of two values, such as 0 and 1, NaN for missing labels, or two
                 classes (instances,).
-            sample_weight: (instances,), for the base and the head.
-            groups: (instances,), instances of a group stay in a common fold.
+            sample_weight: weights (instances,) for the base and the head.
+            groups: (instances,); all instances of a group are in the same fold.
 
         Raises:
-            ValueError: scores of another shape from the base, or a refusal of the base.
+            ValueError: scores of the base have another shape than labels, or the base raises ValueError.
         """
         check_parameters(self)
         head = JointHead() if self.head is None else cast(JointHead, clone(self.head))
@@ -126,7 +125,7 @@ class JointClassifier(StructuredClassifier):
     def recalibrate(
         self, X: Any, y: Rows, sample_weight: ArrayLike | None = None, groups: ArrayLike | None = None
     ) -> Self:
-        """Fit a new head to instances outside of the base's training set, with the base unchanged.
+        """Fit a new head to instances that the base has not seen in training; keep the base unchanged.
 
         Args, Raises: see :meth:`fit`.
         """
@@ -137,7 +136,7 @@ class JointClassifier(StructuredClassifier):
 
     @answer_call
     def base_scores(self, X: Any) -> np.ndarray:
-        """Return the base's probabilities of the labels, else logits, (instances, labels)."""
+        """Return the base's probabilities (instances, labels), or logits if it has no probabilities."""
         check_is_fitted(self)
         return self._scorer.scores(X)
 
@@ -170,7 +169,7 @@ class JointClassifier(StructuredClassifier):
 
     @answer_call
     def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
-        """Return an explanation of one instance by the base's scores, see :meth:`JointHead.explain`."""
+        """Explain the answer for one instance by the base's scores, see :meth:`JointHead.explain`."""
         return self._fitted_head().explain(self.base_scores(X), num_features=num_features)
 
     def __sklearn_tags__(self):
@@ -199,7 +198,7 @@ class JointClassifier(StructuredClassifier):
 
 
 def _instances(X: Any) -> Any:
-    """Instances in a form with rows to select."""
+    """Return instances in a form whose rows can be selected."""
     if sparse.issparse(X):
         return X.tocsr()
     return X if hasattr(X, "shape") or hasattr(X, "__len__") else np.asarray(X)

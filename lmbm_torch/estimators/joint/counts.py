@@ -1,8 +1,8 @@
-"""Independent labels under a weight of their number: exact sums, and decoding for measures of set overlap.
+"""Labels that depend on each other only by a weight for the number: exact sums and exact decoding.
 
-A labelling has the probability P(y) ∝ exp(Σ_l fields_l y_l + count_weight[min(|y|, K)]), where K is the last
-index of ``count_weight``. Sums run over the labels in turn, with min(number of labels, K) as the state: the
-recursion for elementary symmetric polynomials. Hundreds of labels have exact sums.
+A labelling y has the probability P(y) ∝ exp(Σ_l fields_l y_l + count_weight[min(|y|, K)]); |y| is the number
+of labels with value 1, and K the last index of ``count_weight``. Sums are computed label after label, with
+min(|y|, K) as the state, as for elementary symmetric polynomials; sums over hundreds of labels are exact.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from scipy.special import expit
 from lmbm_torch.memory import part_bytes
 
 Gain = Callable[[int, np.ndarray, np.ndarray, int], np.ndarray]
-"""(size of the answer, labels in common, size of the truth, all labels) → the measure."""
+"""A measure: a function of answer's size, number of common labels, truth's size, and number of all labels."""
 
-# Probability of the largest label sets, left out of expected measures: below the rounding of the sums.
+# Total probability of the largest label sets that expected measures ignore: below the rounding of the sums.
 MASS_LEFT = 1e-12
-# Log-odds of known labels: the probabilities are 1 and 0 exactly.
+# Log-odds of known labels, so large that the probabilities are exactly 1 or 0.
 CERTAIN = 1e3
-# Bytes of the tables of some rows.
+# Number of bytes for tables; rows are processed in chunks of this size.
 CHUNK_BYTES = 2**27
 
 
@@ -44,11 +44,11 @@ GAINS: dict[str, Gain] = {"f1": _f1, "jaccard": _jaccard, "hamming": _hamming}
 
 @dataclass(frozen=True, eq=False)
 class CountModel:
-    """Distributions of labellings, one a row, with a weight for every number of labels.
+    """A distribution of labellings for each row, with a weight for every number of labels.
 
     Args:
-        fields: log-odds of each label under count weights of 0, (rows, labels).
-        count_weight: log-potential of 0, 1, …, K labels, (K + 1,); K labels and more share the last entry.
+        fields: log-odds of each label if all count weights are 0, (rows, labels).
+        count_weight: log-potentials of 0, 1, …, K labels, (K + 1,); the last entry is for K or more labels.
     """
 
     fields: np.ndarray
@@ -60,7 +60,7 @@ class CountModel:
         return np.logaddexp(0, self.fields).sum(1) + total + self.count_weight.max()
 
     def log_prob(self, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1, NaN}, summed over NaN."""
+        """Return log P(labels), (rows,), for labels (rows, labels) in {0, 1, NaN}; NaN sums over a label."""
         missing = np.isnan(labels)
         if missing.any():
             return self.moments_given(labels)[2] - self.log_partition()
@@ -68,12 +68,12 @@ class CountModel:
         return (self.fields * labels).sum(1) + self.count_weight[counts] - self.log_partition()
 
     def given(self, labels: np.ndarray) -> CountModel:
-        """Return the distributions given the known labels among labels (rows, labels) in {0, 1, NaN}."""
+        """Return the distributions given known labels (rows, labels) in {0, 1}, with NaN for other labels."""
         known = np.where(labels == 1, CERTAIN, -CERTAIN)
         return CountModel(np.where(np.isnan(labels), self.fields, known), self.count_weight)
 
     def moments_given(self, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return :meth:`moments` over the labellings with the known labels (rows, labels) in {0, 1, NaN}."""
+        """Return :meth:`moments` over labellings that agree with labels (rows, labels) in {0, 1, NaN}."""
         on, missing = labels == 1, np.isnan(labels)
         score = np.where(on, self.fields, 0).sum(1)
         if not missing.any():
@@ -83,7 +83,7 @@ class CountModel:
         return marginals, numbers, total - CERTAIN * on.sum(1) + score
 
     def drawn(self, random: np.random.Generator) -> np.ndarray:
-        """Return a labelling drawn for each row, (rows, labels) in {0, 1}, as float64."""
+        """Draw a labelling for each row, (rows, labels) in {0, 1}, as float64."""
         parts = []
         for part in self._parts():
             logs, rows = np.log(part._suffixes()[1:]), np.arange(len(part.fields))
@@ -104,16 +104,16 @@ class CountModel:
         return marginals, counts, np.logaddexp(0, self.fields).sum(1) + totals + self.count_weight.max()
 
     def conditional_log_odds(self, ordering: np.ndarray) -> np.ndarray:
-        """Return the log-odds of each label given the number of labels before, (labels, K + 1, rows).
+        """Return the log-odds of each label given the number of earlier labels, (labels, K + 1, rows).
 
-        Entry (t, k, i) belongs to label ``ordering[t]`` in row i, k = min(labels of value 1 before t, K).
+        Entry (t, k, i) belongs to label ``ordering[t]`` in row i if min(earlier labels of value 1, K) = k.
         """
         ordered = CountModel(self.fields[:, ordering], self.count_weight)
         logs = np.log(ordered._suffixes()[1:])
         return ordered.fields.T[:, None] + np.concatenate([logs[:, 1:], logs[:, -1:]], 1) - logs
 
     def most_probable(self) -> np.ndarray:
-        """Return the most probable labelling of each row, (rows, labels); of equals the smallest."""
+        """Return the most probable labelling of each row, (rows, labels); among equals, the smallest set."""
         order = np.argsort(-self.fields, axis=1, kind="stable")
         sums = np.cumsum(np.take_along_axis(self.fields, order, 1), 1)
         sizes = np.minimum(np.arange(self.fields.shape[1] + 1), len(self.count_weight) - 1)
@@ -121,12 +121,13 @@ class CountModel:
         return _first(order, scores.argmax(1))
 
     def best(self, measure: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labellings of largest expected measure, (rows, labels), and the expectations, (rows,).
+        """Return the labellings with the largest expected measure, (rows, labels), and the values, (rows,).
 
-        The best answer of m labels holds the m labels of largest fields, for every measure of the sizes of
-        answer, truth and intersection with a gain from each label in common: after a swap of two labels in
-        the answer, each labelling with a loss has a more probable partner with the same gain (Lewis 1995, of
-        independent labels). The expectation for every m is a sum over the labels in common and the others.
+        The best answer with m labels consists of the m labels with the largest fields. This holds for every
+        measure that depends only on the sizes of answer, truth and intersection, and grows with the
+        intersection: if a swap of a label for one with a smaller field gains on one labelling, it loses as
+        much on a more probable labelling (Lewis 1995 for independent labels). For each m the expected measure
+        is a sum over two numbers: of true labels inside the answer, and outside.
 
         Args:
             measure: ``"f1"``, ``"jaccard"`` or ``"hamming"``.
@@ -136,7 +137,7 @@ class CountModel:
         return labels, worth
 
     def _parts(self) -> Iterator[CountModel]:
-        """Parts of the rows with tables of a size for memory."""
+        """Yield chunks of rows whose tables fit into memory."""
         rows, labels = self.fields.shape
         step = max(1, part_bytes(CHUNK_BYTES) // (8 * (labels + 1) * len(self.count_weight)))
         for first in range(0, max(rows, 1), step):
@@ -146,9 +147,10 @@ class CountModel:
         return np.exp(self.count_weight - self.count_weight.max())
 
     def _suffixes(self) -> np.ndarray:
-        """E[weight of the number of labels | k labels before t], (labels + 1, K + 1, rows), by independence.
+        """Return E[weight of the number of labels | k labels before t], (labels + 1, K + 1, rows).
 
-        Entry (t, k): k labels before t, and draws of the labels from t on by their fields.
+        For entry (t, k), k of the labels before t are 1, and labels from t on are independent by their
+        fields.
         """
         rows, labels = self.fields.shape
         on, off = expit(self.fields.T), expit(-self.fields.T)
@@ -156,7 +158,7 @@ class CountModel:
         tables[labels] = self._weights()[:, None]
         for label in reversed(range(labels)):
             after = tables[label + 1]
-            # A sum of two products: a difference would lose small terms.
+            # off · a + on · b is computed as it stands: a + on · (b − a) would lose small terms.
             np.multiply(after, off[label], out=tables[label])
             tables[label, :-1] += on[label] * after[1:]
             tables[label, -1] += on[label] * after[-1]
@@ -184,7 +186,7 @@ class CountModel:
         fields = np.take_along_axis(self.fields, order, 1).T
         on, off = expit(fields), expit(-fields)
         weights = self._weights()[np.minimum(np.arange(labels + 1), len(self.count_weight) - 1)]
-        # P(number of labels) of independent labels; the largest numbers have no probability.
+        # P(number of labels) for independent labels; numbers above ``most`` have almost no probability.
         counts = np.eye(labels + 1, 1) * np.ones(rows)
         for label in range(labels):
             counts = _added(counts, on[label], off[label])
@@ -208,11 +210,11 @@ class CountModel:
 
 
 def _added(counts: np.ndarray, on: np.ndarray, off: np.ndarray, *, drop: bool = False) -> np.ndarray:
-    """P(number of labels), (numbers, rows), after one more independent label.
+    """Return P(number of labels), (numbers, rows), after one more independent label.
 
     Args:
-        on: probability of the label, (rows,); off: 1 − on.
-        drop: whether to leave out larger numbers than the last index, instead of counting them there.
+        on, off: probability of the label and of the absence, (rows,).
+        drop: whether numbers above the last index are dropped; otherwise the last index counts them.
     """
     found, moved = counts * off, counts * on
     found[1:] += moved[:-1]
@@ -222,7 +224,7 @@ def _added(counts: np.ndarray, on: np.ndarray, off: np.ndarray, *, drop: bool = 
 
 
 def _first(order: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """Labellings (rows, labels) of the first ``size`` (rows,) labels of an ``order`` (rows, labels)."""
+    """Return labellings (rows, labels) with the first ``size`` (rows,) labels of ``order`` (rows, labels)."""
     found = np.zeros(order.shape, np.int64)
     np.put_along_axis(found, order, np.arange(order.shape[1]) < size[:, None], 1)
     return found

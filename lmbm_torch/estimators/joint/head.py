@@ -39,56 +39,57 @@ from lmbm_torch.inference.common.results import Decoding, Status, joined
 from lmbm_torch.inference.search import mixture
 from lmbm_torch.protocol import Capabilities
 
-# Metrics that are decoded by their expectation.
+# Metrics for which predictions maximise the expected value of the metric.
 EXPECTED = ("f1", "jaccard", "hamming")
 
 
 class JointHead(StructuredClassifier):
-    """A joint distribution of labels over the scores of single labels, from any model.
+    """A joint distribution of labels given scores of single labels, which may come from any model.
 
-    The scores must come from rows outside of the model's training set, as ``cross_val_predict`` returns:
-    scores of training rows are overconfident, and a head over such scores fails on new rows.
-    :class:`~lmbm_torch.estimators.joint.classifier.JointClassifier` makes scores out of fold.
+    The scores must be of rows that the model has not seen in training, as ``cross_val_predict`` returns:
+    scores of training rows are overconfident, and a head that learns from such scores fails on new rows.
+    :class:`~lmbm_torch.estimators.joint.classifier.JointClassifier` makes scores of held-out rows by itself.
 
-    Three structures learn by penalised maximum likelihood, with exact sums for any number of labels:
+    The head chooses among three structures, trained by penalised maximum likelihood with exact sums:
 
-    * ``"independent"``: a slope and an offset of the log-odds of each label, shrunk to 1 and 0 (Platt 1999);
-    * ``"cardinality"``: in addition a weight of the number of labels in a row;
-    * ``"network"``: an equal mixture of belief networks. The log-odds of a label given the labels before are
-      the conditional log-odds of ``"cardinality"``, with slopes of the scores of all labels and a weight of
-      each label before.
+    * ``"independent"``: a slope and an offset for the log-odds of each label, shrunk to 1 and 0 (Platt 1999);
+    * ``"cardinality"``: in addition a weight for the number of labels in a row;
+    * ``"network"``: an equal mixture of belief networks. The log-odds of a label given earlier labels are a
+      weighted sum of those of ``"cardinality"``, all scores, and the earlier labels.
 
-    Folds choose the penalties and the structure by the log loss of whole labellings. Three cheap rules are
-    compared with the structure by ``metric``: one threshold, a threshold for each label, and the most
-    probable label. If a rule is better on the folds, :meth:`predict` follows the rule; all other methods
-    describe the distribution.
+    Cross-validation chooses the penalties and the structure by the log loss of whole labellings. Then the
+    structure is compared by ``metric`` with three simple rules: one threshold for all labels, a threshold for
+    each label, and the most probable label. If a rule is better, :meth:`predict` follows the rule; all other
+    methods use the distribution.
 
     Args:
-        metric: the measure to choose by and to decode for: ``"exact_match"``, ``"f1"`` (mean over rows),
-            ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels), ``"micro_f1"`` (F1 of
-            all entries), or ``"log_loss"`` of whole labellings, with the most probable labelling as the
-            prediction and without rules.
-        scores: ``"probabilities"``, ``"logits"``, or ``"log_probabilities"``, as of a language model.
-        structure: ``"auto"`` for all structures, networks for up to 100 labels; or a single structure.
+        metric: the measure by which to choose, and which predictions optimise: ``"exact_match"``, ``"f1"``
+            (mean over rows), ``"jaccard"``, ``"hamming"``, ``"macro_f1"`` (mean F1 of the labels),
+            ``"micro_f1"`` (F1 of all entries), or ``"log_loss"`` of whole labellings; with ``"log_loss"`` the
+            prediction is the most probable labelling, and simple rules are not tried.
+        scores: kind of the scores: ``"probabilities"``, ``"logits"`` or ``"log_probabilities"``.
+        structure: a structure, or ``"auto"`` to try all (networks only for at most 100 labels).
         cv: number of folds, or a splitter of scikit-learn. Fewer than 1,000 rows are divided into folds
             twice.
-        num_orders: networks in the mixture, each with a different order of the labels.
-        clip: probabilities nearer to 0 and 1 count as ``clip`` and 1 − ``clip``; forests return 0 and 1.
-        random_state: seed of the folds, the orders and the samples.
+        num_orders: number of networks in the mixture, each with another order of the labels.
+        clip: smallest probability; probabilities are clipped to [clip, 1 − clip], as forests return 0 and 1.
+        random_state: seed for the folds, the orders and the samples.
         constraints: rules that all answers and probabilities obey, as text or objects
             (:mod:`lmbm_torch.constraints`, with hierarchies); training ignores rules.
 
     Attributes:
         structure_: the structure of the distribution.
-        rule_: the rule of :meth:`predict`; None for the distribution.
+        rule_: the simple rule that :meth:`predict` follows; None if it uses the distribution.
         cross_validated_: metric of the structure and of every rule on the folds, by name.
         log_loss_: mean log loss of whole labellings on the folds, by structure, in nats.
-        slope_, offset_: (labels,), of the log-odds.
-        count_weight_: (K + 1,), log-potentials of 0, 1, …, K labels in a row; K and more share the last.
-        orderings_: (orders, labels), of the networks; coef_: (orders, labels, 2 labels + 2), see
+        slope_, offset_: (labels,), slopes and offsets of the log-odds.
+        count_weight_: (K + 1,), log-potentials of 0, 1, …, K labels in a row; the last is for K or more.
+        orderings_: (orders, labels), orders of the labels in the networks.
+        coef_: (orders, labels, 2 labels + 2), see
             :class:`~lmbm_torch.estimators.joint.likelihood.Parameters`.
-        thresholds_: (labels,), a rule sets labels of larger log-odds; NaN for the most probable label. For
-            ``"macro_f1"`` or ``"micro_f1"`` without a rule thresholds of probabilities.
+        thresholds_: (labels,). A rule predicts labels whose log-odds are above the threshold; NaN for the
+            rule of the most probable label. Without a rule and for ``"macro_f1"`` or ``"micro_f1"``,
+            thresholds are for probabilities.
         classes_: (labels, 2), the two values of each label.
 
     Examples:
@@ -141,20 +142,20 @@ class JointHead(StructuredClassifier):
         sample_weight: ArrayLike | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
-        """Fit the head to scores of rows outside of the model's training set.
+        """Fit the head to scores of rows that the model has not seen in training.
 
         Args:
             X: scores (rows, labels): a matrix, a data frame with the names of the labels, or a list of arrays
                 (rows, 2), one for each label.
-            y: labels (rows, labels) of two values, such as 0 and 1, NaN for missing labels, which are summed
-                out of the likelihood; metrics count known labels.
+            y: labels (rows, labels) of two values, such as 0 and 1, with NaN for missing labels. The
+                likelihood sums over missing labels; metrics count only known labels.
             sample_weight: (rows,), weights in the likelihood and the metric.
-            groups: (rows,), rows of a group stay in a common fold.
+            groups: (rows,); all rows of a group are in the same fold.
 
         Raises:
-            TypeError: scores or labels other than numbers.
-            ValueError: scores of another kind than the parameter ``scores``, other shapes, or different
-                names of columns in ``X`` and ``y``.
+            TypeError: scores or labels are not numbers.
+            ValueError: scores do not fit the parameter ``scores``, shapes are wrong, or the columns of ``X``
+                and ``y`` have different names.
         """
         check_parameters(self)
         log_odds, labels = self._log_odds(X, is_training=True), self._labels(y, names_of(X))
@@ -164,7 +165,7 @@ class JointHead(StructuredClassifier):
             np.ones(len(labels)) if sample_weight is None else checked_weights(sample_weight, len(labels))
         )
         self.n_features_in_ = log_odds.shape[1]
-        # Rows without a known label teach nothing.
+        # Rows without a known label get the weight 0.
         weights = weights * ~np.isnan(labels).all(1)
         rows, seed = choosing.Rows(log_odds, labels, weights), self._seed()
         is_small = labels.shape[1] <= choosing.NETWORK_LABELS
@@ -201,11 +202,11 @@ class JointHead(StructuredClassifier):
 
     @answer_call
     def predict(self, X: Any, known: ArrayLike | None = None) -> np.ndarray:
-        """Return the labels of largest expected ``metric``, (rows, labels), in the values of ``fit``.
+        """Return the labels with the largest expected ``metric``, (rows, labels), in the values of ``fit``.
 
-        Rows with known labels, and rows whose answer breaks ``constraints``, are answered again given both:
-        by the expectation for F1, Jaccard and Hamming without a cheap rule, otherwise by the most probable
-        labelling. A warning tells of searches at their limit.
+        For rows with known labels, and for rows whose answer breaks ``constraints``, a second answer obeys
+        both: for F1, Jaccard and Hamming without a simple rule the labels with the largest expected metric,
+        otherwise the most probable labelling. A warning tells if searches have ended at the limit.
 
         Args:
             X: scores, see :meth:`fit`.
@@ -255,19 +256,19 @@ class JointHead(StructuredClassifier):
 
     @answer_call
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return P(label = 1 | X) under the joint distribution, (rows, labels), given the ``constraints``.
+        """Return P(label = 1 | X, all ``constraints`` hold) under the joint distribution, (rows, labels).
 
-        Exact for ``"independent"`` and ``"cardinality"`` without rules; otherwise of likely labellings up to
-        a probability of 0.99, or 10,000 labellings.
+        Probabilities are exact for ``"independent"`` and ``"cardinality"`` without rules. Otherwise they are
+        sums over the most probable labellings, which together have a probability of 0.99, or over 10,000.
         """
         return choosing.marginals(self._parameters(), self._fitted_log_odds(X), constraints=self._rules())
 
     @answer_call
     def log_prob(self, X: Any, Y: ArrayLike) -> np.ndarray:
-        """Return log P(Y | X) of whole labellings, (rows,), exactly without rules.
+        """Return log P(Y | X) of whole labellings, (rows,); values are exact without rules.
 
-        Under ``constraints`` the value is given the rules, −∞ where Y breaks a rule; the probability of the
-        rules is that of likely labellings, see :meth:`predict_proba`.
+        With ``constraints``, return log P(Y | X, all rules hold), −∞ if Y breaks a rule; the probability that
+        all rules hold is a sum over likely labellings, see :meth:`predict_proba`.
 
         Args:
             X: scores, see :meth:`fit`.
@@ -293,7 +294,7 @@ class JointHead(StructuredClassifier):
         top_k: int = 1,
         constraints: Rules | None = None,
     ) -> Decoding:
-        """Return the most probable labellings with their log-probabilities and certificates.
+        """Return the most probable labellings with the log-probabilities and certificates.
 
         Args:
             X: scores, see :meth:`fit`.
@@ -302,11 +303,11 @@ class JointHead(StructuredClassifier):
             constraints: further rules for the call, as text or objects.
 
         Returns:
-            Labels are indices into ``classes_``, see :meth:`label_values`; a
-            :class:`~lmbm_torch.inference.common.results.Decoding`.
+            A :class:`~lmbm_torch.inference.common.results.Decoding`, whose labels are indices into
+            ``classes_``, see :meth:`label_values`.
 
         Raises:
-            ValueError: rules over other labels, or known labels that contradict the rules.
+            ValueError: rules have other labels, or known labels contradict the rules.
         """
         check_count("top_k", top_k)
         log_odds, rules = self._fitted_log_odds(X), self._rules(constraints)
@@ -317,14 +318,14 @@ class JointHead(StructuredClassifier):
         return joined([*choosing.decoded(self._parameters(), log_odds, given, top_k)])
 
     def binding_rules(self, X: Any) -> list[list[str]]:
-        """Return the rules, as text, broken by the unconstrained answer of each row."""
+        """Return for each row the rules, as text, that the answer without rules breaks."""
         labels, rules = self._answers(self._fitted_log_odds(X))[0], self._rules()
         return [[] for _ in labels] if rules is None else rules.broken(labels)
 
     def explain(self, X: Any, *, num_features: int = 10) -> Explanation:
-        """Return an explanation of the labels of one row: probabilities, and answers with a label held.
+        """Explain the labels of one row: probabilities, and answers with one label held fixed.
 
-        Scores are the features; a score is left out by the score of even odds.
+        The features are the scores; to leave out a score, the score of the probability ½ takes the place.
 
         Args:
             X: scores (1, labels), see :meth:`fit`.
@@ -358,14 +359,14 @@ class JointHead(StructuredClassifier):
         return found
 
     def _labels(self, y: Any, names: list[str] | None) -> np.ndarray:
-        """Labels (rows, labels) in {0, 1}; values and names go to the attributes."""
+        """Return labels (rows, labels) in {0, 1, NaN}; set the attributes for values and names of labels."""
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
         labels = self._encode(y)
         if self.label_names_ is None and len(self.classes_) > 2:
             raise ValueError(
                 "Only binary classification is supported. y: expected labels (rows, labels) or two classes, "
-                f"got {len(self.classes_)} classes; one column for each class makes labels of them"
+                f"got {len(self.classes_)} classes; give a label matrix with one column for each class"
             )
         if len(labels) < 2:
             raise ValueError(f"y: expected 2 rows or more, got n_samples = {len(labels)}")
@@ -378,19 +379,19 @@ class JointHead(StructuredClassifier):
         return labels
 
     def _codes(self, name: str, labels: Any, log_odds: np.ndarray) -> np.ndarray:
-        """Return labels (rows, labels) in the values of ``fit`` as {0, 1, NaN}."""
-        # Two classes are a single label.
+        """Convert labels (rows, labels) in the values of ``fit`` to {0, 1, NaN}."""
+        # With two classes there is a single label.
         classes = np.reshape(self.classes_, (-1, 2))
         found = label_codes(name, labels, classes, allow_missing=True)
         check_shape(name, found, *log_odds.shape)
         return found
 
     def _spoken(self, codes: np.ndarray) -> np.ndarray:
-        """Return labels (rows, labels) in {0, 1, NaN} as the values of ``fit``."""
+        """Convert labels (rows, labels) in {0, 1, NaN} to the values of ``fit``."""
         return label_values(codes, np.reshape(self.classes_, (-1, 2)))
 
     def _answers(self, log_odds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labels (rows, labels) without ``constraints``, and whether searches ended, (rows,)."""
+        """Return the answers without ``constraints``, (rows, labels), and if searches ended, (rows,)."""
         if self.rule_ is not None:
             return rules.predicted(self.thresholds_, log_odds), np.ones(len(log_odds), np.bool_)
         parameters = self._parameters()

@@ -1,10 +1,11 @@
-"""Penalised maximum likelihood of the joint head: slopes, offsets, weights of the number of labels, parents.
+"""Penalised maximum likelihood for the joint head.
 
-Each structure starts from the structure before. Slope 1 and offset 0 leave the scores unchanged; count
-weights start from 0; and the conditional log-odds of a network start from the exact conditional log-odds of
-the labels with count weights, by the chain rule. A penalty is half a weight times the squared distance from
-the start. Missing labels, NaN, are summed out of the likelihood under count weights; networks learn from
-labels drawn given the known labels, each label from the rows where the label is known.
+The parameters are slopes and offsets of the log-odds, weights for the number of labels (count weights), and
+weights of a network. Each structure starts from the one before: slope 1 and offset 0 leave the scores
+unchanged; count weights start from 0; the conditional log-odds of a network start from the exact conditional
+log-odds of the labels with count weights. A penalty is half the weight times the squared distance from the
+start. With count weights, the likelihood sums over missing labels (NaN). Networks learn each label from the
+rows where the label is known, with missing other labels drawn given the known labels.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from torch.nn.functional import logsigmoid
 from lmbm_torch.energies import SequentialEnergy
 from lmbm_torch.estimators.joint.counts import CountModel
 
-# Penalty of count weights, which a few dozen rows determine.
+# Penalty on count weights; it is small, because a few dozen rows determine count weights well.
 COUNT_PENALTY = 1.0
-# Relative decreases of the objective at the end of L-BFGS and of Newton's method.
+# Relative decrease of the objective at which L-BFGS, and Newton's method, stop.
 TOL, NEWTON_TOL = 1e-6, 1e-7
 MAX_ITER = 200
-# Newton steps, of which about five are taken, and halvings of a step.
+# Largest number of Newton steps (about five are usual), and of halvings of a step.
 NEWTON_STEPS, HALVINGS = 50, 20
-# Draws of missing labels, for the probability of the known labels under networks.
+# Number of draws of missing labels, to estimate the probability of known labels under networks.
 DRAWS = 10
 
 
@@ -38,13 +39,13 @@ class Parameters:
     """A distribution of labellings given log-odds of single labels.
 
     Args:
-        slope, offset: (labels,), of the log-odds.
-        count_weight: see :class:`~lmbm_torch.estimators.joint.counts.CountModel`; one entry for none.
-        orderings: (orders, labels), of the networks in an equal mixture; no orders for a distribution by
-            count weights alone.
-        coef: (orders, labels, 2 labels + 2), for the label at each position: the slope of the conditional
-            log-odds under count weights, slopes of the log-odds of all labels, weights of the labels at all
-            positions, 0 from the own position on, and the offset.
+        slope, offset: (labels,), slopes and offsets of the log-odds.
+        count_weight: see :class:`~lmbm_torch.estimators.joint.counts.CountModel`; a single entry has no
+            effect. orderings: (orders, labels), orders of the labels for an equal mixture of networks; (0,
+            labels) for a distribution without networks.
+        coef: (orders, labels, 2 labels + 2), for the label at each position in turn: the slope of the
+            conditional log-odds under count weights, a slope for the log-odds of each label, a weight for the
+            label at each position (0 at its own and later positions), and the offset.
     """
 
     slope: np.ndarray
@@ -55,7 +56,7 @@ class Parameters:
 
     @classmethod
     def unchanged(cls, labels: int, largest: int = 0) -> Parameters:
-        """Return the parameters of unchanged log-odds.
+        """Return parameters that leave log-odds unchanged.
 
         Args:
             largest: K, see :class:`~lmbm_torch.estimators.joint.counts.CountModel`.
@@ -73,9 +74,9 @@ class Parameters:
         return CountModel(log_odds * self.slope + self.offset, self.count_weight)
 
     def log_prob(self, log_odds: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels), (rows,), of labels (rows, labels) in {0, 1, NaN}, summed over missing labels.
+        """Return log P(labels), (rows,), for labels (rows, labels) in {0, 1, NaN}; NaN sums over a label.
 
-        Sums of networks are estimated by draws of the missing labels under count weights.
+        For networks the sum is estimated by draws of the missing labels under count weights.
         """
         model = self.counts(log_odds)
         if not len(self.orderings):
@@ -99,7 +100,7 @@ class Parameters:
         return np.logaddexp.reduce(members) - np.log(len(members))
 
     def energies(self, log_odds: np.ndarray) -> list[SequentialEnergy]:
-        """Return the members of the mixture as energies for searches; a single member without networks."""
+        """Return the members of the mixture as energies for searches; one member without networks."""
         model, (rows, labels) = self.counts(log_odds), log_odds.shape
         orderings, coef = self.orderings, self.coef
         if not len(orderings):
@@ -120,7 +121,7 @@ def count_objective(
         packed: slopes, offsets and count weights in one vector.
         labels: (rows, labels) in {0, 1, NaN}.
         weights: (rows,).
-        penalty: of slopes and offsets.
+        penalty: weight of the penalty on slopes and offsets.
     """
     num_labels = labels.shape[1]
     slope, offset, count_weight = np.split(packed, [num_labels, 2 * num_labels])
@@ -142,7 +143,7 @@ def count_objective(
 def fit_counts(
     log_odds: np.ndarray, labels: np.ndarray, weights: np.ndarray, penalty: float, start: Parameters
 ) -> Parameters:
-    """Return slopes, offsets and count weights of largest penalised likelihood.
+    """Return the slopes, offsets and count weights with the largest penalised likelihood.
 
     Args:
         start: the first point of the search; a single count weight has no effect.
@@ -158,7 +159,8 @@ def fit_counts(
     unit = 1 / np.sqrt(np.concatenate(curvature))
     size = len(centre)
 
-    # Slopes about the centre, and units of about equal curvature, save two of three steps of the search.
+    # Slopes turn about the mean log-odds, and each parameter is scaled to a curvature of about 1: the search
+    # then needs a third of the steps.
     def unpacked(scaled: np.ndarray) -> np.ndarray:
         packed = scaled * unit
         packed[size : 2 * size] -= packed[:size] * centre
@@ -184,14 +186,14 @@ def fit_network(
     orderings: np.ndarray,
     penalties: tuple[float, float, float],
 ) -> Parameters:
-    """Return networks of largest penalised likelihood, one for each order.
+    """Return the networks with the largest penalised likelihood, one for each order.
 
     Args:
-        start: slopes, offsets and count weights, which stay fixed; networks of the same orders, if there are
-            any, are the first point of the search.
+        start: slopes, offsets and count weights, which stay fixed; if there are networks of the same orders,
+            the search starts from them.
         orderings: (orders, labels).
-        penalties: of the slope and offset of the conditional log-odds under count weights, of the slopes of
-            all log-odds, and of the weights of the labels before.
+        penalties: weights of three penalties: on the slope and offset of the conditional log-odds under count
+            weights, on the slopes of all log-odds, and on the weights of earlier labels.
     """
     own, cross, before = penalties
     model, num_labels = start.counts(log_odds), labels.shape[1]
@@ -220,13 +222,14 @@ def logistic(
     penalty: np.ndarray,
     start: np.ndarray,
 ) -> np.ndarray:
-    """Return coefficients of a logistic regression, shrunk to ``prior``, by Newton's method.
+    """Fit a logistic regression by Newton's method; return the coefficients, which are shrunk to ``prior``.
 
     Args:
         features: (rows, features).
         target: (rows,) in {0, 1}.
         weights: (rows,).
-        prior, penalty: (features,), the aim of each coefficient, and the weight of the squared distance.
+        prior: (features,), the value to which each coefficient is shrunk.
+        penalty: (features,), weight of the squared distance from ``prior``.
         start: (features,), the first point of the search.
     """
 
@@ -246,7 +249,7 @@ def logistic(
             break
         for halving in range(HALVINGS):
             after = value(coef - step / 2**halving)
-            # Armijo's condition, met by some step since the objective is convex.
+            # Armijo's condition: a small enough step satisfies it, because the objective is convex.
             if after <= before - decrease / 2**halving / 4:
                 coef, before = coef - step / 2**halving, after
                 break
@@ -258,10 +261,10 @@ def logistic(
 def _features(
     model: CountModel, ordering: np.ndarray, log_odds: np.ndarray, ordered: np.ndarray
 ) -> list[np.ndarray]:
-    """Return the inputs of the label at each position, (rows, 2 + labels + position).
+    """Return for each position the inputs of the label's regression, (rows, 2 + labels + position).
 
     Args:
-        ordered: (rows, labels), the labels by position.
+        ordered: (rows, labels), the labels in the order of ``ordering``.
     """
     table = model.conditional_log_odds(ordering)
     rows, last = np.arange(len(ordered)), table.shape[1] - 1
@@ -274,7 +277,7 @@ def _features(
 
 
 def _cut(coef: np.ndarray) -> list[np.ndarray]:
-    """Coefficients (labels, 2 labels + 2) of each position, without the weights of later labels."""
+    """Split coefficients (labels, 2 labels + 2) by position, without the weights of later labels."""
     labels = len(coef)
     return [np.append(own[: labels + 1 + position], own[-1]) for position, own in enumerate(coef)]
 

@@ -1,4 +1,4 @@
-"""Cheap rules from scores of single labels to label sets: thresholds, and the most probable label."""
+"""Simple rules that turn scores of single labels into label sets: thresholds, and the most probable label."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from lmbm_torch.estimators.common.measures import agreement
 
 OF_LABELS = ("macro_f1", "micro_f1")
-"""Metrics of the labels in all rows, with thresholds of the labels' probabilities."""
+"""Metrics of whole columns, for which labels with a probability above a threshold are predicted."""
 RULES = ("one threshold", "a threshold for each label", "the most probable label")
-# Common thresholds to try: quantiles of all scores.
+# Number of common thresholds to try: quantiles of all scores.
 TRIED = 200
-# Share of counted hits, beside expected hits, in the choice of a threshold for F1
+# Share of the true labels, next to the predicted probabilities, in the choice of a threshold for F1
 # (scripts/bench/joint_heads.py).
 COUNTED = 0.25
 
@@ -21,12 +21,13 @@ def learned(
 ) -> np.ndarray:
     """Return the thresholds (labels,) of a rule in ``RULES``; NaN for the most probable label.
 
-    A common threshold is the best for the metric. A threshold of a single label is the best for the F1 of the
-    label where the metric is an F1 or Jaccard, and for the accuracy elsewhere.
+    One threshold for all labels maximises the metric. A threshold for each label maximises the F1 of the
+    label if the metric is an F1 or Jaccard, else the accuracy.
 
     Args:
-        metric: of :func:`value`.
-        log_odds, labels: (rows, labels), labels in {0, 1, NaN}.
+        metric: see :func:`value`.
+        log_odds: (rows, labels).
+        labels: (rows, labels) in {0, 1, NaN}.
         weights: (rows,).
     """
     num_labels = labels.shape[1]
@@ -38,18 +39,19 @@ def learned(
         return np.array([_threshold(scores, own, weights, by_f1=by_f1) for scores, own in each])
     tried = np.unique(np.append(np.quantile(log_odds, np.linspace(0, 1, TRIED)), 0.0))
     worth = [value(metric, (log_odds > each).astype(int), labels, weights) for each in tried]
-    # Among equally good thresholds the nearest to even odds.
+    # Among equally good thresholds take the nearest to 0, the log-odds of the probability ½.
     best = np.flatnonzero(np.isclose(worth, max(worth), rtol=0, atol=1e-12))
     return np.full(num_labels, tried[best[np.abs(tried[best]).argmin()]])
 
 
 def of_marginals(metric: str, marginals: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the threshold of each label's probability, (labels,): for the label's F1, or a common one.
+    """Return a threshold for the probability of each label, (labels,).
 
-    Hits are counted by the labels for a share of ``COUNTED`` and by the probabilities for the rest: the best
-    threshold of counts alone is a matter of a few rows for a rare label, and of exact probabilities a
-    function of the probabilities (Lipton, Elkan and Naryanaswamy 2014). Missing labels count by their
-    probabilities.
+    For ``"macro_f1"`` each threshold maximises the F1 of the label, for ``"micro_f1"`` a common threshold
+    maximises the F1 of all entries. F1 is computed from a mean of true labels (share ``COUNTED``) and
+    predicted probabilities: with true labels only, the threshold of a rare label depends on a few rows; with
+    probabilities only, it is optimal if the probabilities are exact (Lipton, Elkan and Naryanaswamy 2014).
+    For missing labels only probabilities count.
 
     Args:
         metric: an entry of ``OF_LABELS``.
@@ -66,10 +68,10 @@ def of_marginals(metric: str, marginals: np.ndarray, labels: np.ndarray, weights
 
 
 def value(metric: str, predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
-    """Return a metric of predictions (rows, labels) over known labels (rows, labels) of {0, 1, NaN}.
+    """Return a metric of predictions (rows, labels), given true labels (rows, labels) in {0, 1, NaN}.
 
     ``"macro_f1"`` is the mean F1 of the labels, ``"micro_f1"`` the F1 of all entries; the other metrics are
-    means over the rows, see :func:`~lmbm_torch.estimators.common.measures.agreement`.
+    means over the rows, see :func:`~lmbm_torch.estimators.common.measures.agreement`. NaN does not count.
 
     Args:
         weights: (rows,).
@@ -85,19 +87,24 @@ def value(metric: str, predicted: np.ndarray, labels: np.ndarray, weights: np.nd
 
 
 def predicted(thresholds: np.ndarray, log_odds: np.ndarray) -> np.ndarray:
-    """Return the labels (rows, labels) in {0, 1} of a rule by its thresholds, see :func:`learned`."""
+    """Return the labels (rows, labels) in {0, 1} that a rule with the given thresholds predicts.
+
+    Args:
+        thresholds: see :func:`learned`.
+        log_odds: (rows, labels).
+    """
     if np.isnan(thresholds).all():
         return np.eye(log_odds.shape[1], dtype=np.int64)[log_odds.argmax(1)]
     return (log_odds > thresholds).astype(np.int64)
 
 
 def _threshold(scores: np.ndarray, labels: np.ndarray, weights: np.ndarray, *, by_f1: bool) -> float:
-    """Return the threshold of a label with the largest accuracy or F1, between two scores or infinite."""
+    """Return the threshold with the largest accuracy or F1 of a label: between two scores, or ±∞."""
     known = ~np.isnan(labels)
     scores, labels, weights = scores[known], labels[known], weights[known]
     order = np.argsort(-scores, kind="stable")
     ranked, true, weight = scores[order], labels[order], weights[order]
-    # Weight of the label's rows, and of all rows, among the first k by their scores, for k = 0 ….
+    # For k = 0, 1, …: total weight of the k rows with the largest scores, and of those with the label.
     hits = np.append(0.0, np.cumsum(weight * true))
     size = np.append(0.0, np.cumsum(weight))
     total = hits[-1]

@@ -1,4 +1,4 @@
-"""Scores of single labels, in the forms of other libraries, as log-odds."""
+"""Conversion of other libraries' scores of single labels to log-odds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("probabilities", "logits", "log_probabilities")
 
 
 def score_matrix(scores: Any) -> np.ndarray:
-    """Return scores as an array (rows, labels).
+    """Convert scores to an array (rows, labels).
 
     Args:
         scores: a matrix, dense or sparse; a data frame; or a list of arrays (rows, 2), one for each label, as
@@ -23,8 +23,8 @@ def score_matrix(scores: Any) -> np.ndarray:
             probabilities of the labels in the second columns.
 
     Raises:
-        TypeError: entries other than numbers.
-        ValueError: another shape.
+        TypeError: entries are not numbers.
+        ValueError: the shape is wrong.
     """
     if isinstance(scores, list | tuple) and scores and np.ndim(scores[0]) == 2:
         parts = [np.asarray(each) for each in scores]
@@ -49,22 +49,22 @@ def names_of(scores: Any) -> list[str] | None:
 
 
 def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = False) -> np.ndarray:
-    """Return the log-odds of scores (rows, labels).
+    """Convert scores (rows, labels) to log-odds.
 
     Args:
         kind: an entry of ``KINDS``.
-        clip: probabilities nearer to 0 and 1 count as ``clip`` and 1 − ``clip``, and logits likewise.
-        is_training: whether to warn of logits with the looks of probabilities.
+        clip: probabilities are clipped to [clip, 1 − clip], and logits to the logits of these limits.
+        is_training: whether to warn if logits look like probabilities.
 
     Raises:
-        ValueError: NaN, infinity, or probabilities outside of [0, 1]; −∞ is the log-probability of 0.
+        ValueError: scores are not finite (−∞ is a log-probability), or probabilities not in [0, 1].
     """
     if kind == "log_probabilities":
         if (scores > 0).any():
             strange = scores[scores > 0]
             raise ValueError(
                 f"scores: expected log-probabilities of at most 0, got {len(strange)} other values such as "
-                f"{strange[0]:.6g}; scores='logits' takes log-odds"
+                f"{strange[0]:.6g}; for log-odds set scores='logits'"
             )
         scores, kind = np.exp(scores), "probabilities"
     check_finite("scores", scores)
@@ -73,13 +73,13 @@ def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = 
         if len(strange):
             raise ValueError(
                 f"scores: expected probabilities in [0, 1], got {len(strange)} other values such as "
-                f"{strange[0]:.6g}; scores='logits' takes log-odds"
+                f"{strange[0]:.6g}; for log-odds set scores='logits'"
             )
         inside = scores.clip(clip, 1 - clip)
         return np.log(inside) - np.log1p(-inside)
     if is_training and ((scores >= 0) & (scores <= 1)).all():
         warnings.warn(
-            "scores: expected logits, got values in [0, 1] alone; scores='probabilities' takes them",
+            "scores: expected logits, got only values in [0, 1]; set scores='probabilities' for such values",
             stacklevel=level_of_caller(),
         )
     most = np.log1p(-clip) - np.log(clip)
@@ -87,17 +87,16 @@ def log_odds(scores: np.ndarray, kind: str, clip: float, *, is_training: bool = 
 
 
 def positive_probabilities(came: Any, classes: Any, num_labels: int) -> np.ndarray:
-    """Return P(label = 1), (rows, labels), from the ``predict_proba`` of a fitted model.
+    """Return P(label = 1), (rows, labels), from what ``predict_proba`` of a fitted model returns.
 
     A label with a single value in training has the probability 0 or 1.
 
     Args:
         came: (rows, labels), or (rows, 2) for a single label, or for each label an array (rows, values).
-        classes: ``classes_`` of the model: for lists of arrays the values of each label, or of a single label
-            the values.
+        classes: ``classes_`` of the model: the values of each label, or of the only label.
 
     Raises:
-        ValueError: another shape.
+        ValueError: ``came`` has another shape.
     """
     if isinstance(came, list | tuple):
         values: Sequence[Any] = [classes] if num_labels == 1 and np.ndim(classes[0]) == 0 else classes
@@ -108,7 +107,7 @@ def positive_probabilities(came: Any, classes: Any, num_labels: int) -> np.ndarr
     else:
         found = score_matrix(came)
         if num_labels == 1 and classes is not None and np.ndim(classes) == 1:
-            # A single label has a column for each value.
+            # For a single label, ``came`` has a column for each value.
             found = found[:, np.asarray(classes) == 1].sum(1)[:, None]
     check_shape("base.predict_proba", found, len(found), num_labels)
     return found

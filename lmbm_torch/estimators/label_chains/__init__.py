@@ -1,1 +1,1 @@
-"""Classifiers of label vectors over classifiers of other libraries: chains decoded jointly, and trees."""
+"""Classifiers of label vectors: chains of any classifiers, decoded jointly, and trees for all labels."""

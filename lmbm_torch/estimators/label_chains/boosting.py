@@ -1,4 +1,4 @@
-"""Boosting of label vectors by trees with a value for each label in each leaf."""
+"""Boosting of label vectors by trees that have a value for each label in each leaf."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmbm_torch.extras import naming_extras
 from lmbm_torch.solvers.networks.problems import Features
 
 SHARE = [Number(Real, 0, 1, closed="both")]
-# XGBoost refuses a second derivative of 0: that of a missing label.
+# Second derivative for a missing label, in place of 0, which XGBoost refuses.
 LEAST = 1e-16
 
 
@@ -31,18 +31,18 @@ class LabelBoostingClassifier(LabelTrees):
     """Gradient boosting of label vectors with missing labels, by trees for all labels together.
 
     XGBoost grows one tree in each round, with a value for each label in each leaf (Chen and Guestrin 2016;
-    ``multi_strategy="multi_output_tree"``). The loss is the log loss of the known labels: gain of splits and
-    values of leaves are sums over known labels. XGBoost takes zeros for absent features, dense or sparse;
-    absent features go to the side of larger gain. Needs the extra ``boosting``.
+    ``multi_strategy="multi_output_tree"``). The loss is the log loss of the known labels: only known labels
+    decide about splits and values of leaves. Features that are 0 count as missing, in dense and in sparse X;
+    each split sends missing features to the side with the larger gain. Needs the extra ``boosting``.
 
     Args:
         num_rounds: number of trees.
-        learning_rate: factor of the values of leaves.
+        learning_rate: factor on the values of leaves.
         max_depth: largest number of splits from root to leaf.
-        subsample: share of the instances for a tree.
-        max_features: share of the features that a node sees.
-        penalty: of the squared values of leaves.
-        random_state: seed of the samples.
+        subsample: share of the instances from which each tree learns.
+        max_features: share of the features that are tried at each split.
+        penalty: weight of the squared values of leaves.
+        random_state: seed for the samples of instances and features.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
             ignores rules.
 
@@ -122,7 +122,7 @@ class LabelBoostingClassifier(LabelTrees):
         return odds.astype(np.float64).reshape(-1, len(self.prior_))
 
     def _matrix(self, X: Features, labels: np.ndarray | None = None) -> Any:
-        """Return XGBoost's form of instances, with the log-odds of the prior."""
+        """Convert instances to XGBoost's form, with the log-odds of the prior as a start."""
         margins = np.tile(logit(self.prior_), (X.shape[0], 1))  # pyright: ignore[reportOptionalSubscript]
         return _library().DMatrix(X, label=labels, missing=0.0, base_margin=margins)
 

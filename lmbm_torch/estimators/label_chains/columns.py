@@ -22,10 +22,10 @@ class LabelColumns:
     """The classes of each label.
 
     Args:
-        names: of the columns.
-        classes: of each column, ascending or in the order of declared categories; 0 and 1 for a column of
-            zeros and ones. Where no column has more than two classes, each has two: a column with a single
-            class has the two of all columns together, if there are two, or else the single class twice.
+        names: names of the columns.
+        classes: classes of each column, ascending or in the order of declared categories; 0 and 1 for a
+            column of zeros and ones. If no column has more than two classes, each column gets two: a column
+            with a single class gets the two of all columns together if there are two, else the class twice.
     """
 
     names: tuple[str, ...]
@@ -38,18 +38,18 @@ class LabelColumns:
         NaN and None have the code ``MISSING``.
 
         Raises:
-            ValueError: ``y`` has another shape; a label has no known value, classes that cannot be sorted, or
-                numbers that are not whole.
+            ValueError: ``y`` has another shape; or a label has no known value, classes that cannot be sorted,
+                or numbers that are not integers.
         """
         names, values, declared = _columns(y)
         known = [~is_missing(column) for column in values]
         found = [column[own] for column, own in zip(values, known, strict=True)]
         for name, own in zip(names, found, strict=True):
             if not len(own):
-                raise ValueError(f"y: expected a known value of each label, got none of {name}")
+                raise ValueError(f"y: expected a known value of each label, got no known value of {name}")
             if own.dtype.kind == "f" and not (np.isfinite(own) & (own == np.round(own))).all():
                 strange = own[~(np.isfinite(own) & (own == np.round(own)))]
-                raise ValueError(f"y: expected classes, got numbers such as {strange[0]} of {name}")
+                raise ValueError(f"y: expected integers as classes, got {strange[0]} in label {name}")
         classes = _classes(names, found, declared)
         columns = cls(names, classes)
         return columns, columns.encode("y", y, len(values[0]))
@@ -61,16 +61,16 @@ class LabelColumns:
 
     @property
     def are_binary(self) -> bool:
-        """Return whether every label has two values, of which the second has the code 1."""
+        """Return whether every label has two values; the second value has the code 1."""
         return all(len(classes) == 2 for classes in self.classes)
 
     def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Return the values (…, labels) of codes.
+        """Convert codes (…, labels) to values.
 
-        The array is of type object if a value is missing, or if labels have types of different kinds.
+        The array has the type object if a value is missing, or if labels have different types.
 
         Args:
-            codes: ``MISSING`` or NaN becomes None.
+            codes: codes of classes; ``MISSING`` and NaN become None.
         """
         missing = (codes == MISSING) | (codes != codes)
         codes = np.where(missing, 0, codes).astype(np.int64)
@@ -82,10 +82,10 @@ class LabelColumns:
         return np.where(missing, cast(Any, None), values.astype(object)) if missing.any() else values
 
     def encode(self, name: str, values: Any, instances: int) -> np.ndarray:
-        """Return codes of values (instances, labels), ``MISSING`` for NaN and None.
+        """Convert values (instances, labels) to codes; NaN and None become ``MISSING``.
 
         Raises:
-            ValueError: another shape, or a value without training instances.
+            ValueError: the values have another shape, or a value did not occur in training.
         """
         _, columns, _ = _columns(values)
         check_shape(name, np.empty((len(columns[0]), len(columns))), instances, len(self.classes))
@@ -96,7 +96,7 @@ class LabelColumns:
             strange = ~is_class.any(1)
             if strange.any():
                 raise ValueError(
-                    f"{name}: expected classes {classes.tolist()} of {self.names[label]}, "
+                    f"{name}: expected classes {classes.tolist()} for label {self.names[label]}, "
                     f"got {column[known][strange][0]!r}"
                 )
             codes[known, label] = is_class.argmax(1)
@@ -104,7 +104,7 @@ class LabelColumns:
 
 
 def _columns(y: Any) -> tuple[tuple[str, ...], list[np.ndarray], list[Any]]:
-    """Return the names, the values, and the declared categories or None of each column."""
+    """Return the name, the values, and the declared categories (or None) of each column."""
     if hasattr(y, "columns"):
         check_shape("y", y, None, None)
         declared = declared_values(y) or [None] * y.shape[1]
@@ -123,7 +123,7 @@ def _classes(
         try:
             sorted({*column.tolist()})
         except TypeError as mixed:
-            raise ValueError(f"y: expected classes of one type, got several of {name}") from mixed
+            raise ValueError(f"y: expected classes of one type, got several types in label {name}") from mixed
     are_texts = np.array([isinstance(column[0], str) for column in columns])
     for places in (np.flatnonzero(are_texts).tolist(), np.flatnonzero(~are_texts).tolist()):
         found = own_values([columns[at].tolist() for at in places], [declared[at] for at in places])

@@ -1,4 +1,4 @@
-"""A forest of label vectors with leaves that count known labels."""
+"""A random forest of label vectors whose leaves count known labels."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lmbm_torch.solvers.networks.problems import Features
 class LabelForestClassifier(LabelTrees):
     """A random forest of label vectors with missing labels.
 
-    Each tree of scikit-learn's ``RandomForestRegressor`` (Breiman 2001) splits for all labels together, by
-    the squared deviations of the known labels from the prior, in units of the prior's standard deviation; a
-    missing label deviates by 0. A leaf with n known values of a label, k of them positive, has the
-    probability (k + smoothing · prior) / (n + smoothing). All instances are counted, also those outside of
-    the tree's bootstrap sample.
+    The trees are grown by scikit-learn's ``RandomForestRegressor`` (Breiman 2001), with splits for all labels
+    together. The target for a known label is the deviation from the prior, divided by the prior's standard
+    deviation; for a missing label the target is 0. If a leaf has n known values of a label, and k of them are
+    positive, the probability is (k + smoothing · prior) / (n + smoothing). Leaves count all training
+    instances, also those outside of the tree's bootstrap sample.
 
     Args:
         num_trees: number of trees.
-        max_features: features that a split sees: ``"sqrt"``, a count, or a share.
-        min_samples_leaf: smallest number of instances in a leaf, with missing labels or without.
-        smoothing: weight of the prior in each leaf, in instances.
+        max_features: number of features to try at each split: ``"sqrt"``, a count, or a share.
+        min_samples_leaf: smallest number of instances in a leaf; instances with missing labels count, too.
+        smoothing: weight of the prior in each leaf, as a number of instances.
         random_state: seed of the trees.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
             ignores rules.
@@ -75,7 +75,7 @@ class LabelForestClassifier(LabelTrees):
         self.constraints = constraints
 
     def _grow(self, X: Features, labels: np.ndarray, known: np.ndarray, weights: np.ndarray) -> None:
-        # Imported at use: most users of the estimators need no trees.
+        # Imported here, because most users of the estimators need no trees.
         kind = import_module("sklearn.ensemble").RandomForestRegressor
         self.forest_ = kind(
             self.num_trees,

@@ -1,4 +1,4 @@
-"""The links of a chain: a classifier for each label, given the instance and earlier labels."""
+"""The links of a chain: for each label a classifier, whose inputs are the instance and earlier labels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmbm_torch.estimators.label_chains.columns import MISSING
 
 
 class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
-    """A classifier of label matrices by any scikit-learn ``estimator``, for the estimator's instances."""
+    """A classifier of label matrices that wraps an ``estimator`` of scikit-learn and takes the instances."""
 
     holds_others: ClassVar[bool] = True
 
@@ -31,7 +31,7 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
 
     @answer_call
     def score(self, X, y, sample_weight=None) -> float:
-        """Return the exact match: the share of instances with all known labels right."""
+        """Return the exact match: the share of instances whose known labels are all right."""
         truth = y.toarray() if sparse.issparse(y) else np.asarray(y)
         return exact_match(truth, self.predict(X), sample_weight)
 
@@ -44,7 +44,7 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         tags.classifier_tags.multi_label = True
-        # ``fit`` refuses estimators that are not classifiers.
+        # Errors are ignored here, because ``fit`` refuses estimators that are not classifiers.
         with suppress(AttributeError, TypeError):
             tags.input_tags = get_tags(self.estimator).input_tags
         return tags
@@ -54,14 +54,14 @@ class ClassifierOfLabels(MetaEstimatorMixin, ClassifierMixin, StoredEstimator):
 class Link:
     """A fitted classifier of one label.
 
-    In a pipeline all steps but the last see the instances alone, and the last step sees their output and the
-    earlier labels: instances may be in any form for the first step, such as texts.
+    In a pipeline, only the last step gets the earlier labels, next to the features that the other steps make.
+    Instances may therefore have any form that the first step takes, such as texts.
 
     Args:
-        steps: fitted steps of a pipeline before the last.
-        classifier: fitted to codes of the label.
+        steps: the fitted steps of a pipeline before the last step; None without such steps.
+        classifier: the classifier, fitted to codes of the label.
         states: number of classes of the label.
-        earlier_states: numbers of classes of the earlier labels.
+        earlier_states: number of classes of each earlier label.
     """
 
     steps: Pipeline | None
@@ -84,8 +84,8 @@ class Link:
 
         Args:
             estimator: an unfitted classifier.
-            codes: (instances,), ``MISSING`` if unknown.
-            earlier: (instances, earlier labels), codes.
+            codes: codes of the label (instances,), ``MISSING`` if unknown.
+            earlier: codes of earlier labels (instances, earlier labels).
             weight: (instances,).
         """
         known = np.flatnonzero(codes != MISSING)
@@ -107,16 +107,18 @@ class Link:
         return cls(steps, classifier, states, earlier_states)
 
     def inputs(self, X: Any) -> Any:
-        """Return the classifier's form of the instances, for :meth:`log_proba`."""
+        """Convert instances to the classifier's inputs, for :meth:`log_proba`."""
         return X if self.steps is None else self.steps.transform(X)
 
     def log_proba(self, inputs: Any, rows: np.ndarray, earlier: np.ndarray) -> np.ndarray:
-        """Return log P(label | instance, earlier labels), (nodes, states), −∞ for classes never seen.
+        """Return log P(label | instance, earlier labels), (nodes, states); −∞ for classes never seen.
+
+        A node is a search node: an instance with some values of the earlier labels.
 
         Args:
             inputs: see :meth:`inputs`.
-            rows: (nodes,), of ``inputs``.
-            earlier: (nodes, earlier labels), codes.
+            rows: (nodes,), the index of each node's instance in ``inputs``.
+            earlier: codes of earlier labels (nodes, earlier labels).
         """
         if isinstance(self.classifier, DummyClassifier) and len(self.classifier.classes_) == 1:
             came = np.ones((len(rows), 1))
@@ -137,8 +139,8 @@ def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
     """Raise an error unless an estimator can be a link.
 
     Raises:
-        TypeError: not a scikit-learn classifier, or without ``predict_proba``.
-        ValueError: a ``fit`` without ``sample_weight``, if there are weights.
+        TypeError: the estimator is not a scikit-learn classifier, or has no ``predict_proba``.
+        ValueError: there are weights, but the estimator's ``fit`` takes no ``sample_weight``.
     """
     name = type(estimator).__name__
     if isinstance(estimator, type) or not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
@@ -146,7 +148,7 @@ def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
     if not hasattr(estimator, "predict_proba"):
         raise TypeError(
             f"estimator: expected a classifier with predict_proba, got {name}, which has none; "
-            "CalibratedClassifierCV gives one"
+            "wrap it in CalibratedClassifierCV"
         )
     last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
     if is_weighted and not has_fit_parameter(last, "sample_weight"):
@@ -157,12 +159,12 @@ def check_classifier(estimator: Any, *, is_weighted: bool) -> None:
 
 
 def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
-    """Return features and labels together: one column for two classes, otherwise one for each class.
+    """Append labels to features: one column for a label of two classes, else a column for each class.
 
     Args:
-        X: features: an array, a sparse matrix or a data frame, returned in the same form.
+        X: features: an array, a sparse matrix or a data frame; the answer has the same form.
         codes: (instances, labels).
-        states: of each label.
+        states: number of classes of each label.
     """
     if not states:
         return X
@@ -172,7 +174,7 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
             for label, count in enumerate(states)
         ]
     )
-    # Data frames of pandas whose columns are all sparse.
+    # A data frame of pandas whose columns are all sparse becomes a sparse matrix.
     X = X.sparse.to_coo().tocsr() if hasattr(X, "columns") and hasattr(X, "sparse") else X
     if sparse.issparse(X):
         return sparse.hstack([X, sparse.csr_array(columns.astype(X.dtype))], format="csr")
@@ -181,16 +183,16 @@ def with_labels(X: Any, codes: np.ndarray, states: tuple[int, ...]) -> Any:
         values = columns.astype(np.float64).T
         if hasattr(X, "assign"):
             if not all(isinstance(name, str) for name in X.columns):
-                # Scikit-learn refuses names of several types.
+                # Scikit-learn refuses names of different types, such as texts and numbers.
                 X = X.rename(columns=str)
             return X.assign(**dict(zip(names, values, strict=True)))
-        # polars, with its own type of column.
+        # This is a data frame of polars, which has its own type of column.
         series = type(X.to_series())
         return X.hstack([series(name, column) for name, column in zip(names, values, strict=True)])
     X = np.asarray(X)
     if X.ndim != 2 or X.dtype.kind not in "biufO":
         raise ValueError(
-            f"X: expected numeric features (instances, features), got {X.dtype} of shape {X.shape}; texts "
-            "need a pipeline, whose first step returns features"
+            f"X: expected numeric features (instances, features), got {X.dtype} of shape {X.shape}; for "
+            "texts use a pipeline whose first step makes features"
         )
     return np.hstack([X, columns.astype(X.dtype if X.dtype.kind == "f" else np.float64)])

@@ -1,4 +1,4 @@
-"""A chain of fitted links, and its distribution of label vectors."""
+"""A chain of fitted links, and the distribution of label vectors."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Chain:
     """A fitted chain.
 
     Args:
-        ordering: the label at each position.
-        num_states: classes of each label.
-        links: of the label at each position.
+        ordering: the index of the label at each position.
+        num_states: number of classes of each label.
+        links: the link of the label at each position.
     """
 
     ordering: tuple[int, ...]
@@ -47,13 +47,14 @@ class Chain:
     ) -> Chain:
         """Train the links in order.
 
-        A missing label is imputed by its own link before later links see the label.
+        The link of a label predicts the missing values, before later links learn from the label.
 
         Args:
             estimator: the unfitted classifier of every link.
             codes: (instances, labels), ``MISSING`` if unknown.
             weights: (instances, labels).
-            cv: folds, so that later links see held-out predictions; None for the true labels.
+            cv: folds; later links then learn from predictions of earlier labels for held-out instances. None
+                to learn from the true labels.
         """
         links: list[Link] = []
         seen = codes[:, ordering]
@@ -97,7 +98,7 @@ class Chain:
         return SequentialEnergy(instances, self.num_states, self.ordering, conditional)
 
 
-# Largest number of draws in a row that break rules.
+# Largest number of repeated draws for an instance whose samples break rules.
 MAX_DRAWS = 1000
 
 
@@ -107,13 +108,13 @@ def draws_of_mixture(
     generator: torch.Generator,
     rules: Constraints | None = None,
 ) -> Tensor:
-    """Return codes sampled from the members' equal mixture, (num_samples, instances, labels).
+    """Draw codes from the equal mixture of the members, (num_samples, instances, labels).
 
     Args:
         rules: samples that break rules are drawn again.
 
     Raises:
-        ValueError: a thousand draws of an instance that break rules.
+        ValueError: after a thousand repeated draws some sample still breaks rules.
     """
     drawn = _drawn(energies, num_samples, generator)
     if rules is None:
@@ -126,7 +127,7 @@ def draws_of_mixture(
             return drawn
         again = _drawn([energy.select(rows) for energy in energies], num_samples, generator)
         drawn[:, rows] = torch.where(broken[:, rows, None], again, drawn[:, rows])
-    raise ValueError(f"constraints: expected rules that draws obey, got {MAX_DRAWS} in a row that break them")
+    raise ValueError(f"constraints: expected samples that obey the rules, got none in {MAX_DRAWS} draws")
 
 
 def _drawn(energies: Sequence[SequentialEnergy], num_samples: int, generator: torch.Generator) -> Tensor:

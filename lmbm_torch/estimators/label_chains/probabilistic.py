@@ -1,4 +1,4 @@
-"""Probabilistic classifier chains over scikit-learn classifiers, decoded jointly with a proof."""
+"""Probabilistic classifier chains of scikit-learn classifiers, decoded jointly with a proof."""
 
 from __future__ import annotations
 
@@ -47,51 +47,52 @@ from lmbm_torch.inference.common.results import Decoding, StateMarginals
 from lmbm_torch.inference.search import beam_search, best_first, mixture
 from lmbm_torch.protocol import Capabilities
 
-# Samples of an expected measure, if label sets cannot be enumerated.
+# Number of samples to estimate an expected measure if label sets cannot be enumerated.
 NUM_SAMPLES = 1000
 
 
 class ProbabilisticClassifierChain(ClassifierOfLabels):
-    """A classifier chain over any classifiers with probabilities, decoded jointly (Dembczyński et al. 2010).
+    """A chain of classifiers with probabilities, decoded jointly (Dembczyński et al. 2010).
 
-    Each label has a classifier of the instance and the earlier labels, fitted as in scikit-learn's
-    ``ClassifierChain``; prediction is the best label set under the joint distribution P(y | x) = Π_t P(y_t |
-    x, y_<t), found and proven by search, while ``ClassifierChain`` decides greedily. Labels may have any
-    number of classes.
+    Each label has a classifier, whose inputs are the instance and the earlier labels, fitted as in
+    scikit-learn's ``ClassifierChain``. The prediction is the best label set under the joint distribution P(y
+    | x) = Π_t P(y_t | x, y_<t), found and proven by search, where ``ClassifierChain`` decides label after
+    label. Labels may have any number of classes.
 
     Args:
         estimator: a classifier with ``predict_proba`` from scikit-learn or a compatible library. In a
-            pipeline all steps but the last see the instances alone, in any form such as texts; the last step
-            sees their output and the earlier labels.
-        order: ``"index"``, ``"random"``, or a permutation whose entry t is the label at position t; of the
-            first member.
-        num_members: number of chains of an equal mixture; chains after the first have random orders.
-        search: ``"best_first"``; ``"depth_first"``, with less memory; or ``"beam"``, usually without proof.
-            An ensemble is searched best first.
-        beam_width: number of prefixes of the beam; 1 decodes greedily, like ``ClassifierChain``.
-        tolerance: ε, answers may be less probable than the best by a factor e^−ε.
-        node_limit: number of prefixes at which a search ends without proof; None for no limit. ``predict``
-            warns of searches without proof.
-        decoder: optimised measure of :meth:`predict`: ``"exact_match"`` (the most probable label set), or the
-            expectation of ``"hamming"``, ``"f1"`` or ``"jaccard"`` (labels in {0, 1} only).
-        precision: δ, for the last three measures the largest possible loss of the enumeration of label sets,
-            and for :meth:`predict_proba` the largest probability left out.
-        max_labellings: largest number of enumerated label sets of each member and instance.
-        cv: folds (a number or a splitter), for links trained on held-out predictions of the earlier labels;
-            None for the true labels.
-        class_weight: ``"balanced"``, weights by class or None, for all labels; or a list of settings.
-        random_state: seed of random orders, samples, and links without a seed.
+            pipeline only the last step gets the earlier labels, next to the features that the other steps
+            make; instances may have any form, such as texts.
+        order: the order of labels in the first chain: ``"index"``, ``"random"``, or a permutation whose entry
+            t is the label at position t.
+        num_members: number of chains in an equal mixture; chains after the first have random orders.
+        search: ``"best_first"``; ``"depth_first"``, which needs less memory; or ``"beam"``, usually without a
+            proof. Several chains are always searched best first.
+        beam_width: number of prefixes that the beam keeps; 1 decides like ``ClassifierChain``.
+        tolerance: ε; the probability of an answer may be smaller than the largest by a factor of e^−ε.
+        node_limit: number of prefixes at which a search ends without a proof; None for no limit. ``predict``
+            warns of searches without a proof.
+        decoder: the measure whose expected value :meth:`predict` maximises: ``"exact_match"`` (by the most
+            probable label set), ``"hamming"``, ``"f1"`` or ``"jaccard"`` (for labels in {0, 1}).
+        precision: δ. If label sets are enumerated, for the last three measures the largest loss by label sets
+            that are left out; for :meth:`predict_proba` the largest probability that is left out.
+        max_labellings: largest number of label sets to enumerate for each member and instance.
+        cv: folds (a number or a splitter); each link then learns from predictions of earlier labels for
+            held-out instances. None to learn from the true labels.
+        class_weight: ``"balanced"``, a dictionary of weights by class or None, for all labels; or a list with
+            such a setting for each label.
+        random_state: seed for random orders, for samples, and for links without a seed.
         constraints: rules that all answers and probabilities obey, as text or objects
-            (:mod:`lmbm_torch.constraints`), over labels of two classes, true of the second; training ignores
-            rules.
+            (:mod:`lmbm_torch.constraints`), if all labels have two classes; a label is true if it has the
+            second class. Training ignores rules.
 
     Attributes:
-        classes_: the classes of each label; 0 and 1 for binary labels, even if a value was never seen, and
-            the declared categories of a data frame.
-        label_names_: columns of a data frame, or label_0, label_1, …
-        ordering_: (labels,), of the first member.
+        classes_: the classes of each label, including declared categories of a data frame; 0 and 1 for binary
+            labels, even if one of the values does not occur.
+        label_names_: column names of a data frame, or label_0, label_1, …
+        ordering_: (labels,), the order of labels in the first chain.
         members_: the fitted chains.
-        n_features_in_: number of features, if X has one.
+        n_features_in_: number of features; absent if X has no columns.
 
     Examples:
         >>> from lmbm_torch.estimators import ProbabilisticClassifierChain
@@ -153,24 +154,24 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @fit_call
     def fit(self, X, y, sample_weight=None):
-        """Train on instances, in the estimator's form, and labels (instances, labels).
+        """Train the chains on instances and labels.
 
         Args:
-            X: features, dense, CSR or a data frame; for a pipeline the form of the first step.
-            y: classes of any kind; NaN or None for missing labels: a link is trained on the instances with a
-                known label, and imputes missing labels before later links see the label.
-            sample_weight: (instances,), for estimators with sample weights.
+            X: features, dense, CSR or a data frame; for a pipeline any form that the first step takes.
+            y: labels (instances, labels), classes of any kind; NaN or None for missing labels. A link learns
+                from instances where the label is known, and predicts missing labels before later links learn.
+            sample_weight: (instances,), for estimators that take sample weights.
 
         Raises:
-            TypeError: an estimator that is not a classifier, or without ``predict_proba``.
-            ValueError: an invalid parameter or input, named in the message.
+            TypeError: the estimator is not a classifier, or has no ``predict_proba``.
+            ValueError: a parameter or input is invalid.
         """
         check_parameters(self)
         X = self._validated(X, reset=True)
         check_given(self, y)
         columns, codes = LabelColumns.of(y)
         if num_instances(X) != len(codes):
-            raise ValueError(f"y: expected {num_instances(X)} rows like X, got {len(codes)}")
+            raise ValueError(f"y: expected {num_instances(X)} rows like X, got {len(codes)} rows")
         if sample_weight is not None:
             sample_weight = checked_weights(sample_weight, len(codes))
         weights = label_weights(self.class_weight, columns.decode(codes), codes == MISSING, sample_weight)
@@ -200,28 +201,27 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def energies(self, X) -> list[SequentialEnergy]:
-        """Return the members' distributions over the label vectors of instances."""
+        """Return the distribution over label vectors of each chain, a list."""
         check_is_fitted(self)
         X = self._validated(X, reset=False)
         return [member.energy(X, num_instances(X)) for member in self.members_]
 
     @answer_call
     def decode(self, X, known=None, top_k=1, constraints: Rules | None = None) -> Decoding:
-        """Return the ``top_k`` most probable label sets of each instance, with certificate.
+        """Return the ``top_k`` most probable label sets of each instance, with a certificate.
 
         Args:
             X: see :meth:`fit`.
             known: (instances, labels), known labels, NaN or None for unknown labels.
-            top_k: number of label sets, best first; 1 for the beam.
-            constraints: further rules for the call, as text or objects, over labels of two classes.
+            top_k: number of label sets, best first; 1 with ``search="beam"``.
+            constraints: further rules for the call, as text or objects, if all labels have two classes.
 
         Returns:
-            Labels are indices into ``classes_``; the objective is the log-probability of the label set,
-            including
-            known labels.
+            A decoding, whose labels are indices into ``classes_``. The objective is the log-probability of
+            the label set, including known labels.
 
         Raises:
-            ValueError: rules over labels of more than two classes; several label sets of the beam.
+            ValueError: there are rules, and a label has more classes; or ``top_k`` is above 1 with a beam.
         """
         check_parameters(self)
         if (rules := self._rules(constraints)) is not None:
@@ -237,7 +237,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         (energy,) = energies
         if self.search == "beam":
             if top_k > 1:
-                raise ValueError(f"top_k: expected 1 for the beam, got {top_k}")
+                raise ValueError(f"top_k: expected 1 with search='beam', got {top_k}")
             return beam_search.decode(energy, self.beam_width, known=given)
         is_depth_first = self.search == "depth_first"
         search = best_first.decode_depth_first if is_depth_first else best_first.decode
@@ -245,7 +245,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def predict_decoding(self, X, known=None) -> Decoding:
-        """Return the labels of :meth:`predict`, as indices into ``classes_``, with their certificate."""
+        """Return the labels of :meth:`predict`, as indices into ``classes_``, with the certificate."""
         if self.decoder == "exact_match":
             return self.decode(X, known)
         check_parameters(self)
@@ -263,10 +263,10 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def marginals(self, X, known=None) -> StateMarginals:
-        """Return P(y_i = class | x) of each label, with error bounds.
+        """Return P(y_i = class | x) for each label, with error bounds.
 
-        Under ``constraints`` the probabilities are given the rules, from the enumerated label sets. If no
-        enumerated label set is allowed, all values are 0 with an error bound of 1.
+        With ``constraints``, return P(y_i = class | x, all rules hold), computed from enumerated label sets.
+        If no enumerated label set obeys the rules, all values are 0 with an error bound of 1.
         """
         energies, rules = self.energies(X), self._rules()
         given = self._known(known, energies[0])
@@ -274,9 +274,9 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def predict_proba(self, X):
-        """Return the probability of the second class, (instances, labels), if all labels have two classes.
+        """Return the probability of each label's second class, (instances, labels).
 
-        For more classes return a list of P(y_i = class | x), (instances, classes), one for each label.
+        If a label has more than two classes, return for each label P(y_i = class | x), (instances, classes).
         """
         states = self.marginals(X).states.numpy()
         if self.columns_.are_binary:
@@ -287,8 +287,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
     def predict(self, X, known=None):
         """Return classes (instances, labels).
 
-        A ConvergenceWarning tells of searches that met a limit; :meth:`predict_decoding` has a status per
-        instance.
+        A ConvergenceWarning tells if searches have ended at a limit; see :meth:`predict_decoding`.
 
         Args:
             X: see :meth:`fit`.
@@ -308,8 +307,8 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
     def log_prob(self, X, Y):
         """Return log P(Y | x) of whole label vectors, (instances,).
 
-        Under ``constraints`` the value is given the rules, −∞ if Y breaks a rule; too small by at most
-        −log(1 − ``precision``), unless ``max_labellings`` label sets do not reach the precision.
+        With ``constraints``, return log P(Y | x, all rules hold), −∞ if Y breaks a rule. The value may be too
+        small by −log(1 − ``precision``), or by more if ``max_labellings`` ends the enumeration.
 
         Args:
             X: see :meth:`fit`.
@@ -328,12 +327,12 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return np.where(rules.violated(codes).any(1), -np.inf, found - of_allowed)
 
     def sample(self, X, num_samples=1):
-        """Return label vectors sampled from P(y | x), (num_samples, instances, labels).
+        """Draw label vectors from P(y | x), (num_samples, instances, labels).
 
         Samples that break ``constraints`` are drawn again.
 
         Raises:
-            ValueError: a thousand draws of an instance that break rules.
+            ValueError: after a thousand repeated draws some sample still breaks rules.
         """
         energies, rules, generator = self.energies(X), self._rules(), self._generator()
         drawn = draws_of_mixture(energies, num_samples, generator, rules)
@@ -341,28 +340,27 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
 
     @answer_call
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return an explanation of the labels of one instance, each given the earlier labels of the chain.
+        """Explain the labels of one instance, each label given the earlier labels of the chain.
 
         Args:
-            X: (1, features), or the pipeline's form.
-            reference: (features,), baseline of the contributions to linear classifiers, and value of a
-                left-out feature; by default 0.
-            num_features: number of the features that change a probability most, set to the reference one at a
-                time, to see which labels change; 0 for a pipeline.
+            X: one instance (1, features), or one instance in the form that a pipeline takes.
+            reference: (features,), values of features that are left out, and the baseline for contributions
+                to linear classifiers; by default 0.
+            num_features: number of features to set to the reference, one at a time, to see which labels
+                change: the features that change a probability most; 0 for a pipeline.
 
         Returns:
-            For linear classifiers half the log-odds, a sum over the inputs (in a pipeline over the features
-            of its
-            steps); for forests the probability, and for boosted trees half the log-odds, by TreeSHAP's
-            values,
-            relative to the training mean; otherwise the probability. For several chains the mean, see
-            :class:`~lmbm_torch.estimators.explain.chains.ChainFields`. And the labels affected by a change of
-            each
-            label. See :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
+            An :class:`~lmbm_torch.estimators.explain.explanations.Explanation`, also with the labels that
+            change with each label. Contributions of the inputs (in a pipeline, of the features that the steps
+            make) add up to half the log-odds for linear classifiers and boosted trees, and to the probability
+            for forests; for trees they are TreeSHAP values relative to the training mean. For other
+            classifiers only the probability is given. For several chains means are given, see
+            :class:`~lmbm_torch.estimators.explain.chains.ChainFields`.
 
         Raises:
-            ModuleNotFoundError: trees, without ``shap``.
-            ValueError: several instances, labels of more than two classes, a reference of another shape.
+            ModuleNotFoundError: the classifiers have trees, and ``shap`` is not installed.
+            ValueError: X has several instances, a label has more than two classes, or the reference has
+                another shape than (features,).
         """
         check_is_fitted(self)
         X = self._validated(X, reset=False)
@@ -376,7 +374,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             ValueError: see :meth:`explain`.
         """
         if not self.columns_.are_binary:
-            raise ValueError("explain: expected labels of two values each")
+            raise ValueError("explain: expected labels of two values each, got a label of more values")
         features = None
         if not isinstance(self.estimator, Pipeline):
             features = given_names(self) or numbered("feature", X.shape[1])
@@ -391,7 +389,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return np.asarray(self.order)
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Return validated instances; data frames and inputs of pipelines stay as given."""
+        """Return validated instances; data frames and inputs of pipelines are returned unchanged."""
         X = with_rows(X)
         if isinstance(self.estimator, Pipeline) or hasattr(X, "columns"):
             validate_data(self, X, reset=reset, skip_check_array=True)
@@ -411,27 +409,27 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
         return torch.from_numpy(self._codes(known, energy.batch_size))
 
     def _codes(self, known: Any, instances: int) -> np.ndarray:
-        """Return known labels as indices into ``classes_``, NaN for free labels."""
+        """Convert known labels to indices into ``classes_``, with NaN for free labels."""
         codes = self.columns_.encode("known", known, instances)
         return np.where(codes == MISSING, np.nan, codes)
 
     def label_values(self, labels: ArrayLike) -> np.ndarray:
-        """Return indices into ``classes_`` (…, labels) as the values of ``fit``; NaN gives None."""
+        """Convert indices into ``classes_`` (…, labels) to the values of ``fit``; NaN becomes None."""
         return self.columns_.decode(np.asarray(labels))
 
     @property
     def rules(self) -> rules_of.Constraints | None:
-        """Return the rules over the labels; None without rules."""
+        """Return the rules that all answers obey; None without rules."""
         return self._rules()
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy under the given rules alone; None for no rules."""
+        """Return a copy that obeys ``rules`` and no other rules; None for no rules."""
         other = copy(self)
         other.constraints = rules
         return other
 
     def binding_rules(self, X: Any) -> list[list[str]]:
-        """Return the constructor's rules, as text, broken by the unconstrained answer of each instance."""
+        """Return for each instance the rules, as text, that the answer without rules breaks."""
         labels = self.with_rules(None).predict_decoding(X).labels.cpu().numpy()
         rules = self.rules
         return [[] for _ in labels] if rules is None else rules.broken(labels)
@@ -445,7 +443,7 @@ class ProbabilisticClassifierChain(ClassifierOfLabels):
             return None
         rules = rules_of_fit(self.label_names_, self.constraints, more)
         if rules is not None and not self.columns_.are_binary:
-            raise ValueError("constraints: expected None, for not all labels have two values")
+            raise ValueError("constraints: expected None, because some label has more than two values")
         return rules
 
     @property

@@ -1,4 +1,4 @@
-"""The part that forests and boosting of label vectors share."""
+"""The base class of forests and boosting of label vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmbm_torch.solvers.networks.problems import Features
 
 
 class LabelTrees(DecodingClassifier[DirectedEnergy]):
-    """Trees of label vectors, with independent labels given the features."""
+    """A classifier by trees for all labels together; given the features, labels are independent."""
 
     device = "cpu"
     holds_others: ClassVar[bool] = True
@@ -32,13 +32,13 @@ class LabelTrees(DecodingClassifier[DirectedEnergy]):
         """Grow the trees.
 
         Args:
-            X: (instances, features), dense or CSR; finite.
-            y: labels (instances, labels) of two values, NaN for missing labels, without effect on splits and
-                leaves; or one class per instance.
+            X: finite features (instances, features), dense or CSR.
+            y: labels (instances, labels) of two values, with NaN for missing labels, which have no effect on
+                splits and leaves; or one class per instance.
             sample_weight: (instances,), weights of the instances in splits and leaves.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid.
         """
         X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=True)
         known = ~np.isnan(labels)
@@ -49,7 +49,7 @@ class LabelTrees(DecodingClassifier[DirectedEnergy]):
 
     @abstractmethod
     def _grow(self, X: Features, labels: np.ndarray, known: np.ndarray, weights: np.ndarray) -> None:
-        """Grow the trees for labels (instances, labels), 0 where they are not known."""
+        """Grow the trees for labels (instances, labels), in which unknown labels are 0."""
 
     @abstractmethod
     def _log_odds(self, X: Features) -> np.ndarray:

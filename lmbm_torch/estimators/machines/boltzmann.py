@@ -42,55 +42,58 @@ from lmbm_torch.solvers.networks.problems import Features
 class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
     """A large-margin Boltzmann machine (large_margin_boltzmann_machines_2009).
 
-    Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, intercepts regularised like other weights,
-    with η_j = ``coupling_penalty`` for weights of two or more labels and 1 for other weights; prediction is
-    the label set of least hinge loss Σ_i [γ − m_i]_+ (problem 3.4), not the most probable label set.
+    Training minimises ½ Σ_j η_j w_j² + C Σ_l Σ_i [γ − m_il]_+, where m_il is the margin of label i in
+    instance l. η_j is ``coupling_penalty`` for weights of two or more labels and 1 for other weights;
+    intercepts are regularised, too. The prediction is the label set with the smallest hinge loss Σ_i [γ −
+    m_i]_+ (problem 3.4), not the most probable label set.
 
     Args:
         C: weight of the losses, U in the paper: a number or a multiple of ``"scale"`` such as
             ``"0.3*scale"``, see :func:`~lmbm_torch.fitting.recipe.units`; a number with ``clique_features``.
-        coupling_penalty: η0 > 0, a number or a multiple of ``"scale"``, half of the total weight of all
-            losses: C times the instances or their weights. Training sees the true values of neighbours,
-            prediction decoded values, so cheap couplings would meet the margins in training alone; the
-            possible gain of a coupling grows with the instances and with C. The paper's plain LMBM, "η0 = 0",
-            is 1; LMBMr is 5 and more.
-        margin: γ.
+        coupling_penalty: η0 > 0, a number or a multiple of ``"scale"``, which is half of the total weight of
+            all losses (C times the number, or the weights, of the instances). Training uses the true values
+            of neighbours, but prediction uses decoded values; with a small penalty, couplings would reach the
+            margins only in training. The gain of a coupling in training grows with the instances and with C.
+            The paper's plain LMBM, "η0 = 0", is 1; LMBMr is 5 and more.
+        margin: the margin γ of the hinge.
         cliques: ``"pairwise"``, or sets of labels, or tied cliques, with ``groups`` and ``clique_features``;
             see :class:`~lmbm_torch.models.BoltzmannMachine`.
         decoder: ``"exact"`` (enumeration), ``"integer_program"``, ``"lp_relaxation"`` (rounded), or
-            ``"auto"``: the routine chosen by :func:`lmbm_torch.inference.decode_hinge`, with a proof unless a
-            search of many labels meets the node limit; see ``decode(X).status``.
-        solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's solver: much slower with coupled
-            labels, but without a matrix of instances.
+            ``"auto"``: the routine that :func:`lmbm_torch.inference.decode_hinge` chooses. The answer is
+            proven unless a search over many labels reaches the node limit; see ``decode(X).status``.
+        solver: ``"proximal_newton"``, or ``"dual_coordinate"``, the paper's solver, which is much slower with
+            coupled labels, but needs no (instances, instances) matrix.
         tol: relative duality gap at which training ends.
         max_iter: passes at which training ends even above ``tol``, with a ConvergenceWarning.
         class_weight: see :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         calibrate: whether to calibrate probabilities, see
             :mod:`~lmbm_torch.estimators.common.decoders.calibration`: by the likelihood of label sets for up
-            to 18 labels; decoding is not affected.
-        device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
-            on the CPU.
-        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the coordinate solver's order of visits.
+            to 18 labels. Predicted labels do not change.
+        device: device of predictions except searches, such as ``"cuda"``; training is on the CPU.
+        verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
+        random_state: seed for the order in which the coordinate solver visits instances.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). Training
-            ignores rules: the margins compare label sets that differ in one label, which rules such as
-            ``exactly_one`` never allow.
+            ignores rules: the margins compare label sets that differ in one label, and of two such label sets
+            rules such as ``exactly_one`` allow at most one.
 
     Attributes:
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
-        coupling_penalty_: η0.
-        coef_: (labels, features); intercept_: (labels,).
+        C_: the weight of the losses.
+        feature_shift_, feature_scale_: (features,), training takes (X − shift) / scale; 0, 1 if unscaled.
+        coupling_penalty_: η0 as a number.
+        coef_: (labels, features), weights of the features.
+        intercept_: (labels,).
         clique_coef_: a weight for each clique, or group of cliques.
-        objective_: the value of the training objective; duality_gap_: relative to it.
-        n_iter_: passes of the solver.
-        mean_loss_: the mean hinge loss of the training instances; missing labels are completed by the
-            Boltzmann machine's own prediction, and their loss counts.
-        threshold_: T, the least loss of a training instance decoded wrongly (Remark 4.2); 0 gives no bound.
-        error_bound_: mean_loss_ / T, at most 1: an upper bound of the share of training instances decoded
-            wrongly (Theorem 4.1) by an exact decoder; with missing labels, wrong means different from the
-            completed labels. 1 for the rounded relaxation and for constraints, where no bound is known.
-        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
+        objective_: the value of the training objective.
+        duality_gap_: the duality gap relative to ``objective_``.
+        n_iter_: number of passes of the solver.
+        mean_loss_: the mean hinge loss of the training instances; the machine's own predictions take the
+            place of missing labels, and the loss counts.
+        threshold_: T, the smallest loss of a wrongly decoded training instance (Remark 4.2); 0 gives no
+            bound.
+        error_bound_: mean_loss_ / T, at most 1: an upper bound on the share of training instances that an
+            exact decoder decodes wrongly (Theorem 4.1); with missing labels, wrong means different from the
+            completed labels. 1 for ``"lp_relaxation"`` and with constraints, where no bound is known.
+        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without calibration.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
 
     Examples:
@@ -156,17 +159,18 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
 
         Args:
             X: finite features.
-            y: {0, 1} and NaN (missing: the loss is left out, and neighbours see the machine's own prediction,
-                see :mod:`~lmbm_torch.estimators.common.decoders.completion`); or one class per instance.
-            sample_weight: (instances,), multiplies C.
+            y: labels in {0, 1}, or NaN for missing labels, which have no loss; for the neighbours the
+                machine's own predictions take the place, see
+                :mod:`~lmbm_torch.estimators.common.decoders.completion`. Or one class per instance.
+            sample_weight: (instances,), factors on C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid.
         """
         return self._fit_along(Path(), X, y, sample_weight)
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit from the last solution along a path: the same instances, a smaller C."""
+        """Fit from the last solution of a path, which had the same instances and a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.solver != "proximal_newton" and (self.class_weight is not None or np.isnan(labels).any()):
             raise ValueError(
@@ -187,7 +191,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         path: Path,
         labels: np.ndarray,
     ) -> None:
-        """Train on complete labels."""
+        """Train on labels without missing values."""
         with torch.device("cpu"):
             model = BoltzmannMachine(
                 self.n_features_in_, labels.shape[1], self.cliques, self.groups, self.clique_features
@@ -248,12 +252,12 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         return constrained.decode_loss(energy, rules, decode, known=known, top_k=top_k)
 
     def _bound_errors(self, X, labels: np.ndarray) -> None:
-        """Set the training instances' mean loss and the resulting bound on the errors."""
+        """Set the mean loss of the training instances, and the bound on errors that follows."""
         energy = self._energy(X)
         loss = local_hinge(energy, torch.from_numpy(labels).to(self._device), self.margin)
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
-        # Instances with forbidden labels are decoded wrongly at any loss.
+        # With rules there is no bound: an instance whose labels break rules is always decoded wrongly.
         is_unknown = self.decoder == "lp_relaxation" or self.constraints is not None
         self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 
@@ -269,7 +273,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
 
 
 def _total(weights: np.ndarray | None, labels: np.ndarray) -> float:
-    """Return the total weight of the instances; weights (instances, labels) count by their mean."""
+    """Return the total weight of the instances; weights (instances, labels) are averaged over labels."""
     if weights is None:
         return float(len(labels))
     return float((weights if weights.ndim == 1 else weights.mean(1)).sum())

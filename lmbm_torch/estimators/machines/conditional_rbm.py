@@ -46,21 +46,21 @@ from lmbm_torch.models import ConditionalRBM
 from lmbm_torch.protocol import Capabilities
 from lmbm_torch.solvers.networks.problems import Features
 
-# Persistent contrastive divergence needs the chains of a training module.
+# "pcd" is left out: persistent contrastive divergence needs Gibbs chains, which a training module keeps.
 OBJECTIVES = ("mle", *(name for name in METHODS if name != "pcd"))
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-# Instances of a batch of exact likelihoods.
+# Number of instances in a batch of exact likelihoods.
 INSTANCES_AT_ONCE = 1000
 
 Loss = Callable[[BipartiteEnergy, Tensor], Tensor]
 Batches = Callable[[np.ndarray, int], Iterator[tuple[Tensor, ...]]]
-"""Rows, and how many of them a batch has → each batch's features, labels and weights."""
+"""From rows and the size of a batch to the features, labels and weights of each batch."""
 
 
 @dataclass
 class _Curve:
-    """The mean loss after each of at most ``max_iter`` iterations, shown by ``tell`` if there is a bar."""
+    """The mean loss after each of at most ``max_iter`` iterations; ``tell`` shows it in a progress bar."""
 
     max_iter: int
     tell: Callable[[float, str], None] | None
@@ -75,12 +75,13 @@ class _Curve:
 
 @dataclass(frozen=True)
 class HiddenUnitDistribution:
-    """The distribution P(y | x) of a conditional restricted Boltzmann machine, hidden units summed out.
+    """The distribution P(y | x) of a conditional restricted Boltzmann machine, summed over hidden units.
 
     Args:
-        energy: of the model.
-        inference: inference of an approximate objective, used for marginals; None for exact sums.
-        num_iters, tol: of Bethe's approximation of the log partition, with an approximate objective.
+        energy: the energy of the model.
+        inference: the approximate inference of the objective, used for marginals; None for exact sums.
+        num_iters, tol: limits of belief propagation for Bethe's approximation of the log partition, which is
+            used with approximate inference.
     """
 
     energy: BipartiteEnergy
@@ -91,15 +92,15 @@ class HiddenUnitDistribution:
     def marginals(self, known: Tensor | None = None) -> BipartiteMarginals:
         """Return P(y_i = 1) and the hidden units' marginals, given ``known`` labels.
 
-        Marginals are exact after exact maximum likelihood, by mean field if trained so, otherwise by
-        sum-product.
+        Marginals are exact if training was exact maximum likelihood; they are by mean field if training used
+        mean field, otherwise by the sum-product algorithm.
         """
         if self.inference is None:
             return exact.marginals(self.energy, known=known)
         return self.inference.marginals(self.energy, known)
 
     def log_prob(self, labels: Tensor) -> Tensor:
-        """Return log P(labels), exact after exact maximum likelihood, otherwise by Bethe's approximation."""
+        """Return log P(labels): exact if training was exact, otherwise by Bethe's approximation."""
         if self.inference is None:
             log_partition = exact.log_partition(self.energy)
         else:
@@ -108,57 +109,57 @@ class HiddenUnitDistribution:
         return -self.energy.free_energy(labels) - log_partition
 
     def log_weights(self, codes: Tensor) -> Tensor:
-        """Return minus the free energies of label vectors (classes, 1, labels), (classes, instances)."""
+        """Return the negative free energies (classes, instances) of label vectors (classes, 1, labels)."""
         return -self.energy.free_energy(codes)
 
 
 class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
-    """A conditional restricted Boltzmann machine: labels coupled by hidden units.
+    """A conditional restricted Boltzmann machine: labels that hidden units couple.
 
-    The model of belief_propagation_in_crbms_2017. Training minimises ½‖w‖² + C Σ_l loss_l, biases regularised
-    like other weights. The problem is not convex, so solutions depend on the seed. Features should have
-    similar scales, best in rows of unit norm. The exact likelihood sums over the states of the smaller side,
-    labels or hidden units, and is minimised by L-BFGS over all instances; other objectives are minimised by
-    Adam over batches, with a step size that falls to zero.
+    The model is that of belief_propagation_in_crbms_2017. Training minimises ½‖w‖² + C Σ_l loss_l; biases are
+    regularised like other weights. The problem is not convex, so solutions depend on the seed. Features
+    should have similar scales, best with instances of unit norm. The exact likelihood sums over all states of
+    the labels or of the hidden units, whichever are fewer, and is maximised by L-BFGS over all instances.
+    Other objectives are minimised by Adam over batches, with a step size that falls to zero.
 
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
             :func:`~lmbm_torch.fitting.recipe.units`.
         num_hidden: number of hidden units.
-        objective: ``"mle"``, exact maximum likelihood; a key of :data:`~lmbm_torch.losses.methods.METHODS`:
-            ``"mle_bp"``, maximum likelihood by belief propagation, ``"mle_mf"``, by mean field, ``"lssvm"``,
-            the latent structural SVM, ``"mssvm"``, the marginal structural SVM, ``"cd"``, contrastive
-            divergence of one step, or ``"cd_percloss"``, CD-PercLoss of ten steps; or ``"auto"``, ``"mle"``
-            if the smaller side has at most 10 units, otherwise ``"mle_bp"``.
-        decoder: ``"exact"``, the most probable label vector, by enumeration of at most 2^22, also used in the
-            training of ``"mssvm"``; ``"matched"``, the inference and iterations of the training, as in
+        objective: ``"mle"``: exact maximum likelihood; ``"mle_bp"``: maximum likelihood by belief
+            propagation; ``"mle_mf"``: the same by mean field; ``"lssvm"``: the latent structural SVM;
+            ``"mssvm"``: the marginal structural SVM; ``"cd"``: contrastive divergence with one step;
+            ``"cd_percloss"``: CD-PercLoss with ten steps; or ``"auto"``: ``"mle"`` for at most 10 labels or
+            10 hidden units, otherwise ``"mle_bp"``. See :data:`~lmbm_torch.losses.methods.METHODS`.
+        decoder: ``"exact"``: the most probable label vector, by enumeration of at most 2^22 label vectors,
+            also in the training of ``"mssvm"``; ``"matched"``: the same inference as in training, as in
             belief_propagation_in_crbms_2017 (section 6): the modes of the labels' marginals, which get the
-            most single labels right, or the joint or marginal MAP for the structural SVMs; or ``"auto"``,
-            ``"exact"`` for at most 16 labels (10 for ``"mssvm"``) except for ``"lssvm"``, otherwise
+            most single labels right, or the joint or marginal MAP for the structural SVMs; or ``"auto"``:
+            ``"exact"`` for at most 16 labels (10 for ``"mssvm"``, never for ``"lssvm"``), otherwise
             ``"matched"``.
         num_iters: largest number of iterations of approximate inference.
-        tol: change of messages or means at which an instance's inference ends.
-        max_iter: epochs of Adam, or largest number of iterations of L-BFGS.
-        batch_size: instances in each of Adam's batches.
-        learning_rate: of Adam in the first epoch.
+        tol: change of messages or means at which the inference for an instance ends.
+        max_iter: number of epochs of Adam, or largest number of iterations of L-BFGS.
+        batch_size: number of instances in a batch of Adam.
+        learning_rate: step size of Adam in the first epoch.
         init_std: standard deviation of the initial couplings and hidden weights.
         device: device of training and prediction, such as ``"cpu"`` or ``"cuda"``.
-        dtype: of training and prediction, ``"float64"``, ``"float32"``, or ``"auto"``: float64 on the CPU,
-            float32 on a GPU, where float64 takes several to tens of times as long.
-        verbose: 1 for a progress bar with the loss (needs rich), 0 for none.
-        random_state: seed of the start, the order of the instances and Gibbs sampling.
+        dtype: type of numbers in training and prediction: ``"float64"``, ``"float32"``, or ``"auto"``:
+            float64 on the CPU, float32 on a GPU, where float64 is several times to tens of times as slow.
+        verbose: 1 for a progress bar with the loss (needs rich); 0 for no bar.
+        random_state: seed for the initial weights, the order of the instances and Gibbs sampling.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`); training
             ignores rules.
 
     Attributes:
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
+        C_: the weight of the losses.
+        feature_shift_, feature_scale_: (features,), training takes (X − shift) / scale; 0, 1 if unscaled.
         model_: the :class:`~lmbm_torch.models.ConditionalRBM`.
-        objective_: the name of the minimised objective.
+        objective_: the name of the objective that was minimised.
         inference_: the :class:`~lmbm_torch.inference.messages.matching.MatchedInference` of an approximate
             objective; None for the exact objective.
-        loss_curve_: the mean loss of the instances in each epoch, while training, or after each iteration.
-        n_iter_: epochs or iterations.
+        loss_curve_: the mean loss of the instances during each epoch, or after each iteration.
+        n_iter_: number of epochs or iterations.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
 
     Examples:
@@ -219,12 +220,12 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
         Args:
             X: finite features.
-            y: {0, 1}, and NaN for a missing label, treated as a hidden unit, or with the hinges as the
-                model's preferred value given the other labels; or one class per instance.
-            sample_weight: (instances,), multiplies C.
+            y: labels in {0, 1}, or NaN for missing labels. The likelihood treats a missing label like a
+                hidden unit; the hinges take the value that the model prefers. Or one class per instance.
+            sample_weight: (instances,), factors on C.
 
         Raises:
-            ValueError: an invalid parameter or input, named in the message.
+            ValueError: a parameter or input is invalid.
         """
         X, labels, weights = self._validate_fit(X, y, sample_weight, allow_missing=True)
         weights = np.ones(len(labels)) if weights is None else weights
@@ -258,21 +259,21 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     def decode(
         self, X: Rows, known: ArrayLike | None = None, top_k: int = 1, constraints: Rules | None = None
     ) -> Decoding:
-        """Return the label vector of ``decoder``, with its objective and certificate.
+        """Return the label vector that ``decoder`` finds, with the objective and certificate.
 
-        The objective of marginals' modes is the expected number of right labels given the known labels; with
-        rules over at most 22 labels also given the rules, exactly. With rules over more labels the marginals
-        ignore the rules, the label vector is the best allowed one by these marginals, and the status is not
-        exact.
+        For modes of marginals, the objective is the expected number of right labels given the known labels.
+        With rules and at most 22 labels, the marginals are exact, given that all rules hold. With rules and
+        more labels, the marginals ignore the rules: the label vector is the best, by these marginals, of all
+        that obey the rules, and the status is not exact.
 
         Args:
             X: (instances, features), dense or CSR.
-            known: (instances, labels) of {0, 1, NaN}, known labels.
+            known: known labels (instances, labels) in {0, 1, NaN}.
             top_k: number of label sets, best first.
             constraints: further rules for the call, as text or objects.
 
         Raises:
-            ValueError: several label sets of the joint or marginal MAP by messages, which has no bound.
+            ValueError: ``top_k`` is above 1 for a joint or marginal MAP by messages.
         """
         check_count("top_k", top_k)
         rules = self._rules(constraints)
@@ -284,11 +285,11 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         is_exact = self._decodes_exactly(self.model_.num_labels)
         if top_k > 1 and not is_exact:
             raise ValueError(
-                f"top_k: expected 1 for the MAP of {self.objective_!r} by messages, which has no bound "
-                f"(decoder='exact' finds several, of at most {LIMITS.enumerable} labels), got {top_k}"
+                f"top_k: expected 1, because {self.objective_!r} by messages finds only one label set; "
+                f"got {top_k} (decoder='exact' finds several, for at most {LIMITS.enumerable} labels)"
             )
         if rules is not None or top_k > 1:
-            # Further label sets are found by holding labels, also without rules.
+            # Several label sets are found as under rules, by fixing labels, also if there are no rules.
             rules = rules_over(self.label_names_) if rules is None else rules
             return decode_around(
                 self.with_rules(None), X, rules, self._known_codes(known), top_k, values=self.label_values
@@ -334,9 +335,9 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
     def _label_marginals(
         self, energy: BipartiteEnergy, rules: LabelRules | None, known: Tensor | None = None
     ) -> Marginals:
-        """Return the marginals of :meth:`decode`, given the rules if label sets can be summed."""
+        """Return the marginals for :meth:`decode`; given that rules hold, if label sets can be enumerated."""
         is_ruled = rules is not None and len(rules.bounds) > 0
-        # All labels count, not the unknown ones, so that answers are independent of the batch.
+        # The number of all labels decides, not of unknown labels, so that answers do not depend on the batch.
         if rules is not None and is_ruled and energy.num_visible <= LIMITS.enumerable:
             return marginals(energy, constraints=rules, known=known)
         found = self._distribution([energy]).marginals(known)
@@ -347,7 +348,7 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         if not self._decodes_modes:
             return super()._objective_of_held(X)
         energy, rules = self.energy(X), self._rules()
-        # Answers with held labels are compared by the marginals without held labels.
+        # Answers with a fixed label are compared by marginals that do not know the fixed label.
         found = self._label_marginals(energy, rules)
 
         def objective_of(rows: np.ndarray, held: np.ndarray) -> np.ndarray:
@@ -364,21 +365,21 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
         return DTYPES[self.dtype]
 
     def _objective(self) -> str:
-        """Return the minimised objective: ``objective``, or the choice of ``"auto"``."""
+        """Return the name of the objective to minimise: ``objective``, or what ``"auto"`` stands for."""
         if self.objective != "auto":
             return self.objective
         smaller = min(self.model_.num_labels, self.model_.num_hidden)
         return "mle" if smaller <= LIMITS.likelihood else "mle_bp"
 
     def _decodes_exactly(self, num_labels: int) -> bool:
-        """Return whether all label vectors are enumerated."""
+        """Return whether decoding enumerates all label vectors."""
         if self.decoder != "auto":
             return self.decoder == "exact"
         most = {"lssvm": 0, "mssvm": LIMITS.likelihood}
         return num_labels <= most.get(self.objective_, LIMITS.hidden)
 
     def _approximate_loss(self, seed: int) -> Loss:
-        """Return the loss of an approximate objective, and set its inference for prediction."""
+        """Return the loss of an approximate objective, and set the inference for prediction."""
         method = METHODS[self.objective_]
         self.inference_ = MatchedInference(method.routine, self.num_iters, tol=self.tol)
         by_enumeration = self.objective_ == "mssvm" and self._decodes_exactly(self.model_.num_labels)
@@ -413,14 +414,14 @@ class ConditionalRBMClassifier(DecodingClassifier[BipartiteEnergy]):
 
         start = parameters_to_vector(parameters).detach().double().cpu().numpy()
         limits = {"maxiter": self.max_iter}
-        # One BLAS thread for SciPy's products of weights; torch keeps its threads.
+        # One BLAS thread is enough for SciPy's products of weights; torch keeps its threads.
         with single_threaded():
             found = minimize(objective, start, jac=True, method="L-BFGS-B", callback=note, options=limits)
         set_weights(found.x)
 
     @torch.no_grad()
     def _of_all_columns(self, back: Any) -> ConditionalRBM:
-        """Convert the model of ``merged`` features to a model of all features."""
+        """Convert a model of merged features, see ``merged``, to a model of all features."""
         learnt = self.model_
         with torch.device("cpu"):
             whole = ConditionalRBM(back.shape[1], learnt.num_labels, learnt.num_hidden, init_std=0.0)

@@ -51,34 +51,37 @@ from lmbm_torch.solvers.structural.label_vectors import Decoder, LabelVectorOrac
 from lmbm_torch.solvers.structural.smoothing import SmoothedState
 from lmbm_torch.solvers.structural.task_losses import LOSSES, MOST_LABELS, RESCALINGS
 
-# Decoders that take rules as rows of the programme.
+# Decoders that add rules as constraints to an optimisation problem.
 WITH_ROWS = ("integer_program", "lp_relaxation")
-# Search nodes in training before the last passes: good label sets, not always the best.
+# Number of search nodes in training before the last passes: enough for good label sets, not for proofs.
 FEW_NODES = 300
-# Share of the gap above which more known label sets are asked for, because these searches are fast.
+# ``known_share`` of the solver during these searches: large, because fast searches may be frequent.
 CLAIMED_SHARE = 0.6
-# Exact decoders; largest number of labels of smoothed sums (columns in unlike units or steep losses), and
-# least number of rows per column for steep losses.
+# Exact decoders. For these, smoothed hinges are used up to SUMMED labels, if columns have unlike units, or if
+# losses are steep and there are at least ROWS_A_COLUMN rows per column.
 EXACT, SUMMED, ROWS_A_COLUMN = ("auto", "exact", "viterbi"), 14, 15
 ITERATIONS_A_PASS = smoothing.ITERATIONS_AT_ONCE
-# After smoothed hinges end above the tolerance: passes of Frank–Wolfe, or visits of examples if more, and the
-# ratio of gaps below which Frank–Wolfe goes on.
+# If L-BFGS on smoothed hinges ends above the tolerance, Frank–Wolfe is tried for TRIED passes, or VISITS
+# visits of examples if that is more; it goes on if its gap is below NEARER times the gap of L-BFGS.
 TRIED, VISITS, NEARER = 20, 30_000, 0.95
-# Labels up to which searches nearly always prove optimality; beyond, passes between checks of the gap, and
-# the ratio of gaps above which training ends, because searches keep the gap open.
+# Up to PROVEN labels searches nearly always prove optimality. For more labels the gap is checked every
+# CERTIFYING passes, and training ends if it is above FALLEN times the last gap.
 PROVEN, CERTIFYING, FALLEN = 20, 3, 0.95
-# Share of proven answers below which a single further pass is made, because searches keep the gap open.
+# If a smaller share of the answers is proven, only one more pass is made: the gap stays open.
 MOSTLY_PROVEN = 0.5
-# Search nodes of a pass for all examples left open, some seconds.
+# Number of search nodes in a pass for all unproven examples together: some seconds.
 NODES_FOR_OPEN = 10**8
 
 
 @dataclass(eq=False)
 class _Searches:
-    """Decoding with more search nodes for the instances left open, which keep the duality gap open.
+    """A decoder that searches again, with more nodes, where an answer is not proven.
+
+    Unproven answers would keep the duality gap open.
 
     Args:
-        proven: the share of proven answers of the last call.
+        rules: rules that answers obey; None without rules.
+        proven: the share of proven answers in the last call.
     """
 
     rules: rules_of.Constraints | None
@@ -97,7 +100,7 @@ class _Searches:
 
 
 def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Decoding:
-    """Return label sets found by few nodes, claimed as optimal: no certificate, but first cutting planes."""
+    """Return label sets that a short search finds, marked as optimal although unproven: good for a start."""
     if rules is not None or (energy.num_labels > LIMITS.narrow and is_narrow(energy)):
         found = decode(energy, node_limit=FEW_NODES, constraints=rules)
     else:
@@ -106,7 +109,7 @@ def _claimed(energy: PairwiseEnergy, rules: rules_of.Constraints | None) -> Deco
 
 
 def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
-    """Raise AttributeError without ``calibrate``, like scikit-learn's estimators without probabilities."""
+    """Raise AttributeError if ``calibrate`` is false, as in scikit-learn's classifiers."""
     if not estimator.calibrate:
         raise AttributeError("StructuralSVMClassifier has probabilities only with calibrate=True")
     return True
@@ -115,51 +118,54 @@ def _is_calibrated(estimator: StructuralSVMClassifier) -> bool:
 class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     """A Boltzmann machine trained by the structured hinge (Tsochantaridis et al. 2004), decoded by MAP.
 
-    Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] over pairwise
-    scores, intercepts regularised like other weights; prediction is the label set of largest score. This is
-    the baseline of large_margin_boltzmann_machines_2009, section 7. The solver is block-coordinate
-    Frank–Wolfe; for few labels with columns in unlike units or a large C, L-BFGS on smoothed hinges, unless
-    L-BFGS ends above ``tol`` and Frank–Wolfe gets nearer. Under ``constraints`` both maxima are over the
-    allowed label sets, and over y_l even if y_l is not allowed.
+    Training minimises ½‖w‖² + C Σ_l max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] with pairwise
+    scores; intercepts are regularised like other weights. The prediction is the label set with the largest
+    score. This is the baseline of large_margin_boltzmann_machines_2009, section 7. The solver is
+    block-coordinate Frank–Wolfe. For few labels, if columns have unlike units or C is large, L-BFGS on
+    smoothed hinges is tried first; if it ends above ``tol``, Frank–Wolfe is tried, too, and the better
+    solution is kept. With ``constraints`` both maxima are over the label sets that obey the rules; in
+    training, y_l belongs to these label sets even if it breaks a rule.
 
     Args:
         C: weight of the losses, a number or a multiple of ``"scale"`` such as ``"0.3*scale"``, see
             :func:`~lmbm_torch.fitting.recipe.units`.
-        graph: coupled labels: ``"full"`` (all pairs), ``"chain"`` (neighbouring columns), or a list of pairs.
+        graph: coupled pairs: ``"full"`` (all pairs), ``"chain"`` (neighbouring columns), or a list of pairs.
         decoder: ``"exact"`` (enumeration), ``"viterbi"`` (dynamic programming, for the chain),
             ``"integer_program"``, ``"lp_relaxation"``, or ``"auto"``: viterbi for the chain, otherwise
-            :func:`lmbm_torch.inference.decode`, with a proof unless a search of many labels meets the node
-            limit: ``duality_gap_`` includes the bounds left open. With the relaxation training solves an
-            outer relaxation, ``duality_gap_`` refers to the relaxed objective, and predictions are rounded.
+            :func:`lmbm_torch.inference.decode`, whose answers are proven unless a search over many labels
+            reaches the node limit (``duality_gap_`` allows for unproven answers). With ``"lp_relaxation"``,
+            training solves a relaxed problem, to which ``duality_gap_`` refers, and predictions are rounded.
             Or a function, see :class:`~lmbm_torch.solvers.structural.label_vectors.Decoder`.
-        loss: Δ in training, in place of Hamming: ``"hamming"``; costs of each label (labels,) in the Hamming
-            loss; ``"zero_one"``; or ``"f1"``, 1 − F1 of the label set. F1 and slack rescaling enumerate label
-            sets, of up to 14 labels; the 0/1 loss takes any decoder with known labels. Without rules.
+        loss: the loss Δ in training: ``"hamming"``; a cost for each label (labels,) in the Hamming loss;
+            ``"zero_one"``; or ``"f1"``, 1 − F1 of the label set. F1 and slack rescaling enumerate the label
+            sets of up to 14 labels; the 0/1 loss takes any decoder that takes known labels. Losses other than
+            the Hamming loss, and slack rescaling, do not go with rules.
         rescaling: ``"margin"``, as above; or ``"slack"``, Δ (1 + score(x_l, y) − score(x_l, y_l)).
-        coupling_penalty: η, a factor of the squared couplings in ‖w‖².
+        coupling_penalty: η, a factor on the squared couplings in ‖w‖².
         tol: relative duality gap at which training ends.
-        max_iter: passes, or five iterations of L-BFGS each, at which training ends even above ``tol``, with a
-            ConvergenceWarning.
+        max_iter: number of passes (five iterations of L-BFGS count as a pass) at which training ends even
+            above ``tol``, with a ConvergenceWarning.
         class_weight: cost of a wrong label in the Hamming loss, by true value: ``"balanced"`` (instances / (2
             · instances with the value), for each label), weights by value {0: …, 1: …}, or a sequence with a
-            setting for each label. For classes, a factor of C.
+            setting for each label. If ``fit`` has classes, a factor on C.
         calibrate: whether to learn probabilities, see
-            :mod:`~lmbm_torch.estimators.common.decoders.calibration`; without it there are no probabilities.
-        device: device of predictions except searches, such as ``"cpu"`` or ``"cuda"``; the dual solver trains
-            on the CPU.
-        verbose: 1 for a progress bar with the gap (needs rich), 0 for none.
-        random_state: seed of the solver's order of visits.
+            :mod:`~lmbm_torch.estimators.common.decoders.calibration`; otherwise there are no probabilities.
+        device: device of predictions except searches, such as ``"cuda"``; training is on the CPU.
+        verbose: 1 for a progress bar with the duality gap (needs rich); 0 for no bar.
+        random_state: seed for the order in which the solver visits instances.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`). In
-            training forbidden label sets do not compete.
+            training, label sets that break rules do not compete with the true labels.
 
     Attributes:
-        C_: the weight of the losses; feature_shift_, feature_scale_: (features,), training is on (X − shift)
-            / scale; 0 and 1 for a number C.
-        coef_: (labels, features); intercept_: (labels,).
+        C_: the weight of the losses.
+        feature_shift_, feature_scale_: (features,), training takes (X − shift) / scale; 0, 1 if unscaled.
+        coef_: (labels, features), weights of the features.
+        intercept_: (labels,).
         pair_coef_: (labels, labels), symmetric: the couplings.
-        objective_: the value of the training objective; duality_gap_: relative to it.
-        n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS, of the nearest solution since its last start.
-        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without.
+        objective_: the value of the training objective.
+        duality_gap_: the duality gap relative to ``objective_``.
+        n_iter_: passes of Frank–Wolfe, or iterations of L-BFGS, since the solver's last start.
+        calibration_: the :class:`~lmbm_torch.calibration.scales.Calibration`; None without calibration.
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
 
     Examples:
@@ -222,25 +228,24 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
         Args:
             X: finite features.
-            y: {0, 1} and NaN (missing: no cost, and the value is the machine's own prediction, see
-                :mod:`~lmbm_torch.estimators.common.decoders.completion`; only for decoders that take known
-                labels); or one class per instance.
-            sample_weight: (instances,), multiplies C.
+            y: labels in {0, 1}, or NaN for missing labels, which cost nothing; the machine's own predictions
+                take the place, see :mod:`~lmbm_torch.estimators.common.decoders.completion`. The decoder
+                must take known labels then. Or one class per instance.
+            sample_weight: (instances,), factors on C.
 
         Raises:
-            ValueError: an invalid parameter or input, or an invalid answer of a decoder, named in the
-                message.
-            TypeError: a decoder that is neither a name nor a function, or returns no Decoding.
+            ValueError: a parameter or input is invalid, or a decoder returns an invalid answer.
+            TypeError: the decoder is neither a name nor a function, or does not return a Decoding.
         """
         return self._fit_along(Path(), X, y, sample_weight)
 
     def _fit_along(self, path: Path, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Fit from the last solution along a path: the same instances, a smaller C."""
+        """Fit from the last solution of a path, which had the same instances and a smaller C."""
         X, labels, weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         if self.binarizer_ is None:
             losses, costs = weight, observed_weights(self._label_weights(labels, None), labels)
         else:
-            # Weights scale the loss of classes, not their margin.
+            # With classes, weights scale the whole loss of an instance, not the costs of its labels.
             losses, costs = self._class_weights(labels, weight), None
         if np.isnan(labels).any():
             self._check_known("y", "no missing labels", labels.shape[1])
@@ -259,7 +264,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             costs = np.broadcast_to(given, shape) * (1 if costs is None else costs)
         if (name, self.rescaling) != ("hamming", "margin"):
             if name != "hamming" and costs is not None:
-                raise ValueError(f"loss: expected costs without class_weight or missing labels, got {name!r}")
+                raise ValueError(f"loss: expected 'hamming' for class_weight or missing labels, got {name!r}")
             if self._rules() is not None:
                 raise ValueError(
                     f"constraints: expected None with loss={name!r} and {self.rescaling!r} rescaling"
@@ -277,7 +282,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         path: Path,
         labels: np.ndarray,
     ) -> None:
-        """Train on complete labels."""
+        """Train on labels without missing values."""
         num_labels = labels.shape[1]
         pairs = self._pairs(num_labels)
         with torch.device("cpu"):
@@ -317,7 +322,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
             self.pair_coef_[first, second] = self.pair_coef_[second, first] = weight
 
     def _learn_by_sums(self, dual: DualProblem, path: Path) -> SmoothedState | FrankWolfeState:
-        """Return the last state of L-BFGS on smoothed hinges, or of Frank–Wolfe if nearer."""
+        """Train by L-BFGS on smoothed hinges, if need be also by Frank–Wolfe; return the better state."""
         summed, start = summed_problem(dual), None
         if isinstance(path.state, SmoothedState):
             start = smoothing.resumed(summed.problem, path.state)
@@ -332,7 +337,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return min(state, other, key=attrgetter("gap"))
 
     def _learn_by_labellings(self, problem: DualProblem, path: Path, most: float = np.inf) -> FrankWolfeState:
-        """Return the last state of Frank–Wolfe after at most ``most`` passes."""
+        """Train by Frank–Wolfe for at most ``most`` passes, and return the last state."""
         oracle, num_labels = problem.problem.oracle.decoder, problem.problem.num_outputs
         start = None
         if isinstance(path.state, FrankWolfeState) and path.C is not None:
@@ -381,7 +386,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return self._answer(energy, known)
 
     def _answer(self, energy: PairwiseEnergy, known: Tensor | None) -> Decoding:
-        """Return the decoder's best label sets with the known labels."""
+        """Return the best label sets, by the decoder, that agree with known labels."""
         decoder = self._decoder(energy.num_labels)
         if known is None:
             return decode_with(decoder, energy)
@@ -389,7 +394,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         return decode_with(decoder, energy, known=known)
 
     def _oracle(self, num_labels: int) -> Decoder:
-        """Return the loss-augmented decoder over allowed label sets."""
+        """Return the decoder for training, over label sets that obey the rules."""
         rules = self._rules()
         if self._searches_under_rules:
             return _Searches(rules)
@@ -406,7 +411,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
         decoder = self._decoder(num_labels)
         if "known" not in inspect.signature(decoder).parameters:
             raise ValueError(
-                f"{name}: expected {expected}, for the decoder takes no known labels: {decoder!r}"
+                f"{name}: expected {expected}, because the decoder takes no known labels: {decoder!r}"
             )
 
     marginals: Any = available_if(_is_calibrated)(DecodingClassifier.marginals)
@@ -414,7 +419,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
     predict_proba: Any = available_if(_is_calibrated)(DecodingClassifier.predict_proba)
 
     def _claimed_solution(self, dual: DualProblem, start: Any) -> Any:
-        """Return a start from label sets found by few nodes, before searches of many labels certify."""
+        """Return a start for the solver from short searches; longer searches prove later."""
         oracle = replace(dual.problem.oracle, decoder=partial(_claimed, rules=self._rules()))
         easier = replace(dual, problem=replace(dual.problem, oracle=oracle))
         settings = {**easier.settings, "known_share": CLAIMED_SHARE, "start": start}
@@ -444,7 +449,7 @@ class StructuralSVMClassifier(DecodingClassifier[PairwiseEnergy]):
 
 
 def _suits_sums(X: Features, C: float) -> bool:
-    """Return whether gradients of smoothed hinges are cheaper than Frank–Wolfe's passes, for few labels."""
+    """Return whether, for few labels, L-BFGS on smoothed hinges is likely faster than Frank–Wolfe."""
     rows, columns = cast(Any, X).shape
     are_many = rows >= ROWS_A_COLUMN * columns
     return rows > columns and (not have_like_units(X) or (are_many and are_steep(X, C)))

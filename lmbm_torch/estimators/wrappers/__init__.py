@@ -1,1 +1,1 @@
-"""Classifiers around classifiers: rules, thresholds, penalty paths, conformal label sets."""
+"""Classifiers that wrap a classifier: rules, thresholds, penalty paths, conformal label sets."""

@@ -26,16 +26,16 @@ from lmbm_torch.estimators.common.targets import with_rows
 from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.explain.explanations import Explanation
 
-# Rounding error of 1 − coverage.
+# Largest rounding error of 1 − coverage.
 ROUND_OFF = 1e-9
 
 
 class LabelSets(NamedTuple):
-    """The labels that an instance has for certain, or may have.
+    """The certain and the possible labels of each instance.
 
     Args:
-        certain: (instances, labels) of bool: present in every remaining label set.
-        possible: (instances, labels) of bool: present in at least one remaining label set.
+        certain: (instances, labels) of bool: labels that are in every label set that is not excluded.
+        possible: (instances, labels) of bool: labels that are in some label set that is not excluded.
     """
 
     certain: np.ndarray
@@ -47,12 +47,12 @@ def _explains(classifier: SplitConformalClassifier) -> bool:
 
 
 class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
-    """A classifier whose estimator is fitted to one part of the instances, and a threshold on the others.
+    """A classifier that fits an estimator to one part of the instances, and a threshold to the other part.
 
     Args:
-        estimator: with ``predict`` and ``predict_proba`` for label matrices, of any library.
-        calibration_size: share of the instances held out from the estimator.
-        random_state: seed of the split, and of an estimator without a seed.
+        estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
+        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        random_state: seed for the split, and for an estimator without a seed.
     """
 
     _accepted: ClassVar[Constraints] = {
@@ -71,16 +71,16 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @fit_call
     def fit(self, X: Rows, y: Rows) -> Self:
-        """Fit the estimator to a part of the instances, and compute the threshold on the others.
+        """Fit the estimator to one part of the instances, and compute the threshold on the other part.
 
         Args:
             X: instances in the estimator's form.
-            y: (instances, labels), NaN for missing labels if the estimator takes NaN; instances are held
-                out from those without missing labels, for which alone the guarantee holds.
+            y: (instances, labels), NaN for missing labels if the estimator takes NaN. Only instances without
+                missing labels are held out, and the guarantee holds for such instances.
 
         Raises:
-            ValueError: an invalid parameter, classes instead of label matrices, too few instances
-                without missing labels to split, or inputs that the estimator refuses.
+            ValueError: a parameter is invalid, ``y`` holds classes, too few instances without missing labels
+                are there to split, or the estimator refuses the inputs.
 
         Warns:
             UserWarning: too few instances are held out for the coverage, so that no label is excluded.
@@ -98,8 +98,8 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
         X = with_rows(X)
         if np.ceil(self.calibration_size * len(complete)) >= len(complete):
             raise ValueError(
-                f"calibration_size={self.calibration_size}: expected it to leave an instance to learn from, "
-                f"got {len(complete)} in all without missing labels"
+                f"calibration_size={self.calibration_size}: expected to leave an instance to learn from, got "
+                f"{len(complete)} instances without missing labels in total"
             )
         train, held_out = train_test_split(
             complete, test_size=self.calibration_size, random_state=self._seed()
@@ -118,7 +118,7 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @abstractmethod
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
-        """Return the threshold by the held-out instances, with labels (instances, labels) in {0, 1}."""
+        """Compute the threshold from held-out instances with labels (instances, labels) in {0, 1}."""
 
     @answer_call
     def predict(self, X: Rows) -> np.ndarray:
@@ -135,41 +135,42 @@ class SplitConformalClassifier(MetaEstimatorMixin, StructuredClassifier):
     @available_if(_explains)
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return ``explain`` of the estimator."""
+        """Return the estimator's explanation of one instance, see the method ``explain``."""
         check_is_fitted(self)
         return self.estimator_.explain(X, reference=reference, num_features=num_features)
 
     def _probabilities(self, X: Any) -> np.ndarray:
         came = self.estimator_.predict_proba(X)
         values = self.estimator_.classes_
-        # Forests and MultiOutputClassifier return a list of arrays (instances, values), for a single label a
-        # bare array.
+        # Forests and MultiOutputClassifier return a list of arrays (instances, values), but for a single
+        # label an array without a list.
         if isinstance(values, np.ndarray) and values.ndim == 1 and not isinstance(came, list):
             came, values = [came], [values]
         return _of_present(came, values, self.classes_) if isinstance(came, list) else came
 
 
 class ConformalClassifier(SplitConformalClassifier):
-    """A conformal predictor: all true labels lie between two label sets with a chosen probability.
+    """A conformal predictor: with a chosen probability the true label set lies between two label sets.
 
-    Split conformal prediction (Vovk et al. 2005): the estimator is fitted to one part of the instances; the
-    probability of the least probable true label is measured on the other part. New instances may have every
-    label of at least the resulting threshold. For instances from the distribution of the training data,
-    P(certain ⊆ y ⊆ possible) is at least ``coverage`` for any estimator: bad probabilities cause large label
-    sets, not a lower coverage.
+    This is split conformal prediction (Vovk et al. 2005). The estimator is fitted to one part of the
+    instances. On the other part, the smallest probability that the estimator gives to a true value is
+    measured for each instance; ``coverage`` and these probabilities give a threshold. For new instances,
+    values of a label with a probability below the threshold are excluded. If the instances come from the
+    distribution of the training data, P(certain ⊆ y ⊆ possible) is at least ``coverage`` for any estimator:
+    bad probabilities make more labels uncertain, but do not lower the coverage.
 
     Args:
-        estimator: with ``predict`` and ``predict_proba`` for label matrices, of any library.
-        coverage: probability that all labels of an instance lie between the two sets, above 0 and below 1.
-        calibration_size: share of the instances held out from the estimator.
-        random_state: seed of the split, and of an estimator without a seed.
-        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`).
-            Consequences of the certain labels and of the excluded labels are certain or excluded, too: label
-            sets are smaller at the same coverage, if the rules are true.
+        estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
+        coverage: probability that the true label set lies between the two sets, above 0 and below 1.
+        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        random_state: seed for the split, and for an estimator without a seed.
+        constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`). What
+            follows from certain and excluded labels is certain or excluded, too: if the rules are true, fewer
+            labels are uncertain at the same coverage.
 
     Attributes:
-        estimator_: fitted.
-        threshold_: less probable values of a label are excluded; −inf excludes none.
+        estimator_: the fitted estimator.
+        threshold_: values of a label with a smaller probability are excluded; −inf excludes nothing.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -197,17 +198,16 @@ class ConformalClassifier(SplitConformalClassifier):
         self.constraints = constraints
 
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
-        """Return the certain and the possible labels at the given coverage.
+        """Return the certain and the possible labels of each instance.
 
-        If rules allow no label set between the two sets, the truth is not between them, and the sets are
-        unchanged.
+        If rules allow no label set between the two sets, the rules are ignored for the instance.
 
         Args:
             X: instances in the estimator's form.
             constraints: further rules for the call.
 
         Raises:
-            ValueError: rules over other labels, or contradictions.
+            ValueError: the rules have other labels, or contradict each other.
         """
         present = self.predict_proba(X)
         is_possible, may_be_absent = present >= self.threshold_, 1 - present >= self.threshold_
@@ -218,7 +218,7 @@ class ConformalClassifier(SplitConformalClassifier):
         return _narrowed(sets, rules_over(self.label_names_, self.constraints, constraints))
 
     def predict_set_names(self, X: Rows) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """Return the names of the certain and of the other possible labels of each instance."""
+        """Return for each instance the names of certain labels, and of labels that are only possible."""
         certain, possible = self.predict_set(X)
         names = np.asarray(self.label_names_)
         return [
@@ -228,13 +228,13 @@ class ConformalClassifier(SplitConformalClassifier):
 
     def _threshold(self, X: Any, labels: np.ndarray) -> float:
         present = self._probabilities(X)
-        # The smallest probability that the model gives to the true value of any label of an instance.
+        # For each instance the smallest probability of a true value, over all labels.
         conformity = np.where(labels == 1, present, 1 - present).min(1)
         return conformal_threshold(conformity, self.coverage)
 
 
 def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
-    """Return the label sets with the consequences of the rules, if the rules allow a label set."""
+    """Return the label sets with all consequences of the rules; unchanged if rules allow no label set."""
     certain, possible = sets
     known = np.where(certain, 1.0, np.where(possible, np.nan, 0.0))
     filled, consistent = rules.propagate(known)
@@ -245,7 +245,7 @@ def _narrowed(sets: LabelSets, rules: rules_of.Constraints) -> LabelSets:
 def _of_present(
     probabilities: Iterable[np.ndarray], values: Iterable[np.ndarray], classes: np.ndarray
 ) -> np.ndarray:
-    """Return P(y_k = 1), (instances, labels), from probabilities of each label's values; 0 if unseen."""
+    """Return P(y_k = 1), (instances, labels), from probabilities of each label's values in training."""
     columns = [
         each[:, own == present].sum(1)
         for each, own, (_, present) in zip(probabilities, values, classes, strict=True)
@@ -254,17 +254,18 @@ def _of_present(
 
 
 def conformal_threshold(conformity: np.ndarray, coverage: float) -> float:
-    """Return a value that exceeds the conformity of new instances at most with rate 1 − coverage.
+    """Return a threshold that the conformity of a new instance reaches with probability ``coverage``.
 
     Args:
-        conformity: (instances,), of the true labels of the held-out instances; larger is more probable.
+        conformity: (instances,), how well the true labels of each held-out instance agree with the estimator;
+            larger is better.
     """
     rank = int(np.floor((len(conformity) + 1) * (1 - coverage) + ROUND_OFF))
     if rank == 0:
         least = int(np.ceil(1 / (1 - coverage) - ROUND_OFF)) - 1
         warnings.warn(
-            f"coverage={coverage}: expected {least} instances held out or more, got {len(conformity)}: "
-            "nothing is ruled out",
+            f"coverage={coverage}: expected at least {least} held-out instances, got {len(conformity)}; "
+            "nothing is excluded",
             stacklevel=level_of_caller(),
         )
         return -np.inf

@@ -1,4 +1,4 @@
-"""Any classifier of label vectors, decoded under hard constraints."""
+"""A wrapper by which all answers of a classifier of label vectors obey rules."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from lmbm_torch.estimators.label_chains.probabilistic import ProbabilisticClassi
 from lmbm_torch.inference.common.limits import LIMITS
 from lmbm_torch.inference.common.results import Decoding, Marginals
 
-# Classifiers with rules of their own.
+# Classifiers that have a parameter for rules.
 OWN = StructuredClassifier | ProbabilisticClassifierChain
 
 
@@ -59,28 +59,30 @@ def _has_probabilities(classifier: ConstrainedClassifier) -> bool:
 
 
 class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
-    """A classifier under rules, whose answers are the best among the allowed label sets.
+    """A classifier under rules: the answers are the best label sets that obey the rules.
 
-    Training is the estimator's own, and so is decoding if its search supports rules. Other searches are
-    repeated with labels of broken rules held at either value
-    (:mod:`lmbm_torch.inference.under_rules.constrained`). Rules cost no time if all answers obey them. An
-    estimator whose ``decoder`` differs from its ``decode`` answers as with the rules among its own
-    ``constraints``. Probabilities and samples, of belief networks and Boltzmann machines, are given that the
-    rules are obeyed.
+    Training ignores the rules. If the estimator's search supports rules, it decodes. Other searches are
+    repeated with labels of broken rules fixed at 0 and at 1
+    (:mod:`lmbm_torch.inference.under_rules.constrained`); this takes no time if all answers obey the rules.
+    If the estimator's ``predict`` differs from ``decode``, it predicts as if its own parameter
+    ``constraints`` held the rules. Probabilities and samples of belief networks and Boltzmann machines obey
+    the rules, too.
 
     Args:
-        estimator: of this library, with ``decode(X, known=...)`` for label matrices.
-        constraints: rules as text, such as ``"urban -> not beach"`` or ``"at_most_one(dawn, noon, dusk)"``
-            (:mod:`lmbm_torch.constraints.text`), as :class:`~lmbm_torch.constraints.Rule`, or several.
-        hierarchy: label → its parent, or parents, which the label needs; or the separator of label names that
-            are paths, such as ``"/"`` for 01/01/03.
-        part_limit: largest number of decoded parts of an instance, see
+        estimator: an estimator of the library with ``decode(X, known=...)`` for label matrices.
+        constraints: one or several rules, as text, such as ``"urban -> not beach"`` or
+            ``"at_most_one(dawn, noon, dusk)"`` (:mod:`lmbm_torch.constraints.text`), or as
+            :class:`~lmbm_torch.constraints.Rule`.
+        hierarchy: a dictionary from labels to the parent or parents, which the labels need; or the
+            separator of label names that are paths, such as ``"/"`` for 01/01/03.
+        part_limit: largest number of searches for an instance, see
             :func:`inference.under_rules.constrained.decode`; not used if the estimator's search supports
             rules.
 
     Attributes:
-        estimator_: fitted.
-        num_violations_: rule → number of training instances without missing labels that break the rule.
+        estimator_: the fitted estimator.
+        num_violations_: from rules to the number of training instances that break the rule; instances with
+            missing labels do not count.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -110,16 +112,15 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @fit_call
     def fit(self, X: Rows, y: Rows, **fit_params: Any) -> Self:
-        """Fit the estimator, and count the rules broken by the training labels.
+        """Fit the estimator, and count the training labels that break rules.
 
         Args:
-            X, y, fit_params: in the estimator's form; rules name the columns of ``y``, or label_0, label_1, …
+            X, y, fit_params: the estimator's arguments; rules name columns of ``y``, or label_0, …
 
         Raises:
-            TypeError: an estimator that does not decode label matrices.
-            ValueError: another library's estimator whose predictions differ from its ``decode``; classes
-                instead of label matrices; rules over other labels, or contradictions; inputs that the
-                estimator refuses.
+            TypeError: the estimator does not decode label matrices.
+            ValueError: the estimator is of another library and the ``predict`` differs from ``decode``; ``y``
+                holds classes; rules have other labels or contradict each other; or inputs are refused.
         """
         decodes = hasattr(self.estimator, "decode") and hasattr(self.estimator, "capabilities")
         if not decodes or self.estimator.capabilities.of_sequences:
@@ -135,7 +136,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         check_parameters(self)
         labels = self._encode(y)
         if self.binarizer_ is not None:
-            raise ValueError("y: expected a label matrix, got classes, over which there are no rules")
+            raise ValueError("y: expected a label matrix, got classes; rules are about labels")
         rules = self._rules()
         estimator: Any = clone(self.estimator)
         self.estimator_ = estimator.fit(X, y, **fit_params)
@@ -150,7 +151,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         top_k: int = 1,
         constraints: Rules | None = None,
     ) -> Decoding:
-        """Return the best allowed label set by the estimator's objective, with its certificate.
+        """Return the label set that is best, by the estimator's objective, among all that obey the rules.
 
         Args:
             X: instances in the estimator's form.
@@ -159,7 +160,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
             constraints: further rules for the call.
 
         Raises:
-            ValueError: known labels that contradict the rules; see
+            ValueError: known labels contradict the rules; see
                 :func:`inference.under_rules.constrained.decode`.
         """
         check_is_fitted(self)
@@ -173,9 +174,9 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> Any:
-        """Return allowed labels (instances, labels); ``known`` as in :meth:`decode`.
+        """Return the best labels (instances, labels) that obey the rules; see :meth:`decode` for ``known``.
 
-        Labels are CSR if the estimator has ``sparse_output``.
+        Labels are CSR if the estimator's ``sparse_output`` is true.
         """
         check_is_fitted(self)
         if (ruled := self._ruled()) is not None:
@@ -201,12 +202,12 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
     def marginals(self, X: Rows) -> Marginals:
         """Return the exact marginals of the estimator's distribution, given that all rules are obeyed.
 
-        Up to 22 labels are enumerated; more labels need a junction tree of a belief network with few parents
-        or of a sparse Boltzmann machine (:func:`lmbm_torch.inference.log_partition`). For belief networks
-        ``log_partition`` is the log-probability of the allowed label sets.
+        Up to 22 labels are enumerated; for more labels a junction tree is used, which needs a belief network
+        with few parents or a sparse Boltzmann machine (:func:`lmbm_torch.inference.log_partition`). For
+        belief networks, ``log_partition`` is the log-probability that all rules are obeyed.
 
         Raises:
-            ValueError: more labels without a narrow junction tree.
+            ValueError: there are more than 22 labels, and the junction tree is too wide.
         """
         return self._distribution(X).marginals()
 
@@ -232,7 +233,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         """Return label vectors sampled from P(y | x, y obeys all rules), (num_samples, instances, labels).
 
         Raises:
-            ValueError: see :meth:`marginals`; fewer than 1 sample.
+            ValueError: see :meth:`marginals`; ``num_samples`` is below 1.
         """
         check_count("num_samples", num_samples)
         distribution = self._distribution(X)
@@ -241,7 +242,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def binding_rules(self, X: Rows) -> list[list[str]]:
-        """Return the rules, as text, broken by the unconstrained answer of each instance."""
+        """Return for each instance the rules, as text, that the answer without rules breaks."""
         check_is_fitted(self)
         if (ruled := self._ruled()) is not None:
             return ruled.binding_rules(X)
@@ -249,11 +250,11 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
     @answer_call
     def explain(self, X: Rows, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return an explanation of the labels of one instance, with the binding rules.
+        """Explain the labels of one instance, with the rules that the answer without rules breaks.
 
         Args:
-            X, reference, num_features: see :meth:`LMSBNClassifier.explain`; ``otherwise`` is None for labels
-                fixed by the rules.
+            X, reference, num_features: see :meth:`LMSBNClassifier.explain`. In the explanation, ``otherwise``
+                is None for labels that the rules fix.
         """
         check_is_fitted(self)
         if (ruled := self._ruled()) is not None:
@@ -280,14 +281,14 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
         return AllowedDistribution(energies, self._rules())
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints:
-        """Return the rules over the labels of ``fit``, including the estimator's own, and ``more``."""
+        """Return all rules: of the classifier, of the estimator, of the hierarchy, and ``more``."""
         names = self.label_names_
         assert names is not None
         own = self.estimator._given_rules if isinstance(self.estimator, OWN) else ()
         return rules_over(names, *own, self.constraints, _hierarchy(self.hierarchy, names), more)
 
     def _ruled(self) -> Any:
-        """Return the fitted estimator with all rules; None if ``decode`` gives the predictions."""
+        """Return the fitted estimator with all rules; None if it predicts by ``decode``."""
         predicts_by_decode = self.estimator_.capabilities.predicts_by_decode
         return None if predicts_by_decode else self.estimator_.with_rules(self._rules())
 
@@ -297,7 +298,7 @@ class ConstrainedClassifier(MetaEstimatorMixin, StructuredClassifier):
 
 
 def _violations(rules: rules_of.Constraints, labels: Any) -> dict[str, int]:
-    """Return rule → number of complete label vectors (instances, labels) that break the rule."""
+    """Count for each rule the label vectors without missing labels that break the rule."""
     found: Counter[str] = Counter()
     for rows in gen_batches(labels.shape[0], rows_at_once(labels.shape[1])):
         batch = dense(labels[rows])

@@ -1,4 +1,4 @@
-"""Hierarchical multi-label classification with any classifier; all answers obey the hierarchy."""
+"""Hierarchical multi-label classification by any classifier; all answers obey the hierarchy."""
 
 from __future__ import annotations
 
@@ -27,33 +27,33 @@ from lmbm_torch.estimators.wrappers.label_forest import ROOT, LabelForest
 
 
 class HierarchicalClassifier(ClassifierOfLabels):
-    """A hierarchical multi-label classifier: a label needs its parent, and is at most as probable.
+    """A hierarchical multi-label classifier: a label needs the parent, and is at most as probable.
 
-    With ``scope="all"`` the estimator is fitted once, to all labels, and each label becomes as probable as
-    its most probable descendant (Giunchiglia and Lukasiewicz 2020); trees, whose leaves average label
-    vectors, need no correction (Vens et al. 2008). With ``scope="parent"`` the children of each label have
-    their own estimator, fitted to the instances with the label (Silla and Freitas 2011, local classifiers per
-    parent node), and probabilities are multiplied along the path. In both cases labels are independent given
-    their ancestors, P(y) = Π_k P(y_k | y_parent(k)), and decoding uses this distribution. Means of the
-    probabilities of several classifiers obey the hierarchy, too.
+    With ``scope="all"`` the estimator is fitted once, to all labels, and the probability of each label is
+    raised to that of the most probable descendant (Giunchiglia and Lukasiewicz 2020); decision trees, whose
+    leaves average label vectors, need no correction (Vens et al. 2008). With ``scope="parent"`` an estimator
+    for the children of each label is fitted to the instances with the label (Silla and Freitas 2011, local
+    classifiers per parent node), and probabilities are multiplied along the path. In both cases labels are
+    independent given the ancestors, P(y) = Π_k P(y_k | y_parent(k)), and decoding uses the distribution.
+    Means of the probabilities of several such classifiers obey the hierarchy, too.
 
     Args:
         estimator: a classifier of label matrices with ``predict_proba``, such as a forest of scikit-learn, or
             ``MultiOutputClassifier`` of any classifier.
-        hierarchy: label → its parent, by name or index; or the separator of names that are paths, such as
-            ``"/"`` for 01/01/03. Labels without a parent are roots.
+        hierarchy: a dictionary from labels to parents, by name or index; or the separator of names that are
+            paths, such as ``"/"`` for 01/01/03. Labels without a parent are roots.
         scope: ``"all"`` or ``"parent"``.
-        decoder: optimised measure of :meth:`predict`: the expectation of ``"hamming"`` (labels of a
+        decoder: the measure whose expected value :meth:`predict` maximises: ``"hamming"`` (labels with a
             probability above one half), or ``"exact_match"`` (the most probable label vector).
 
     Attributes:
-        forest_: the hierarchy, whose ``parents`` are indices.
+        forest_: the hierarchy; ``forest_.parents`` holds indices.
         classes_: (labels, 2), the two values of each label.
-        label_names_: columns of a data frame, or label_0, label_1, …
+        label_names_: column names of a data frame, or label_0, label_1, …
         members_: the fitted estimators.
         feature_means_: (features,), means of the training instances, the default reference of explanations;
-            None for instances that are not numeric.
-        n_features_in_: number of features, if X has one.
+            None if the instances are not numeric.
+        n_features_in_: number of features; absent if X has no columns.
 
     Examples:
         >>> import numpy as np
@@ -80,17 +80,17 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @fit_call
     def fit(self, X, y) -> Self:
-        """Train on instances, in the estimator's form, and labels (instances, labels).
+        """Fit the estimators to instances and labels.
 
         Args:
-            X: features.
-            y: {0, 1}, each label with its parent, and NaN for missing labels if the estimator takes NaN; the
-                column names of a data frame are kept.
+            X: instances in the estimator's form.
+            y: (instances, labels) in {0, 1}; a label is present only if the parent is. NaN for missing labels
+                if the estimator takes NaN. The column names of a data frame are kept.
 
         Raises:
-            TypeError: an estimator that is not a classifier, or without ``predict_proba``.
-            ValueError: labels without their parents, a hierarchy of other labels, or another invalid
-                parameter or input, named in the message.
+            TypeError: the estimator is not a classifier, or has no ``predict_proba``.
+            ValueError: a label is present without the parent, the hierarchy has unknown labels, or a
+                parameter or input is invalid.
         """
         check_parameters(self)
         check_classifier(self.estimator, is_weighted=False)
@@ -112,16 +112,16 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def predict_proba(self, X) -> np.ndarray:
-        """Return P(y_i = 1 | x), (instances, labels), at most the parent's probability."""
+        """Return P(y_i = 1 | x), (instances, labels); no label is more probable than the parent."""
         check_is_fitted(self)
         found = self.uncorrected(self._validated(X, reset=False))
         return self.forest_.raised(found) if self.scope == "all" else self.forest_.multiplied(found)
 
     def uncorrected(self, X: Any) -> np.ndarray:
-        """Return the estimators' probabilities for validated instances, (instances, labels).
+        """Return the probabilities of the estimators for validated instances, (instances, labels).
 
-        P(y_i = 1 | x), which may violate the hierarchy; or, with the scope ``"parent"``, P(y_i = 1 | x,
-        parent).
+        With ``scope="all"`` these are P(y_i = 1 | x), which may violate the hierarchy; with
+        ``scope="parent"`` P(y_i = 1 | x, y_parent(i) = 1).
         """
         found = np.zeros((num_instances(X), len(self.label_names_)))
         for member in self.members_:
@@ -130,7 +130,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def predict(self, X) -> np.ndarray:
-        """Return labels (instances, labels) in {0, 1}, each with its parent, by ``decoder``."""
+        """Return the labels (instances, labels) in {0, 1} that ``decoder`` chooses, each with the parent."""
         check_parameters(self)
         probability = self.predict_proba(X)
         if self.decoder == "hamming":
@@ -139,7 +139,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def log_prob(self, X, Y) -> np.ndarray:
-        """Return log P(Y | x) of whole label vectors, (instances,); −∞ for a label without its parent.
+        """Return log P(Y | x) of whole label vectors, (instances,); −∞ if a label is without the parent.
 
         Args:
             X: see :meth:`fit`.
@@ -157,26 +157,25 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
     @answer_call
     def explain(self, X: Any, *, reference: ArrayLike | None = None, num_features: int = 10) -> Explanation:
-        """Return an explanation of the labels of one instance.
+        """Explain the labels of one instance.
 
         Args:
             X: one instance in the estimator's form.
-            reference: (features,), baseline of the contributions to linear classifiers, and value of a
-                left-out feature; by default the training means.
-            num_features: number of the features that change a probability most, set to the reference one at a
-                time, to see which labels change; 0 for instances that are not numeric.
+            reference: (features,), values of features that are left out, and the baseline for contributions
+                to linear classifiers; by default the training means.
+            num_features: number of features to set to the reference, one at a time, to see which labels
+                change: the features that change a probability most; 0 if instances are not numeric.
 
         Returns:
-            Each label's probability: for trees and linear classifiers, one for each label
-            (``MultiOutputClassifier``), alone or in a pipeline, a sum of contributions, see
-            :class:`~lmbm_torch.estimators.explain.hierarchies.HierarchyFields`. And the labels affected by a
-            change
-            of the label under the hierarchy. See
-            :class:`~lmbm_torch.estimators.explain.explanations.Explanation`.
+            An :class:`~lmbm_torch.estimators.explain.explanations.Explanation`: the probability of each
+            label, and the labels that change with the label under the hierarchy. For decision trees and
+            linear classifiers, also one for each label (``MultiOutputClassifier``) or in a pipeline, the
+            probability is a sum of contributions, see
+            :class:`~lmbm_torch.estimators.explain.hierarchies.HierarchyFields`.
 
         Raises:
-            ModuleNotFoundError: trees, without ``shap``.
-            ValueError: several instances, a reference of another shape.
+            ModuleNotFoundError: the estimator has trees, and ``shap`` is not installed.
+            ValueError: X has several instances, or the reference has another shape than (features,).
         """
         check_parameters(self)
         check_is_fitted(self)
@@ -185,7 +184,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return explanation(fields, self._answer, X, num_features, fields.binding(X))
 
     def _answer(self, X: Any, known: np.ndarray | None) -> Answer | None:
-        """Return the answer for an instance; None if the known value has probability 0."""
+        """Return the answer for an instance; None if the known value of a label has probability 0."""
         forest, probability = self.forest_, self.predict_proba(X)
         conditional = forest.conditionals(probability)
         updated = conditional
@@ -201,13 +200,13 @@ class HierarchicalClassifier(ClassifierOfLabels):
         return Answer(torch.from_numpy(labels), torch.from_numpy(forest.log_prob(conditional, labels)))
 
     def _validated(self, X: Any, *, reset: bool) -> Any:
-        """Check the instances; the estimator checks their values."""
+        """Check the number and the names of features; the estimator checks the values."""
         X = targets.with_rows(X)
         validate_data(self, X, skip_check_array=True, reset=reset)
         return X
 
     def _families(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Return parents, and the labels trained on the instances of each parent."""
+        """Yield each parent with the labels that are trained on the instances of the parent."""
         if self.scope == "parent":
             return self.forest_.families()
         return iter([(ROOT, np.arange(len(self.label_names_)))])
@@ -215,12 +214,12 @@ class HierarchicalClassifier(ClassifierOfLabels):
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """A fitted estimator of some labels; labels without variation in training are constant.
+    """A fitted estimator of some labels; labels with only one value in training are constant.
 
     Args:
-        estimator: None if no label varies.
-        labels: (labels,), indices.
-        is_varying: (labels,), which labels the estimator predicts.
+        estimator: the fitted estimator; None if all labels are constant.
+        labels: (labels,), indices of the labels.
+        is_varying: (labels,), whether the estimator predicts the label.
         constant: (labels,), the values of constant labels.
     """
 
@@ -231,11 +230,11 @@ class _Member:
 
     @classmethod
     def fit(cls, estimator: Any, X: Any, labels: np.ndarray, parent: int, children: np.ndarray) -> _Member:
-        """Train the children of a label on the instances with the label."""
+        """Fit a copy of the estimator to the children of a label, on the instances with the label."""
         rows = np.arange(len(labels)) if parent == ROOT else np.flatnonzero(labels[:, parent] == 1)
         rows = rows[~np.isnan(labels[np.ix_(rows, children)]).all(1)]
         own = labels[np.ix_(rows, children)]
-        # Least and largest known values.
+        # A label is constant if the smallest and the largest known value are equal.
         constant = np.fmax.reduce(own, 0, initial=0)
         is_varying = np.fmin.reduce(own, 0, initial=1) < constant
         fitted = None
@@ -249,7 +248,7 @@ class _Member:
         return cls(fitted, children, is_varying, constant)
 
     def probability(self, X: Any) -> np.ndarray:
-        """Return P(label = 1) of the labels, (instances, labels)."""
+        """Return P(label = 1) for the labels of the estimator, (instances, labels)."""
         found = np.tile(self.constant.astype(np.float64), (num_instances(X), 1))
         if self.estimator is not None:
             found[:, self.is_varying] = _of_ones(self.estimator.predict_proba(X), int(self.is_varying.sum()))

@@ -1,4 +1,4 @@
-"""Conformal prediction of whole labellings: the set of all labellings that are probable enough."""
+"""Conformal prediction of whole labellings: the set of all labellings above a threshold of probability."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from lmbm_torch.estimators.common.under_rules import Rules, rules_over
 from lmbm_torch.estimators.wrappers.conformal import LabelSets, SplitConformalClassifier, conformal_threshold
 from lmbm_torch.inference.search import mixture, most_probable
 
-# Rows that are listed at a time: their labellings are held in memory together.
+# Number of rows whose labellings are listed, and held in memory, at the same time.
 _ROWS = 64
 
 
 class LabellingSet(NamedTuple):
-    """The labellings of one instance that are probable enough.
+    """The set of probable labellings of one instance, listed completely or in part.
 
     Args:
         labellings: (found, labels) of bool, the most probable labelling first.
-        log_prob: (found,), log-probabilities.
-        most: the number of labellings of the whole set, or an upper bound: ``found`` for a complete list.
+        log_prob: (found,), log-probabilities of the labellings.
+        most: the size of the whole set, or an upper bound on the size; ``found`` if the list is complete.
     """
 
     labellings: np.ndarray
@@ -39,33 +39,33 @@ class LabellingSet(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether no further labelling belongs to the set."""
+        """Return whether the list holds the whole set."""
         return len(self.labellings) == self.most
 
 
 class JointConformalClassifier(SplitConformalClassifier):
     """A conformal predictor of whole labellings: the true labelling is in the set with a chosen probability.
 
-    Split conformal prediction as in :class:`ConformalClassifier`, with the joint probability of the whole
-    labelling as conformity: the set of an instance holds all labellings with a log-probability of at least
-    ``threshold_``. Such sets are smaller than boxes of labels, because labels depend on each other. For
-    instances from the distribution of the training data, the true labelling is in the set with a probability
-    of at least ``coverage``, for any estimator.
+    This is split conformal prediction as in :class:`ConformalClassifier`, but conformity is the joint
+    probability of the whole labelling: the set of an instance holds all labellings with a log-probability of
+    at least ``threshold_``. As labels depend on each other, these sets hold fewer labellings than the sets
+    between certain and possible labels. If instances come from the distribution of the training data, the
+    true labelling is in the set with a probability of at least ``coverage``, for any estimator.
 
     Args:
-        estimator: a classifier with a joint distribution of directed models: belief networks
-            (:class:`LMSBNClassifier` and ensembles) and :class:`ProbabilisticClassifierChain`.
+        estimator: a classifier with the joint distribution of a directed model: a belief network
+            (:class:`LMSBNClassifier` and ensembles) or a :class:`ProbabilisticClassifierChain`.
         coverage: probability that the set holds the true labelling, above 0 and below 1.
-        calibration_size: share of the instances held out from the estimator.
-        random_state: seed of the split, and of an estimator without a seed.
+        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        random_state: seed for the split, and for an estimator without a seed.
         constraints: rules that the truth obeys, as text or objects (:mod:`lmbm_torch.constraints`);
             labellings that break a rule are left out.
-        max_labellings: the largest number of labellings that are listed for an instance; larger sets are
-            listed in part, and their size is bounded.
+        max_labellings: the largest number of labellings to list for an instance; a larger set is listed in
+            part, with an upper bound on the size.
 
     Attributes:
-        estimator_: fitted.
-        threshold_: log-probability; less probable labellings are excluded. −inf excludes none.
+        estimator_: the fitted estimator.
+        threshold_: labellings with a smaller log-probability are excluded; −inf excludes nothing.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -106,14 +106,14 @@ class JointConformalClassifier(SplitConformalClassifier):
     def predict_labellings(self, X: Rows, constraints: Rules | None = None) -> list[LabellingSet]:
         """Return the set of probable labellings of each instance.
 
-        An instance without a labelling above the threshold gets the most probable labelling that was found.
+        If no labelling is above the threshold, the set holds the most probable labelling found.
 
         Args:
             X: instances in the estimator's form.
             constraints: further rules for the call.
 
         Raises:
-            ValueError: rules over other labels, or contradictions.
+            ValueError: the rules have other labels, or contradict each other.
         """
         check_is_fitted(self)
         rules = rules_over(self.label_names_, self.constraints, constraints)
@@ -123,16 +123,16 @@ class JointConformalClassifier(SplitConformalClassifier):
         return [each for part in parts for each in self._listed(some_instances(X, part), rules)]
 
     def predict_set(self, X: Rows, constraints: Rules | None = None) -> LabelSets:
-        """Return the labels of all, and of any, of the probable labellings.
+        """Return the labels that are in all probable labellings, and the labels that are in any of them.
 
-        Of a set that is listed in part, every label may be present or absent.
+        If the set is listed only in part, no label is certain and every label is possible.
 
         Args:
             X: instances in the estimator's form.
             constraints: further rules for the call.
 
         Raises:
-            ValueError: rules over other labels, or contradictions.
+            ValueError: the rules have other labels, or contradict each other.
         """
         found = self.predict_labellings(X, constraints)
         certain = [each.labellings.all(0) & each.is_complete for each in found]
@@ -156,7 +156,7 @@ class JointConformalClassifier(SplitConformalClassifier):
     def _listed(self, X: Any, rules: Any) -> Iterator[LabellingSet]:
         energies = self._energies(X)
         least = torch.full((energies[0].batch_size,), self.threshold_, dtype=torch.float64, device="cpu")
-        # A labelling above the threshold in the mean is above the threshold for some member.
+        # If the mean probability of a labelling is above the threshold, the probability of some member is.
         members = [
             most_probable.above(energy, least, max_labellings=self.max_labellings) for energy in energies
         ]
@@ -174,7 +174,7 @@ class JointConformalClassifier(SplitConformalClassifier):
         obeys = ~rules.violated(labellings.astype(np.int64)).any(1)
         is_in = obeys & (log_prob >= self.threshold_)
         if not is_in.any():
-            # The first of the labellings that obey, or of all if none of them does.
+            # Take the first labelling that obeys the rules, or the first labelling if none obeys.
             is_in[obeys.argmax()] = True
         kept = labellings[is_in]
         return LabellingSet(kept, log_prob[is_in], len(kept) + more)

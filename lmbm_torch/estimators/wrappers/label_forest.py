@@ -1,4 +1,4 @@
-"""Forests of labels: closed label vectors, coherent probabilities, and the best label vector."""
+"""Forests of labels, in which each label needs the parent: coherent probabilities and label vectors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ ROOT = -1
 
 @dataclass(frozen=True, eq=False)
 class LabelForest:
-    """A forest of labels, each present only with its parent.
+    """A forest of labels, in which a label is present only if the parent is.
 
     Args:
-        names: of the labels.
-        parents: (labels,), the index of each label's parent, ``ROOT`` for none.
+        names: names of the labels.
+        parents: (labels,), the index of each label's parent; ``ROOT`` for labels without a parent.
 
     Raises:
-        ValueError: labels in a circle.
+        ValueError: the parents form a circle.
     """
 
     names: tuple[str, ...]
@@ -35,15 +35,15 @@ class LabelForest:
 
     @classmethod
     def of(cls, hierarchy: str | Mapping[Any, Any], names: Sequence[str]) -> LabelForest:
-        """Return the forest of a hierarchy as given by users.
+        """Build the forest of a hierarchy.
 
         Args:
-            hierarchy: label → its parent, both by name or index; or the separator of names that are paths,
-                such as ``"/"`` for 01/01/03.
-            names: of all labels.
+            hierarchy: a dictionary from labels to parents, by name or index; or the separator of names that
+                are paths, such as ``"/"`` for 01/01/03.
+            names: names of all labels.
 
         Raises:
-            ValueError: labels outside ``names``, or in a circle.
+            ValueError: a label is not among ``names``, or the parents form a circle.
         """
         given = parents_by_path(names, hierarchy) if isinstance(hierarchy, str) else hierarchy
         places: dict[Any, int] = {name: place for place, name in enumerate(names)}
@@ -52,33 +52,33 @@ class LabelForest:
         for pair in given.items():
             unknown = [label for label in pair if not isinstance(label, Hashable) or label not in places]
             if unknown:
-                raise ValueError(f"hierarchy: expected labels and a parent of each, got {unknown[0]!r}")
+                raise ValueError(f"hierarchy: expected names or indices of labels, got {unknown[0]!r}")
             child, parent = pair
             parents[places[child]] = places[parent]
         return cls(tuple(names), parents)
 
     @cached_property
     def order(self) -> np.ndarray:
-        """Return the labels, each after its parent, (labels,)."""
+        """Return the indices of the labels in an order with each parent before the children, (labels,)."""
         depth = np.zeros(len(self.parents), int)
         above = self.parents.copy()
         while (above != ROOT).any():
             depth += above != ROOT
             if depth.max() >= len(depth):
                 circle = [self.names[label] for label in np.flatnonzero(above != ROOT)]
-                raise ValueError(f"hierarchy: expected no circle, got one around {circle[0]!r}")
+                raise ValueError(f"hierarchy: expected no circle, got a circle above {circle[0]!r}")
             above = np.where(above == ROOT, ROOT, self.parents[above])
         return np.argsort(depth, kind="stable")
 
     def families(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield each parent, ``ROOT`` first, and its children, from the roots to the leaves."""
+        """Yield each parent with the children, from the roots, whose parent is ``ROOT``, to the leaves."""
         for parent in (ROOT, *self.order.tolist()):
             children = np.flatnonzero(self.parents == parent)
             if len(children):
                 yield parent, children
 
     def check_closed(self, labels: np.ndarray) -> None:
-        """Raise ValueError for label vectors (instances, labels) with a label without its parent."""
+        """Raise ValueError if a label vector of labels (instances, labels) has a label without the parent."""
         check_shape("y", labels, None, len(self.parents))
         rows, places = (labels[:, self._children] > labels[:, self._parents]).nonzero()
         if len(rows):
@@ -89,10 +89,10 @@ class LabelForest:
             )
 
     def raised(self, probability: np.ndarray) -> np.ndarray:
-        """Return probabilities of at least the most probable descendant, (instances, labels).
+        """Raise the probability of each label to that of the most probable descendant, (instances, labels).
 
-        The max constraint module of Giunchiglia and Lukasiewicz (2020), eq. 1; coherent probabilities are
-        unchanged.
+        This is the max constraint module of Giunchiglia and Lukasiewicz (2020), eq. 1. Probabilities that
+        obey the hierarchy stay unchanged.
         """
         probability = probability.copy()
         for label in self.order[::-1]:
@@ -102,7 +102,7 @@ class LabelForest:
         return probability
 
     def raised_from(self, probability: np.ndarray) -> np.ndarray:
-        """Return for an instance (labels,) the label whose probability :meth:`raised` gives to each label."""
+        """Return for each label of an instance the label whose probability it gets by :meth:`raised`."""
         source = np.arange(len(probability))
         for label in self.order[::-1]:
             parent = self.parents[label]
@@ -119,7 +119,7 @@ class LabelForest:
         return probability
 
     def conditionals(self, probability: np.ndarray) -> np.ndarray:
-        """Return P(label | parent) from coherent P(label); 0 if the parent has probability 0."""
+        """Return P(label | parent) from P(label) under the hierarchy; 0 if the parent has probability 0."""
         conditional = probability.copy()
         above = probability[:, self._parents]
         below = probability[:, self._children]
@@ -130,9 +130,9 @@ class LabelForest:
         """Return the conditional probabilities given the value of one label, (instances, labels).
 
         Args:
-            conditional: prior conditional probabilities.
-            label: index; the value must have a positive probability.
-            is_present: the value.
+            conditional: conditional probabilities before the value is known.
+            label: index of the label, whose value must have a positive probability.
+            is_present: the value of the label.
         """
         path = [label]
         while self.parents[path[-1]] != ROOT:
@@ -141,7 +141,7 @@ class LabelForest:
         if is_present:
             updated[:, path] = 1
             return updated
-        # P(an ancestor is present and the label is absent); descendants need their parent.
+        # P(ancestor is present and the label is absent), for each ancestor: the label needs its ancestors.
         probability = self.multiplied(conditional)
         alone = probability[:, path] - probability[:, [label]]
         above = np.hstack([alone[:, 1:], 1 - probability[:, [label]]])
@@ -149,14 +149,14 @@ class LabelForest:
         return updated
 
     def log_prob(self, conditional: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return log P(labels) of each instance, (instances,); −∞ for a label without its parent.
+        """Return log P(labels) of each instance, (instances,); −∞ if a label is present without the parent.
 
-        Given their ancestors, labels are independent: P(y) is the product of P(y_k | y_parent(k)).
+        Given the ancestors, labels are independent: P(y) is the product of P(y_k | y_parent(k)).
         """
         present = np.ones(labels.shape, bool)
         present[:, self._children] = labels[:, self._parents] == 1
         chance = np.where(labels == 1, conditional, 1 - conditional)
-        # Below an absent parent every label is absent.
+        # If the parent is absent, the label is certainly absent.
         chance = np.where(present, chance, labels == 0)
         with np.errstate(divide="ignore"):
             return np.log(chance).sum(1)
@@ -165,7 +165,8 @@ class LabelForest:
         """Return the most probable label vectors (instances, labels), by dynamic programming."""
         with np.errstate(divide="ignore"):
             present, absent = np.log(conditional), np.log1p(-conditional)
-        # Best value of each label's subtree, given that its parent is present.
+        # From the leaves to the roots: the largest log-probability of each label's subtree if its parent is
+        # present, once with the label and once without.
         for label in self.order[::-1]:
             if self.parents[label] != ROOT:
                 present[:, self.parents[label]] += np.maximum(present[:, label], absent[:, label])

@@ -1,8 +1,8 @@
-"""Classifiers that choose C by cross-validation along a path of warm starts.
+"""Classifiers that choose C by cross-validation along a path: each fit starts from the previous solution.
 
-As for scikit-learn's ``LogisticRegressionCV``, compared with ``GridSearchCV``: along rising values of C dual
-variables are scaled to their new box, and a belief network keeps the order of its labels, which a grid search
-computes again for every C.
+As in scikit-learn's ``LogisticRegressionCV``, this is faster than ``GridSearchCV``: from each C to the next
+larger C, dual variables are scaled to the new limits, and a belief network keeps the order of the labels,
+which a grid search would compute again for every C.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from lmbm_torch.protocol import Capabilities
 
 
 def _of_estimator(name: str) -> Any:
-    """Return a method that calls ``name`` of the latest estimator."""
+    """Return a method that calls the method ``name`` of ``estimator_``."""
 
     def has(self: PenaltyPathClassifier) -> bool:
         getattr(self._latest, name)
@@ -63,29 +63,29 @@ def _has_log_prob(classifier: PenaltyPathClassifier) -> bool:
 
 
 class PenaltyPathClassifier(StructuredClassifier):
-    """A classifier whose C has the best mean score over stratified folds; the smallest such C.
+    """A classifier that chooses C: the smallest C with the best mean score over stratified folds.
 
     Workers of joblib's active backend train the folds.
 
     Args:
-        base: the classifier, with all parameters but C; by default with default parameters.
-        Cs: number of multiples of ``"scale"``, spaced evenly in logarithm from 0.1 to 30; or values, either
-            all numbers, for raw features, or all multiples such as ``"0.3*scale"``.
+        base: the classifier, whose C is not used; None for default parameters.
+        Cs: the number of values to try, which are multiples of ``"scale"`` from 0.1 to 30 with equal ratios;
+            or the values: numbers, for features as they are, or multiples such as ``"0.3*scale"``.
         cv: number of folds, stratified by label sets, or a splitter of scikit-learn.
-        scoring: as in scikit-learn; by default the exact match.
-        verbose: 1 for a progress bar of the folds' fits (needs rich); 0 for none.
-        random_state: seed of the folds, and of a base without a seed.
+        scoring: a score as in scikit-learn; by default the exact match.
+        verbose: 1 for a progress bar over all fits (needs rich); 0 for no bar.
+        random_state: seed for the folds, and for a base without a seed.
         constraints: rules that all answers obey, as text or objects (:mod:`lmbm_torch.constraints`), added to
             the rules of ``base``.
 
     Attributes:
         Cs_: (values,), ascending: numbers, or multiples of ``"scale"``.
-        scores_: (folds, values), of the held-out instances.
+        scores_: (folds, values), scores on held-out instances.
         C_: the chosen value.
         C_edge_: "smallest" or "largest" if the chosen value is the first or last of several, because better
-            values may lie outside; otherwise None. ``estimator_`` has the attribute, too, for its report.
+            values may lie outside; otherwise None. ``estimator_`` has the attribute, too, for the report.
         estimator_: the base with the chosen C, fitted to all instances from scratch.
-        n_iters_: (folds, values), of the solver.
+        n_iters_: (folds, values), iterations of the solver.
         classes_, label_names_: see :class:`StructuredClassifier`.
     """
 
@@ -120,12 +120,12 @@ class PenaltyPathClassifier(StructuredClassifier):
         """Choose C, and train on all instances with the chosen C.
 
         Args:
-            X, y, sample_weight: in the base's form.
-            groups: (instances,), instances of a group stay in a common fold.
+            X, y, sample_weight: see ``fit`` of the base.
+            groups: (instances,); all instances of a group are in the same fold.
 
         Raises:
-            TypeError: a base of another class.
-            ValueError: an invalid parameter or input, named in the message; fewer instances than folds.
+            TypeError: the base is of another class.
+            ValueError: a parameter or input is invalid, or there are fewer instances than folds.
 
         Warns:
             UserWarning: the chosen C is the smallest or the largest of three values or more.
@@ -150,31 +150,31 @@ class PenaltyPathClassifier(StructuredClassifier):
         (self.estimator_,) = spread(_fitted, kept, [self._to_fit(self.C_, seeds)])
         self.estimator_.label_names_ = self.label_names_
         self.C_edge_ = self.estimator_.C_edge_ = _edge(self.C_, self.Cs_)
-        # Of two values each is an end.
+        # With one or two values the chosen value is always an end, and a warning would say nothing.
         if self.C_edge_ is not None and len(self.Cs_) > 2:
             further = {"smallest": "smaller", "largest": "larger"}[self.C_edge_]
             warnings.warn(
                 f"{type(self).__name__}: C = {self.C_:g} is the {self.C_edge_} of {len(self.Cs_)} values; "
-                f"{further} values may be better: give Cs, in the shell estimator.Cs=[…], with them",
+                f"{further} values may be better: add such values to Cs (in the shell: estimator.Cs=[…])",
                 stacklevel=level_of_caller(),
             )
         return self
 
     @answer_call
     def predict(self, X: Rows, known: ArrayLike | None = None) -> np.ndarray:
-        """Return labels (instances, labels), or classes; ``known`` as in the base."""
+        """Return labels (instances, labels), or classes; see ``predict`` of the base."""
         check_is_fitted(self)
         labels = self.estimator_.predict(self._validate_predict(X), self._known_codes(known))
         return self.label_values(labels) if self.binarizer_ is None else labels
 
     @property
     def _latest(self) -> Any:
-        """Return the fitted estimator, or an unfitted one."""
+        """Return the fitted estimator, or an unfitted base before ``fit``."""
         return self.estimator_ if hasattr(self, "estimator_") else self._unfitted()
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return the capabilities of the latest estimator."""
+        """Return the capabilities of the base."""
         return self._latest.capabilities
 
     @answer_call
@@ -194,7 +194,7 @@ class PenaltyPathClassifier(StructuredClassifier):
     @available_if(_has_log_prob)
     @answer_call
     def log_prob(self, X: Rows, Y: ArrayLike) -> np.ndarray:
-        """Return ``log_prob`` of ``estimator_``, of labels in the values of ``fit``."""
+        """Return ``log_prob`` of ``estimator_`` for labels Y in the values of ``fit``."""
         check_is_fitted(self)
         return self.estimator_.log_prob(self._validate_predict(X), self._codes("Y", Y))
 
@@ -212,7 +212,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         return found.in_values(self.classes_)
 
     def _fields(self, X: Any, reference: ArrayLike | None = None) -> Fields:
-        """Return the fields of ``estimator_``, with the names of the features."""
+        """Return the fields of ``estimator_``, which explain answers, with names of the features."""
         estimator = copy(self.estimator_)
         estimator.names_of_features_ = getattr(self, "names_of_features_", None)
         return estimator._fields(X, reference)
@@ -226,7 +226,7 @@ class PenaltyPathClassifier(StructuredClassifier):
         train: np.ndarray,
         held_out: np.ndarray,
     ) -> tuple[list[float], list[int]]:
-        """Return scores and iterations of one fold, from the smallest C to the largest."""
+        """Return the scores and iterations of one fold for each C, from the smallest C to the largest."""
         of_kernel = get_tags(self).input_tags.pairwise
         known, others = (X[np.ix_(rows, train)] if of_kernel else X[rows] for rows in (train, held_out))
         path = Path()
@@ -237,7 +237,7 @@ class PenaltyPathClassifier(StructuredClassifier):
                 # Two progress bars at once would overwrite each other.
                 estimator.set_params(verbose=0)
             if hasattr(estimator, "calibrate") and self.scoring is None:
-                # Labels are independent of the calibration.
+                # Exact match needs no calibration: calibration does not change predicted labels.
                 estimator.set_params(calibrate=False)
             estimator._fit_along(path, known, targets[train], None if weight is None else weight[train])
             score: Any = check_scoring(estimator, self.scoring)
@@ -272,11 +272,11 @@ class PenaltyPathClassifier(StructuredClassifier):
         return base.set_params(C=recipe.times_scale(C) if self._has_multiples else C)
 
     def _to_fit(self, C: float, seeds: dict[str, int]) -> Any:
-        """Return the base for a C, with all rules, over labels without names."""
+        """Return an unfitted base with a C and all rules; rules use indices, as labels have no names."""
         return self._unfitted(C).set_params(constraints=self._nameless_rules(), **seeds)
 
     def with_rules(self, rules: rules_of.Constraints | None) -> Self:
-        """Return a copy under the given rules alone; None for no rules."""
+        """Return a copy that obeys ``rules`` and no other rules; None for no rules."""
         other = super().with_rules(rules)
         other.estimator_ = self.estimator_.with_rules(rules)
         return other
@@ -299,24 +299,24 @@ def _scores(
     known: tuple[Any, Any, Any],
     fold: tuple[np.ndarray, np.ndarray],
 ) -> tuple[list[float], list[int]]:
-    """Return :meth:`PenaltyPathClassifier._score_path` of a worker."""
+    """Return the result of :meth:`PenaltyPathClassifier._score_path` for one fold, in a worker."""
     return classifier._score_path(seeds, *known, *fold)
 
 
 def _edge(C: float, values: np.ndarray) -> str | None:
-    """Return the name of the end of the ascending values where C lies; None inside."""
+    """Return "smallest" or "largest" if C is the first or last of ascending values; None if C is inside."""
     if values[0] == values[-1]:
         return None
     return {values[0]: "smallest", values[-1]: "largest"}.get(C)
 
 
 def _fitted(known: tuple[Any, Any, Any], classifier: Any) -> Any:
-    """Train the classifier on all instances, in the worker that keeps the instances."""
+    """Train the classifier on all instances, in a worker that already has the instances."""
     return classifier.fit(*known)
 
 
 class LMSBNClassifierCV(PenaltyPathClassifier):
-    """An :class:`LMSBNClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`.
+    """An :class:`LMSBNClassifier` whose C is chosen by cross-validation; see :class:`PenaltyPathClassifier`.
 
     Examples:
         >>> from lmbm_torch.estimators import LMSBNClassifierCV
@@ -329,7 +329,7 @@ class LMSBNClassifierCV(PenaltyPathClassifier):
 
 
 class LMBMClassifierCV(PenaltyPathClassifier):
-    """An :class:`LMBMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`.
+    """An :class:`LMBMClassifier` whose C is chosen by cross-validation; see :class:`PenaltyPathClassifier`.
 
     Examples:
         >>> from lmbm_torch.estimators import LMBMClassifierCV
@@ -342,7 +342,7 @@ class LMBMClassifierCV(PenaltyPathClassifier):
 
 
 class StructuralSVMClassifierCV(PenaltyPathClassifier):
-    """A :class:`StructuralSVMClassifier` with cross-validated C; see :class:`PenaltyPathClassifier`.
+    """A :class:`StructuralSVMClassifier` with C chosen by cross-validation: :class:`PenaltyPathClassifier`.
 
     Examples:
         >>> from lmbm_torch.estimators import StructuralSVMClassifierCV

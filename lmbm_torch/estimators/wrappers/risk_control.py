@@ -1,4 +1,4 @@
-"""Label sets whose expected share of false negatives or false positives is limited."""
+"""Prediction of label sets with a limit on the expected share of false negatives or false positives."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ RISKS = ("false_negatives", "false_positives")
 class RiskControlledClassifier(SplitConformalClassifier):
     """A classifier whose expected share of false negatives, or of false positives, is at most ``level``.
 
-    Conformal risk control (Angelopoulos et al. 2022): labels with a probability of at least ``threshold_``
-    are predicted. The threshold is chosen on instances that the estimator has not seen, such that the
-    expected risk of a new instance from the same distribution is at most ``level``, for any estimator. Of
-    all such thresholds, the one with the fewest errors of the other kind is taken.
+    This is conformal risk control (Angelopoulos et al. 2022): labels with a probability of at least
+    ``threshold_`` are predicted. The threshold is chosen on instances that the estimator has not seen, such
+    that the expected risk of a new instance from the same distribution is at most ``level``, for any
+    estimator. Among all such thresholds, the threshold with the fewest errors of the other kind is chosen.
 
     Args:
-        estimator: with ``predict`` and ``predict_proba`` for label matrices, of any library.
+        estimator: an estimator of any library with ``predict`` and ``predict_proba`` for label matrices.
         risk: ``"false_negatives"``, the share of an instance's true labels that are not predicted (0 for an
             instance without labels), or ``"false_positives"``, the share of the absent labels that are
             predicted (0 for an instance with all labels).
         level: the largest expected risk, above 0 and below 1.
-        calibration_size: share of the instances held out from the estimator.
-        random_state: seed of the split, and of an estimator without a seed.
+        calibration_size: share of the instances that the estimator does not see, for the threshold.
+        random_state: seed for the split, and for an estimator without a seed.
 
     Attributes:
         estimator_: the fitted estimator.
-        threshold_: the least probability of a predicted label; −inf predicts every label, inf none.
+        threshold_: the smallest probability of a predicted label; −inf predicts all, inf none.
         classes_, label_names_: see :class:`StructuredClassifier`.
 
     Examples:
@@ -71,7 +71,7 @@ class RiskControlledClassifier(SplitConformalClassifier):
         misses = self.risk == "false_negatives"
         counted = labels == 1 if misses else labels != 1
         shares = counted / np.maximum(counted.sum(1, keepdims=True), 1)
-        # The risk of a new instance is at most 1.
+        # The held-out instances and a new instance, whose risk is at most 1, may together have this risk.
         allowed = self.level * (len(labels) + 1) - 1
         probability = self._probabilities(X)
         if misses:
@@ -80,9 +80,9 @@ class RiskControlledClassifier(SplitConformalClassifier):
 
 
 def _first_beyond(values: np.ndarray, shares: np.ndarray, allowed: float) -> float:
-    """Return the least value up to which shares sum to more than ``allowed``; inf without such a value.
+    """Add shares in ascending order of values; return the value at which the sum exceeds ``allowed``.
 
-    A negative ``allowed`` gives −inf.
+    Return −inf if ``allowed`` is negative, and inf if the sum never exceeds ``allowed``.
     """
     if allowed < 0:
         return -np.inf

@@ -1,17 +1,18 @@
 """Decision thresholds of a belief network's labels, chosen for a measure by cross-validation.
 
-The label sets of least hinge loss at many thresholds of one label need few decodings: a threshold θ on the
-field g_k(y) of label k changes the hinge of label k alone. The hinge is [γ − g_k(y) + θ]_+ for y_k = 1, which
-rises with θ, at most as fast as θ, and [γ + g_k(y) − θ]_+ for y_k = 0, which falls likewise. A best label set
-at θ therefore decides about other thresholds. For y_k = 1 (y_k = 0 is the mirror image):
+To find the label sets with the smallest hinge loss at many thresholds of one label k, few decodings are
+enough. A threshold θ on the field g_k(y) changes only the hinge of label k. For y_k = 1 the hinge is [γ −
+g_k(y) + θ]_+, which grows with θ, at most as fast as θ. For y_k = 0 it is [γ + g_k(y) − θ]_+, which shrinks,
+at most as fast as θ grows. Therefore a best label set at θ tells much about other thresholds. If the label
+set has y_k = 1 (for y_k = 0 exchange lower and higher):
 
 - at lower thresholds no label set with y_k = 0 is better;
-- if the hinge of label k is positive, the label set is best at all lower thresholds down to the zero of the
-  hinge, because no label set gains more on the way;
-- if the hinge of label k is zero, no label set with y_k = 1 is better at higher thresholds up to the first
-  positive hinge, because the label set loses nothing.
+- if the hinge of label k is positive, the label set stays best at lower thresholds until the hinge is zero,
+  because the loss shrinks at least as fast as the loss of any other label set;
+- if the hinge of label k is zero, no label set with y_k = 1 is better at higher thresholds as long as the
+  hinge stays zero, because the loss of the label set does not grow.
 
-The lowest and the highest threshold decide most instances of most labels.
+For most labels and instances the lowest and the highest threshold decide about all others.
 """
 
 from __future__ import annotations
@@ -48,25 +49,26 @@ MEASURES = ("exact_match", "sample_f1", "macro_f1", "micro_f1")
 class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
     """A belief network with thresholds on the labels' fields that maximise a measure (Fan and Lin 2007).
 
-    The thresholds are optimised one label at a time, in cycles, on the fields of held-out instances. With
-    independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) the classifier is the
-    threshold-selected classifier of lmbm_and_lmsbn_2010, section 4. That section also proposes thresholds for
-    labels with parents, where every trial is decoded like a prediction.
+    The thresholds are optimised one label after another, in several cycles, on the fields of held-out
+    instances. With independent labels (``LMSBNClassifier(degree=1)``, linear or with a kernel) this is the
+    threshold-selected classifier of lmbm_and_lmsbn_2010, section 4. The same section proposes thresholds for
+    labels with parents, too; then every tried threshold needs decodings.
 
     Args:
         base: the belief network, whose ``decoder`` is not used; ``LMSBNClassifier()`` by default.
         measure: ``"exact_match"``, ``"sample_f1"``, ``"macro_f1"`` or ``"micro_f1"``.
-        cv: folds, in any form of scikit-learn.
-        num_steps: tried thresholds are γ j / num_steps for |j| < num_steps, without ±γ, which would leave
-            undecided fields of zero for hardly learned labels.
-        max_cycles: largest number of cycles over all labels; fewer if a cycle changes nothing.
-        random_state: seed of a base without a seed, and of the samples of probabilities; None for the base's.
-        constraints: rules that all answers and trials obey, as text or objects
+        cv: number of folds, a splitter or splits, as in scikit-learn.
+        num_steps: the thresholds γ j / num_steps for |j| < num_steps are tried. ±γ are left out: for a label
+            that has hardly been learned, the field would be zero after the threshold.
+        max_cycles: largest number of cycles over all labels; a cycle without a change is the last.
+        random_state: seed for a base without a seed, and for samples of probabilities; None for the base's
+            seed.
+        constraints: rules that all answers, also during tuning, obey, as text or objects
             (:mod:`lmbm_torch.constraints`), added to the rules of ``base``.
 
     Attributes:
         thresholds_: (labels,), subtracted from the fields; 0 if no other value is better.
-        cross_validated_: the measure at these thresholds, over the held-out instances.
+        cross_validated_: the measure with these thresholds on the held-out instances.
         network_: the belief network, fitted to all instances.
 
     Examples:
@@ -104,11 +106,11 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     @fit_call
     def fit(self, X: Rows, y: Rows, sample_weight: ArrayLike | None = None) -> Self:
-        """Train and choose thresholds, see :meth:`LMSBNClassifier.fit`; the measure counts known labels.
+        """Train and choose thresholds, see :meth:`LMSBNClassifier.fit`; the measure counts only known labels.
 
         Raises:
-            TypeError: a base that is not an :class:`LMSBNClassifier`.
-            ValueError: an invalid parameter or input, named in the message.
+            TypeError: the base is not an :class:`LMSBNClassifier`.
+            ValueError: a parameter or input is invalid.
         """
         X, labels, sample_weight = self._validate_fit(X, y, sample_weight, allow_missing=True)
         seeds = seeds_for(unfitted_network(self.base), self.random_state)
@@ -127,21 +129,21 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
     @property
     def trained(self) -> DecodingClassifier:
-        """The network, to which thresholds are added."""
+        """Return the belief network without the thresholds."""
         return self.network_
 
     @answer_call
     def energy(self, X: Rows) -> DirectedEnergy:
-        """Return the belief network's energy with shifted fields for instances (instances, features)."""
+        """Return the belief network's energy for X (instances, features), with thresholds subtracted."""
         energy = self.network_.energy(self._validate_predict(X))
         return _shifted(energy, torch.from_numpy(self.thresholds_))
 
     def calibrated(self, energies: Sequence[DirectedEnergy]) -> list[DirectedEnergy]:
-        """Return calibrated energies of shifted fields, whose equal mixture defines the probabilities."""
+        """Calibrate energies with thresholds; the equal mixture of the results defines the probabilities."""
         return self.network_.calibrated(energies)
 
     def with_node_limit(self, node_limit: int | None) -> Self:
-        """Return a copy with another limit of search nodes; None for no limit."""
+        """Return a copy with another limit on the number of search nodes; None for no limit."""
         other = copy(self)
         other.network_ = self.network_.with_node_limit(node_limit)
         return other
@@ -173,7 +175,7 @@ class ThresholdTunedClassifier(DecodingClassifier[DirectedEnergy]):
 
         grid = torch.arange(1 - self.num_steps, self.num_steps, dtype=torch.float64, device="cpu")
         grid = base.margin * grid / self.num_steps
-        # By absolute value: among equally good thresholds the smallest is taken.
+        # Thresholds near 0 come first: the first of equally good thresholds is taken.
         order = grid.abs().argsort(stable=True).tolist()
         thresholds = torch.zeros(num_labels, dtype=torch.float64, device="cpu")
         best = value(torch.cat([decode(energy).labels.cpu() for energy in energies]))
@@ -204,14 +206,14 @@ Decode = Callable[[DirectedEnergy], Decoding]
 
 
 class _Best(NamedTuple):
-    """Best label sets, each of an instance at its own threshold.
+    """The best label sets of some instances, each at one threshold.
 
     Args:
-        rows: the instances.
-        place: of the thresholds.
-        labels: (rows, labels).
-        spin: of the label with the threshold, −1 or 1.
-        kink: start of the label's hinge, as ``spin`` times a threshold.
+        rows: index of each instance.
+        place: index of each threshold.
+        labels: (rows, labels), the best label sets.
+        spin: value of the label with the threshold, −1 or 1.
+        kink: the label's hinge is positive if ``spin`` times the threshold is above ``kink``.
         proven: whether the label set is proven optimal.
     """
 
@@ -230,21 +232,22 @@ def decode_thresholds(
     thresholds: Float[Tensor, " thresholds"],
     margin: float,
 ) -> Int[Tensor, "thresholds batch labels"]:
-    """Return the label sets of ``decode`` for each instance and threshold, subtracted from one label's field.
+    """Return the label sets with the smallest hinge loss for each instance and each threshold of one label.
 
     Among equally good label sets the result may differ from the decoder's choice.
 
     Args:
-        decode: energy → label sets of least hinge loss, each proven or not.
-        label: index.
-        thresholds: ascending, at least one.
-        margin: γ.
+        decode: function from energies to label sets with the smallest hinge loss, each proven or not.
+        label: index of the label from whose field the threshold is subtracted.
+        thresholds: at least one, ascending.
+        margin: the margin γ of the hinge.
     """
     thresholds = thresholds.to(energy.unary)
     size, count = energy.unary.shape[0], len(thresholds)
     found = torch.zeros(count, *energy.unary.shape, dtype=torch.int64, device=energy.device)
     settled = torch.zeros(count, size, dtype=torch.bool, device=energy.device)
-    # The highest threshold with the label present, and the lowest with the label absent.
+    # For each instance, the highest threshold at which the best label set has the label, and the lowest at
+    # which it lacks the label.
     highest, lowest = (torch.full((size,), place, device=energy.device) for place in (-1, count))
     rows = torch.arange(size, device=energy.device).repeat(2)
     place = torch.tensor([0, count - 1], device=energy.device).repeat_interleave(size)
@@ -284,7 +287,7 @@ def _decoded(
 def _settle(
     best: _Best, thresholds: Tensor, highest: Tensor, lowest: Tensor, found: Tensor, settled: Tensor
 ) -> None:
-    """Write the label sets to all thresholds where their optimality follows."""
+    """Write each label set to ``found`` at all thresholds where it is best, by the rules of this module."""
     against = best.spin * thresholds[:, None]
     own = best.spin * thresholds[best.place]
     places = torch.arange(len(thresholds), device=thresholds.device)[:, None]
@@ -298,7 +301,7 @@ def _settle(
 
 
 def _left(settled: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the next instances and thresholds to decode: a middle threshold of each instance, or all."""
+    """Return the next instances and thresholds to decode: the middle open threshold of each, or all."""
     is_left = ~settled
     if int(is_left.sum()) > settled.shape[1]:
         is_left &= is_left.cumsum(0) == (is_left.sum(0) + 1) // 2

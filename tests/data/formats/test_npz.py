@@ -155,7 +155,7 @@ def test_an_array_that_announces_more_than_there_is_takes_no_memory(path, shape,
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x.npy", announcing(shape, version))
     with pytest.raises(
-        ValueError, match=rf"toy\.npz: x\.npy: expected {math.prod(shape)} numbers as its header"
+        ValueError, match=rf"toy\.npz: x\.npy: expected {math.prod(shape)} numbers as the header"
     ):
         read_npz(path)
 

@@ -73,7 +73,7 @@ def test_bad_files_are_refused_by_their_lines(tmp_path, content, words):
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     (tmp_path / "mine.conll").write_bytes(b"a\x81 x\n")
     with (
-        pytest.warns(UserWarning, match=r"mine\.conll: .* in line 1, read as cp1252"),
+        pytest.warns(UserWarning, match=r"mine\.conll: .* in line 1; reading as cp1252"),
         pytest.raises(ValueError, match=r"mine\.conll: expected text in UTF-8 or cp1252, got .* 0x81"),
     ):
         read_columns(tmp_path / "mine.conll")

@@ -162,7 +162,7 @@ def test_recalibration_changes_the_head_alone():
 def test_the_head_is_saved_without_its_base(tmp_path):
     X, Y = data()
     model = classifier(InContext()).fit(X, Y)
-    with pytest.raises(TypeError, match="expected one without classifiers of other libraries"):
+    with pytest.raises(TypeError, match="expected no classifiers of other libraries"):
         model.save(tmp_path / "model.safetensors")
     model.head_.save(tmp_path / "head.safetensors")
     head: Any = load(tmp_path / "head.safetensors")

@@ -340,7 +340,7 @@ def test_what_does_not_fit_is_refused(settings, change, message):
 
 
 def test_logits_that_look_like_probabilities_are_warned_of():
-    with pytest.warns(UserWarning, match="expected logits, got values in"):
+    with pytest.warns(UserWarning, match="expected logits, got only values in"):
         unfitted(scores="logits").fit(*data())
 
 
