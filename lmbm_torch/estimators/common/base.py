@@ -230,8 +230,11 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, NaN for unknown labels, or
     a data frame of labels, whose column names are kept, or sets of names of labels: lists, tuples or sets of
-    texts, or texts such as ``"red;blue"``. Two other whole numbers shared by all labels, such as −1 and 1,
-    and two texts of each label mean 0 and 1 in ascending order; categories of a data frame count as values.
+    texts, or texts such as ``"red;blue"`` or arrays of JSON. In a frame of several columns, a column may hold
+    sets of names, ``x`` beside missing values, or one of several classes: a label ``colour=red`` for each
+    class, exactly one of which is present in answers of estimators with ``constraints``. Two other whole
+    numbers shared by all labels, such as −1 and 1, and two texts of each label mean 0 and 1 in ascending
+    order; categories of a data frame count as values.
     All methods take and return labels in the given values, except for the tensors of decodings, whose entries
     are indices into ``classes_``, see :meth:`label_values`. Rules are true of labels of the second value.
     The option ``uncertain`` of ``fit`` takes −1 in a label matrix of 0, 1 and NaN for an uncertain label
@@ -244,6 +247,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
         label_names_: columns of a data frame, or label_0, label_1, …; None for targets of classes.
+        label_form_: the form of a frame with columns of names, marks or classes, absent for others;
+            ``label_form_.written(labels)`` has a column for each column of classes.
         uncertain_: the option of ``fit``; absent without the option.
         encoder_: the encoder of data frames; absent for numbers.
         binarizer_: mapping from classes to label vectors; None for label matrices.
@@ -256,6 +261,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     feature_means_: np.ndarray
     # Rules of estimators with the parameter.
     constraints: Rules | None = None
+    # Whether columns of classes in a frame of labels become a label for each class.
+    splits_classes: ClassVar[bool] = True
     # Names of the features in copies for arrays, see ``without_names``.
     names_of_features_: tuple[str, ...] | None
 
@@ -283,13 +290,17 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             )
         other = copy(self)
         other.constraints = rules
+        vars(other).pop("label_form_", None)
         if self.base is not None:
             other.base = unfitted(self.base).set_params(constraints=None)
         return other
 
     @property
     def _given_rules(self) -> tuple[Rules | None, ...]:
-        return self.constraints, None if self.base is None else self.base.constraints
+        form, of_classes = vars(self).get("label_form_"), None
+        if form is not None and "constraints" in self.get_params(deep=False):
+            of_classes = [rule for names in form.classes for rule in rules_of.exactly(1, names)]
+        return self.constraints, None if self.base is None else self.base.constraints, of_classes or None
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
         """Return the rules over the labels and ``more``, see :func:`rules_of_fit`."""
@@ -301,10 +312,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         rules = self._rules()
         return None if rules is None else by_place(rules)
 
+    @answer_call
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """Return the names of the predicted labels of each instance.
-
-        For a pipeline call ``pipe[-1].predict_names(pipe[:-1].transform(X))``.
 
         Raises:
             ValueError: ``fit`` had classes; see :meth:`predict`.

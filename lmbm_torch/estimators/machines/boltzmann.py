@@ -254,7 +254,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
         # Instances with forbidden labels are decoded wrongly at any loss.
-        is_unknown = self.decoder == "lp_relaxation" or self.constraints is not None
+        is_unknown = self.decoder == "lp_relaxation" or self.rules is not None
         self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:
