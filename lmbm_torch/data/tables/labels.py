@@ -35,13 +35,13 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class LabelColumn(Stored):
-    """A column of a table with one label, with names of labels, or with one of several classes.
+    """A column of a table with a label, with names of labels, or with classes.
 
     Args:
         name: of the column.
-        kind: ``"truths"`` of one label, ``"marks"`` beside empty cells, ``"names"`` between separators,
+        kind: ``"truths"`` of a label, ``"marks"`` beside empty cells, ``"names"`` between separators,
             ``"arrays"`` of names in JSON, or ``"classes"``.
-        labels: the names or classes that occurred in training; empty for a column of one label.
+        labels: the names or classes in the training rows; empty for a column of a label.
     """
 
     name: str
@@ -253,13 +253,17 @@ def _kind(values: np.ndarray, words: tuple[str, str] | None, separator: str | No
         return "arrays"
     if separator is not None or has_names(texts):
         return "names"
-    different = {text.lower() if isinstance(text, str) else None for text in texts}
-    if different and different <= MARKS - {word.lower() for word in words or ()}:
+    own = {word.lower() for word in words or ()}
+    different = {text.lower() for text in texts if isinstance(text, str)}
+    if not different or not all(isinstance(text, str) for text in texts):
+        return "truths"
+    if different <= MARKS - own:
         return "marks"
-    truths = {*WORDS, *MARKS, *(word.lower() for word in words or ())}
-    are_classes = None not in different and different.isdisjoint(truths)
-    are_classes &= FEWEST_CLASSES <= len(different) <= len(texts) / 2
-    return "classes" if are_classes and all(_number(text) == inf for text in different) else "truths"
+    is_repeated = FEWEST_CLASSES <= len(different) <= len(texts) / 2
+    are_others = different.isdisjoint({*WORDS, *MARKS, *own}) and all(
+        _number(text) == inf for text in different
+    )
+    return "classes" if is_repeated and are_others else "truths"
 
 
 def _are_arrays(texts: Sequence[Any]) -> bool:
