@@ -53,6 +53,7 @@ def _run(config: DictConfig) -> None:
 
     check_types(OmegaConf.to_container(config, resolve=True), Comparison)  # pyright: ignore[reportArgumentType]
     data = _data(config.data)
+    data.check_certain()
     settings = trials.Settings(config.splits, config.test_fraction, config.budget, config.folds, config.seed)
     possible = [name for name in METHODS if is_installed(name) and takes(name, data.features)]
     methods = possible if config.methods is None else list(config.methods)

@@ -100,8 +100,9 @@ def _fit_to_labels(
     directory: Path, config: DictConfig, estimator: Any, data: MultilabelDataModule
 ) -> dict[str, float]:
     runs.check_measurable(data)
-    if config.rules is not None:
-        _take_rules(estimator, runs.keep_rules(directory, config.rules, data.label_names))
+    classes = runs.classes_of(data.data)
+    if config.rules is not None or classes:
+        _take_rules(estimator, runs.keep_rules(directory, config.rules, data.label_names, classes))
     print_data(data.data, data, config.data.get("test"))
     fitted = Predictor.fit(estimator, data.data, data.train_rows, data.scaling)
     metrics = reported(fitted.estimator) | _chosen(estimator)

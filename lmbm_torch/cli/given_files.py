@@ -78,7 +78,8 @@ def _faults_of_table(options: Any) -> Iterator[str]:
 def _faults_of_labels(tables: Mapping[str, Any], labels: list[str], options: Any) -> Iterator[str]:
     import numpy as np
 
-    from lmbm_torch.data.tables.labels import fit_labels
+    from lmbm_torch.data.tables.labels import check_left, fit_labels
+    from lmbm_torch.data.tables.names import matching
 
     columns = {
         key: {name: np.array(values, dtype=object) for name, values in table.items()}
@@ -86,7 +87,9 @@ def _faults_of_labels(tables: Mapping[str, Any], labels: list[str], options: Any
         if table is not None
     }
     try:
-        told = options.get("label_words"), options.get("label_separator")
+        check_left(columns["train"], labels)
+        classes = matching("label_classes", options.get("label_classes") or (), labels)
+        told = options.get("label_words"), options.get("label_separator"), classes, options.get("uncertain")
         form = fit_labels(columns["train"], labels, *told)
     except ValueError as error:
         yield f"data.labels: {error}"

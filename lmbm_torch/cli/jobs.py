@@ -42,11 +42,13 @@ def start(config: DictConfig) -> dict[str, float]:
         parts = build(config)
         runs.check_measurable(parts[2])
         if isinstance(parts[2].data, MultilabelData):
+            parts[2].data.check_certain()
             # Data on disk are not read for this check.
             parts[1].check_labels(parts[2].train_set)
         _check_sweep(parts[0])
-        if config.rules is not None:
-            runs.keep_rules(directory, config.rules, parts[2].label_names)
+        classes = runs.classes_of(parts[2].data)
+        if config.rules is not None or classes:
+            runs.keep_rules(directory, config.rules, parts[2].label_names, classes)
             # A decoder without rules is refused now, not after the training.
             with runs.obeying(directory, parts[1]):
                 pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, issparse, vstack
 from lmbm_torch.checks import check_labels, check_shape
 from lmbm_torch.data.features import Features, check_features, with_narrow_indices
 from lmbm_torch.data.tables.schema import Schema
-from lmbm_torch.shapes import Float, Int
+from lmbm_torch.shapes import Bool, Float, Int
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,6 +32,8 @@ class MultilabelData:
         test: rows of the test part, disjoint from the training part; may be empty.
         validation: rows of the validation part of the data set, if any; disjoint from the other parts.
         schema: how the columns of a table became ``features`` and ``labels``; None for data sets of matrices.
+        uncertain: a mask ``(instances, labels)`` of the NaN in ``labels`` for estimators to fill in by the
+            predictions of a first fit; None for no such label.
 
     Raises:
         ValueError: a field not as described here; the message names the field.
@@ -53,6 +55,7 @@ class MultilabelData:
     test: Int[np.ndarray, " test"]
     validation: Int[np.ndarray, " validation"] = field(default_factory=lambda: np.arange(0))
     schema: Schema | None = None
+    uncertain: Bool[np.ndarray, "instances labels"] | None = None
 
     def __post_init__(self) -> None:
         check_features("features", self.features)
@@ -61,6 +64,8 @@ class MultilabelData:
         if not np.issubdtype(self.labels.dtype, np.floating):
             raise ValueError(f"labels: expected a floating-point dtype, got {self.labels.dtype}")
         check_labels("labels", self.labels, allow_missing=True)
+        if self.uncertain is not None:
+            check_shape("uncertain", self.uncertain, *self.labels.shape)
         check_names(self)
         check_parts(self.num_instances, train=self.train, test=self.test, validation=self.validation)
 
@@ -100,8 +105,15 @@ class MultilabelData:
 
     def with_split(self, train: Int[np.ndarray, " train"], test: Int[np.ndarray, " test"]) -> MultilabelData:
         """Return the same instances with other training and test parts, and without a validation part."""
-        names = self.label_names, self.feature_names
-        return MultilabelData(self.name, self.features, self.labels, *names, train, test, schema=self.schema)
+        return replace(self, train=train, test=test, validation=train[:0])
+
+    def check_certain(self) -> None:
+        """Raise ValueError if uncertain labels are left to a first fit, of an estimator."""
+        if self.uncertain is not None:
+            raise ValueError(
+                "uncertain: expected 'zeros', 'ones' or 'ignored' where no estimator predicts for itself, "
+                "got 'self_trained'"
+            )
 
     def with_test(self, test: MultilabelData) -> MultilabelData:
         """Return one data set: the rows of ``self`` for training, and the rows of ``test`` for testing.
@@ -123,10 +135,12 @@ class MultilabelData:
         stack = vstack if issparse(self.features) else np.vstack
         schema = self.schema if self.schema == test.schema else None
         features, labels = stack([self.features, test.features]), np.vstack([self.labels, test.labels])
-        rows = np.split(np.arange(len(labels)), [self.num_instances])
-        return MultilabelData(
-            self.name, features, labels, self.label_names, self.feature_names, *rows, schema=schema
-        )
+        train, held_out = np.split(np.arange(len(labels)), [self.num_instances])
+        rows = {"train": train, "test": held_out, "validation": train[:0]}
+        mask = self.uncertain
+        if mask is not None:
+            mask = np.vstack([mask, np.zeros(test.labels.shape, np.bool_)])
+        return replace(self, features=features, labels=labels, **rows, schema=schema, uncertain=mask)
 
     def features_at(self, rows: Int[np.ndarray, " rows"]) -> Features:
         """Return the features of some rows; of a data set on disk, slices are read when asked for."""

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from lmbm_torch.data import MultilabelData
 from lmbm_torch.data.formats.table import ArrowFrame, new_rows
+from lmbm_torch.data.tables.frames import open_frame
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import Mode, check_free, reading, replacing
 from lmbm_torch.prediction.answers import BATCH_SIZE, Prediction
 from lmbm_torch.prediction.predictor import Predictor
 from lmbm_torch.prediction.reading import PARQUET
-from lmbm_torch.prediction.tables import columns, table_rows
+from lmbm_torch.prediction.tables import columns, label_columns, table_rows
 
 with naming_extras():
     import pyarrow
@@ -90,7 +92,7 @@ def write_predictions(
             # Else the next row groups would be read ahead.
             pyarrow.parquet.ParquetFile(file, pre_buffer=False) as source,
         ):
-            _write_part(source, target, saved, answer, mode, top_k, beside, note)
+            _write_part(source, file.parent, target, saved, answer, mode, top_k, beside, note)
 
 
 def _unfinished(
@@ -119,6 +121,7 @@ def _has_note(target: Path, note: bytes) -> bool:
 
 def _write_part(
     source: Any,
+    folder: Path,
     target: Path,
     saved: Predictor,
     answer: Answer,
@@ -140,7 +143,9 @@ def _write_part(
             if not batch.num_rows:
                 continue
             table = pyarrow.Table.from_batches([batch])
-            predictions, texts = answer(new_rows(ArrowFrame(table), saved.schema, labelled=False))
+            # Relative paths of images begin at the folder of the file.
+            rows = replace(open_frame(ArrowFrame(table)), folder=str(folder))
+            predictions, texts = answer(new_rows(rows, saved.schema, labelled=False))
             of_rows = {name: table[name].to_pylist() for name in named} | dict(texts)
             found: Any = table_rows(saved, predictions, of_rows)
             writer.write_batch(_batch(([first + row, *rest] for row, *rest in found), schema))
@@ -153,7 +158,10 @@ def _types(names: Sequence[str], saved: Predictor, ids: Mapping[str, Any]) -> It
     known = {
         **counts,
         "labels": pyarrow.string(),
-        **dict.fromkeys(saved.label_names, pyarrow.int8()),
+        **{
+            name: pyarrow.string() if is_class else pyarrow.int8()
+            for name, is_class in label_columns(saved).items()
+        },
         **ids,
     }
     return ((name, known.get(name, pyarrow.float64())) for name in names)

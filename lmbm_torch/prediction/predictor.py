@@ -23,6 +23,7 @@ from lmbm_torch.data.sequences.records import SequenceData
 from lmbm_torch.data.tables.columns import Column
 from lmbm_torch.data.tables.encoding import Encoding
 from lmbm_torch.data.tables.frames import is_frame, open_frame
+from lmbm_torch.data.tables.labels import LabelForm
 from lmbm_torch.data.tables.schema import Schema
 from lmbm_torch.data.tensors import to_features, to_tensor
 from lmbm_torch.inference import decode, decode_hinge
@@ -70,7 +71,8 @@ class Predictor(Stored):
         if (encoder := vars(fitted).get("encoder_")) is not None:
             fitted = copy(fitted)
             del fitted.encoder_
-            return cls(fitted, Schema(encoder.encoding_, fitted.label_names_))
+            form = vars(fitted).get("label_form_", LabelForm())
+            return cls(fitted, Schema(encoder.encoding_, fitted.label_names_, label_form=form))
         if names is None:
             return cls(fitted)
         # Here, as of models alone it is not needed.
@@ -124,7 +126,10 @@ class Predictor(Stored):
             )
         fitted: Any = estimator
         found = cls(fitted, data.schema, scaling)
-        fitted.fit(found.inputs(data.features_at(rows)), data.labels[rows])
+        labels, options = data.labels[rows], {}
+        if data.uncertain is not None:
+            labels, options = np.where(data.uncertain[rows], -1, labels), {"uncertain": "self_trained"}
+        fitted.fit(found.inputs(data.features_at(rows)), labels, **options)
         if is_path:
             fitted = fitted.estimator_
             found = replace(found, estimator=fitted)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from os import PathLike
 
+import numpy as np
 from torch import Tensor
 
 from lmbm_torch.data.sequences.conll import ColumnSchema, Tokens
@@ -35,11 +37,12 @@ def columns(saved: Predictor, top_k: int = 1, ids: Sequence[str] = ()) -> list[s
     Raises:
         ValueError: a label or an id with the name of another column.
     """
-    labels, names = saved.label_names, ["row", *ids, *FIRST_COLUMNS[1:], *saved.label_names]
+    labels, own = saved.label_names, label_columns(saved)
+    names = ["row", *ids, *FIRST_COLUMNS[1:], *own]
     if saved.has_probabilities:
         names += [*(f"P({name})" for name in labels), PROBABILITY]
     names += ["objective", BOUND if top_k == 1 else BOUND_OF_UNLISTED, "exact"]
-    if taken := sorted({name for name in (*ids, *saved.label_names) if names.count(name) > 1}):
+    if taken := sorted({name for name in (*ids, *own) if names.count(name) > 1}):
         raise ValueError(f"label_names: expected none that names another column of predictions, got {taken}")
     return names
 
@@ -50,7 +53,8 @@ def table_rows(
     """Yield one row for each labelling; None for an unknown probability.
 
     ``row`` counts instances from 0, ``rank`` the labellings of an instance from 1; ``labels`` holds the names
-    of the labels with value 1. ``probability`` is that of the whole labelling, ``P(name)`` that of one label;
+    of the labels with value 1. A column of the training table with classes is a column of classes again.
+    ``probability`` is that of the whole labelling, ``P(name)`` that of one label;
     a predictor without probabilities has neither. ``objective`` is the decoder's: the hinge loss, at least
     ``bound`` for every labelling, or the score, at most ``bound`` for every labelling. ``exact`` is 1 for
     labellings proven optimal. For several labellings ``bound_of_unlisted`` bounds all unlisted labellings,
@@ -62,16 +66,34 @@ def table_rows(
         bound, exact = found.bound.tolist(), _proven_ranks(found).int().tolist()
         ranks = [[each.tolist() for each in parts] for parts in prediction.labellings()]
         alone = None if prediction.probabilities is None else prediction.probabilities.labels.tolist()
+        written = [_cells(saved, labels) for labels, _, _ in ranks]
         for instance in range(len(bound)):
             for rank, (labels, objective, log_probability) in enumerate(ranks, start=1):
-                names = [name for name, on in zip(saved.label_names, labels[instance], strict=True) if on]
+                names = ";".join(compress(saved.label_names, labels[instance]))
                 named = [each[first + instance] for each in (ids or {}).values()]
-                row = [first + instance, *named, rank, ";".join(names), *labels[instance]]
+                row = [first + instance, *named, rank, names, *written[rank - 1][instance]]
                 if alone is not None:
                     probabilities = [*alone[instance], math.exp(log_probability[instance])]
                     row += [None if math.isnan(each) else each for each in probabilities]
                 yield [*row, objective[instance], bound[instance], exact[instance][rank - 1]]
         first += len(bound)
+
+
+def label_columns(saved: Predictor) -> dict[str, bool]:
+    """Return the names of the columns of labels, and whether the values are classes, not 0 and 1."""
+    form = getattr(saved.schema, "label_form", None)
+    if form is None or not form.classes:
+        return dict.fromkeys(saved.label_names, False)
+    return {
+        name: name not in saved.label_names for name in form.written(np.zeros((0, len(saved.label_names))))
+    }
+
+
+def _cells(saved: Predictor, labels: list[list[int]]) -> Sequence[Sequence[object]]:
+    form = getattr(saved.schema, "label_form", None)
+    if form is None or not form.classes:
+        return labels
+    return [*zip(*form.written(np.array(labels)).values(), strict=True)]
 
 
 def _proven_ranks(found: Decoding) -> Bool[Tensor, "batch top_k"]:

@@ -43,17 +43,40 @@ with naming_extras():
     from lightning.pytorch import Trainer
 
 
-def keep_rules(directory: Path, path: str, label_names: Sequence[str]) -> Constraints:
-    """Read the rules of a file, and copy the file into the directory of the run.
+def keep_rules(
+    directory: Path, path: str | None, label_names: Sequence[str], classes: Sequence[Sequence[str]] = ()
+) -> Constraints:
+    """Read the rules of a file, and write the lines and rules for classes into the directory of the run.
+
+    Args:
+        path: of the file; None for rules for classes alone.
+        classes: groups of labels, of which exactly one is present.
 
     Raises:
         FileNotFoundError: the file does not exist.
         ValueError: lines that are no rules, rules over other labels, or contradictory rules.
     """
-    rules = Constraints.of(read(path), label_names)
-    with lines(Path(path)) as found:
-        write_text(directory / RULES, "".join(found), "x")
+    given = () if path is None else read(path)
+    exclusive = [f"exactly_one({', '.join(map(_quoted, names))})" for names in classes]
+    rules = Constraints.of([*given, *exclusive], label_names)
+    written = ""
+    if path is not None:
+        with lines(Path(path)) as found:
+            written = "".join(found)
+    if exclusive and written and not written.endswith("\n"):
+        written += "\n"
+    write_text(directory / RULES, written + "".join(f"{rule}\n" for rule in exclusive), "x")
     return rules
+
+
+def classes_of(data: Any) -> tuple[tuple[str, ...], ...]:
+    """Return the labels of each column of classes of a data set, see :class:`LabelForm`."""
+    schema = getattr(data, "schema", None)
+    return () if schema is None else schema.label_form.classes
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'" if '"' in name else f'"{name}"'
 
 
 @contextmanager

@@ -115,3 +115,63 @@ def test_lists_of_files_are_names_of_labels(tmp_path, ending):
 def test_other_cells_are_refused(tmp_path, cells, options, message):
     with pytest.raises(ValueError, match=f"mine: {message}"):
         read_table(written(tmp_path, cells), "sun", **options)
+
+
+def test_a_column_of_classes_is_a_label_for_each_class(tmp_path):
+    colours = ["red", "blue", "green", "", "red", "blue", "green"]
+    file = written(tmp_path, colours, title="colour")
+    data = read_table(file, "colour")
+    assert data.label_names == ("colour=blue", "colour=green", "colour=red")
+    expected = [[0, 0, 1], [1, 0, 0], [0, 1, 0], [X, X, X]]
+    np.testing.assert_array_equal(data.labels[:4], expected)
+    form = data.schema.label_form
+    assert form.classes == (data.label_names,)
+    assert unpack(pack(data.schema)) == data.schema
+    assert form.written(data.labels[:3].astype(int)) == {"colour": ["red", "blue", "green"]}
+    assert form.written(np.array([[1, 0, 1]])) == {"colour": ["blue;red"]}
+    other = written(tmp_path, ["pink"], "other.csv", "colour")
+    with pytest.raises(ValueError, match=r"label .colour.: expected names among .* got \[.pink"):
+        new_rows(other, data.schema)
+
+
+def test_classes_of_numbers_are_named(tmp_path):
+    file = written(tmp_path, [1, 3, None, 1.5], title="stars")
+    with pytest.raises(ValueError, match="label_classes"):
+        read_table(file, "stars")
+    data = read_table(file, "stars", label_classes="st*")
+    assert data.label_names == ("stars=1", "stars=1.5", "stars=3")
+    np.testing.assert_array_equal(data.labels, [[1, 0, 0], [0, 0, 1], [X, X, X], [0, 1, 0]])
+    with pytest.raises(ValueError, match="label_classes: expected names of columns, got 'size'"):
+        read_table(file, "stars", label_classes="size")
+
+
+def test_marks_stay_marks_in_new_rows(tmp_path):
+    schema = read_table(written(tmp_path, ["x", "", "x"]), "sun").schema
+    none = written(tmp_path, ["", ""], "none.csv")
+    assert new_rows(none, schema).labels.tolist() == [[0], [0]]
+    other = written(tmp_path, ["", "maybe"], "other.csv")
+    with pytest.raises(ValueError, match=r"got \[.maybe.\]"):
+        new_rows(other, schema)
+
+
+@pytest.mark.parametrize(
+    ("uncertain", "value"), [("zeros", 0), ("ones", 1), ("ignored", X), ("self_trained", X)]
+)
+def test_uncertain_labels_have_the_value_of_their_convention(tmp_path, uncertain, value):
+    file = written(tmp_path, [1, -1, 0, None, 1, 0, 1, 0])
+    data = read_table(file, "sun", test=file, uncertain=uncertain)
+    np.testing.assert_array_equal(data.train_labels[:4, 0], [1, value, 0, X])
+    np.testing.assert_array_equal(data.test_labels[:4, 0], [1, X, 0, X])
+    np.testing.assert_array_equal(new_rows(file, data.schema).labels[:4, 0], [1, X, 0, X])
+    assert (data.uncertain is None) == (uncertain != "self_trained")
+    held = read_table(file, "sun", test_fraction=0.5, uncertain=uncertain)
+    assert 1 in held.train
+    if held.uncertain is not None:
+        assert np.flatnonzero(held.uncertain).tolist() == [1]
+        with pytest.raises(ValueError, match="uncertain: expected 'zeros'"):
+            held.check_certain()
+
+
+def test_other_conventions_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"uncertain: expected one of \['zeros', .* got 'maybe'"):
+        read_table(written(tmp_path, [1, -1, 0]), "sun", uncertain="maybe")

@@ -82,7 +82,10 @@ def test_of_many_labels_the_probability_of_each_alone_is_believed(monkeypatch):
     network = piped(LMSBNClassifier(random_state=0)).fit(X, Y)
     np.testing.assert_allclose(marginals(believed(network)), network.predict_proba(X), atol=0.1)
     assert any(isinstance(rule, ExpectedF1) for rule in rules_for("sample_f1", 128))
-    assert not any(isinstance(rule, ExpectedF1) for rule in rules_for("sample_f1", 129))
+    # Common thresholds instead, as fine as those of labels.
+    assert [rule.thresholds[0] for rule in rules_for("sample_f1", 129)] == [*reversed(THRESHOLDS)]
+    assert rules_for("hamming", 129) == rules_for("hamming", 128)
+    assert rules_for("exact_match", 129) == ()
 
 
 def test_the_answer_has_the_largest_expected_f1():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +36,7 @@ from lmbm_torch.estimators import (
     StructuralSVMClassifier,
     ThresholdTunedClassifier,
 )
+from lmbm_torch.estimators import make_pipeline as answering_pipeline
 from lmbm_torch.estimators.common.calls import reads_frames
 from lmbm_torch.prediction.predictor import Predictor
 
@@ -269,14 +271,27 @@ def test_a_stream_encodes_by_the_columns_of_its_first_call():
     np.testing.assert_array_equal(model.coef_, expected.coef_)
 
 
-def test_a_pipeline_is_one_file_and_its_last_step_answers(tmp_path):
+def test_a_pipeline_is_one_file_and_answers_as_its_last_step(tmp_path):
     pipeline = make_pipeline(TableEncoder(), StandardScaler(), clone(NETWORK)).fit(FRAME, Y)
     save(pipeline, tmp_path / "pipeline.safetensors")
     again = load(tmp_path / "pipeline.safetensors")
-    features = pipeline[:-1].transform(FRAME)
+    features, last = pipeline[:-1].transform(FRAME), pipeline[-1]
     np.testing.assert_array_equal(again[:-1].transform(FRAME), features)
     np.testing.assert_array_equal(again.predict(FRAME), pipeline.predict(FRAME))
-    assert again[-1].predict_names(features) == pipeline[-1].predict_names(features)
+    answering = answering_pipeline(TableEncoder(), StandardScaler(), clone(NETWORK)).fit(FRAME, Y)
+    answering.save(tmp_path / "answering.safetensors")
+    for found in (again, answering, deepcopy(answering), load(tmp_path / "answering.safetensors")):
+        assert found.predict_names(FRAME) == last.predict_names(features)
+        assert found.label_names_ == last.label_names_
+        np.testing.assert_array_equal(found.log_prob(FRAME, Y), last.log_prob(features, Y))
+        found, expected = found.decode(FRAME, top_k=2), last.decode(features, top_k=2)
+        np.testing.assert_array_equal(found.labels, expected.labels)
+    np.testing.assert_array_equal(again.predict(FRAME, known={"old": 1})[:, 2], 1)
+    contributions = answering.explain(FRAME[:1])["old"].features
+    assert {*contributions} <= {*pipeline[:-1].get_feature_names_out()}
+    for name in ("partial_fit", "with_rules", "nothing"):
+        with pytest.raises(AttributeError):
+            getattr(answering, name)
     with pytest.raises(NotFittedError):
         save(make_pipeline(TableEncoder(), NETWORK), tmp_path / "none.safetensors")
     with pytest.raises(TypeError, match="expected a value that a file can hold, got LogisticRegression"):
@@ -322,7 +337,7 @@ def test_every_public_method_of_instances_encodes_or_asks_one_that_does():
             if takes_instances and not method.startswith("_") and not hasattr(function, "__wrapped__"):
                 plain.append(method)
     # These ask methods that encode, or get instances that are encoded.
-    asking = {"predict_names", "binding_rules", "predict_decoding", "predict_log_proba", "sample", "energies"}
+    asking = {"binding_rules", "predict_decoding", "predict_log_proba", "sample", "energies"}
     asking |= {
         "score",
         "predict_set",

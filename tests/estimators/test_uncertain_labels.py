@@ -13,6 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from lmbm_torch import load
+from lmbm_torch.data.tables.labels import UNCERTAIN
 from lmbm_torch.estimators import (
     ChainCRF,
     ConstrainedClassifier,
@@ -22,7 +23,6 @@ from lmbm_torch.estimators import (
     ProbabilisticClassifierChain,
 )
 from lmbm_torch.estimators.common.baselines import LabelPowersetSVM
-from lmbm_torch.estimators.common.targets import UNCERTAIN
 
 X, Y = problem(80, 1)
 DOUBT = np.random.default_rng(0).random(Y.shape) < 0.2

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, issparse
 from lmbm_torch.data.dataset import MultilabelData, without_split
 from lmbm_torch.data.features import Features
 from lmbm_torch.data.formats import arff_text
-from lmbm_torch.data.tables.columns import TRUTH
+from lmbm_torch.data.tables.labels import WORDS
 from lmbm_torch.extras import naming_extras
 from lmbm_torch.files import reading
 from lmbm_torch.incoming import UNREADABLE, title
@@ -177,7 +177,7 @@ def _numbers(attribute: str, values: Sequence[str]) -> Float[np.ndarray, " value
     Other values have no number: positions would invent an order of the categories.
     """
     try:
-        return np.array([TRUTH[text] if text in TRUTH else float(text) for text in map(str.lower, values)])
+        return np.array([WORDS[text] if text in WORDS else float(text) for text in map(str.lower, values)])
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"attribute {attribute!r}: expected numbers, true/false or yes/no, got the values {list(values)}"

@@ -19,7 +19,7 @@ from lmbm_torch.data.splits import Splitter, held_out, stratified_split
 from lmbm_torch.data.tables.columns import Table, as_numbers, as_texts, naming
 from lmbm_torch.data.tables.encoding import TableOptions, fit_encoding
 from lmbm_torch.data.tables.frames import is_frame, open_frame
-from lmbm_torch.data.tables.labels import fit_labels
+from lmbm_torch.data.tables.labels import UNCERTAIN, check_left, fit_labels
 from lmbm_torch.data.tables.names import MISSING, check_names, matching
 from lmbm_torch.data.tables.schema import Schema, label_matrix
 from lmbm_torch.extras import naming_extras
@@ -52,7 +52,7 @@ def open_table(
         ValueError: another ending; an unreadable file; no row; columns without a name or of the same
             name; a column of values neither numbers nor texts. The message names the source.
     """
-    if is_frame(source):
+    if is_frame(source) or isinstance(source, Table):
         return open_frame(source)
     if not isinstance(source, str | PathLike):
         raise TypeError(f"source: expected a path or a data frame, got {type(source).__name__}")
@@ -143,6 +143,7 @@ def _from_arff(file: Path) -> Table:
 
 
 MissingLabels = Literal["unknown", "negative"]
+Uncertain = Literal["zeros", "ones", "ignored", "self_trained"]
 
 
 def read_table(
@@ -159,6 +160,8 @@ def read_table(
     encoding: str | None = None,
     label_words: Sequence[str | float] | None = None,
     label_separator: str | None = None,
+    label_classes: str | Sequence[str] = (),
+    uncertain: Uncertain | None = None,
     test_splitter: Splitter = stratified_split,
     **options: Any,
 ) -> MultilabelData:
@@ -171,8 +174,9 @@ def read_table(
     Args:
         train: the table of the training part, as :func:`open_table` takes it.
         labels: names of columns, or patterns such as ``tag_*``, in the order of the labels; values are 0, 1,
-            true, false, yes, no, or missing; ``x`` or empty; or names of labels, as ``red;blue`` or an array
-            of JSON, see :func:`~lmbm_torch.data.tables.labels.fit_labels`.
+            true, false, yes, no, or missing; ``x`` or empty; names of labels, as ``red;blue`` or an array of
+            JSON; or one of several classes, each of which becomes a label ``colour=red``, see
+            :func:`~lmbm_torch.data.tables.labels.fit_labels`.
         test: a table with the same columns, for testing only.
         test_fraction: share of the completely labelled rows of ``train`` to hold out for testing; only
             without ``test``.
@@ -187,6 +191,12 @@ def read_table(
         delimiter, encoding: of CSV files; by default detected.
         label_words: two other words for 0 and 1 in columns of labels.
         label_separator: between names of labels in one column; by default a semicolon.
+        label_classes: names or patterns of columns of labels with one of several classes; by default columns
+            of repeated texts.
+        uncertain: meaning of −1 in training: ``"zeros"``, ``"ones"``, ``"ignored"`` (NaN) or
+            ``"self_trained"`` (NaN, and ``data.uncertain`` for
+            :meth:`~lmbm_torch.prediction.predictor.Predictor.fit`). No row with −1 is held out for testing,
+            and a ``test`` table has NaN there.
         test_splitter: holds out rows if there are no ``groups``: ``stratified_split``, ``iterative_split``,
             which keeps the proportion of rare labels, or ``random_split`` of :mod:`lmbm_torch.data.splits`.
         options: of :class:`~lmbm_torch.data.tables.encoding.TableOptions`: ``text``, ``image`` and others.
@@ -212,8 +222,11 @@ def read_table(
     table = open_table(train, delimiter, encoding=encoding)
     with naming(table):
         label_columns = matching("labels", labels, list(table.columns))
-        form = fit_labels(table.columns, label_columns, label_words, label_separator)
-        table, label_names = replace(table, columns=form.applied(table.columns)), form.label_names
+        check_left(table.columns, label_columns)
+        classes = matching("label_classes", label_classes, label_columns)
+        form = fit_labels(table.columns, label_columns, label_words, label_separator, classes, uncertain)
+        doubtful, label_names = form.uncertain(table.columns), form.label_names
+        table = replace(table, columns=form.applied(table.columns))
         if missing_labels == "negative":
             table = _without_missing(table, label_names)
         together = None if groups is None else groups_of(table, groups)
@@ -225,6 +238,9 @@ def read_table(
         features = fit_encoding(part, TableOptions(**options), known, label_names, left_out)
         schema = Schema(features, tuple(label_names), tuple(ids), table.delimiter, form)
     data = _as_described(table, schema)
+    if uncertain is not None:
+        labels = np.where(doubtful, UNCERTAIN[uncertain], data.labels)
+        data = replace(data, labels=labels, uncertain=doubtful if uncertain == "self_trained" else None)
     if test is None:
         return data.with_split(np.flatnonzero(~tested), np.flatnonzero(tested))
     test_table = open_table(test, delimiter, schema.delimiter, encoding)

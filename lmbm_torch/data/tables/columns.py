@@ -17,8 +17,6 @@ from lmbm_torch.data.features import Features
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Bool, Float
 
-TRUTH = {"false": 0.0, "true": 1.0, "no": 0.0, "yes": 1.0}
-"""Words that stand for 0 and 1."""
 # Number of strange values that a message shows.
 SHOWN = 5
 # Seconds of a mean year of the Gregorian calendar.

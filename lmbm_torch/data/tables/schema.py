@@ -8,13 +8,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from lmbm_torch.data.features import Features
-from lmbm_torch.data.tables.columns import TRUTH, NamedColumn, Table, naming
+from lmbm_torch.data.tables.columns import NamedColumn, Table, naming
 from lmbm_torch.data.tables.encoding import Encoding, Unknown
-from lmbm_torch.data.tables.labels import LabelForm
+from lmbm_torch.data.tables.labels import LabelColumn, LabelForm
 from lmbm_torch.persistence.stored import Stored
 from lmbm_torch.shapes import Float
-
-_TRUTH = {**TRUTH, "0": 0.0, "1": 1.0}
 
 
 @dataclass(frozen=True)
@@ -83,19 +81,8 @@ def label_matrix(table: Table, names: Sequence[str]) -> Float[np.ndarray, "rows 
     """Return columns as labels, float64: 0, 1, or NaN where missing; all NaN for a missing column.
 
     Raises:
-        ValueError: values other than 0, 1, true, false, yes and no.
+        ValueError: values of no known form, see :class:`~lmbm_torch.data.tables.labels.LabelForm`.
     """
     absent = np.full(table.num_rows, np.nan)
-    return np.column_stack([_truths(name, table.columns.get(name, absent)) for name in names])
-
-
-def _truths(name: str, values: np.ndarray) -> Float[np.ndarray, " rows"]:
-    truths = values
-    if values.dtype == object:
-        texts = values.tolist()
-        truths = np.array([np.nan if text is None else _TRUTH.get(text.lower(), -1) for text in texts])
-    strange = ~np.isin(truths, (0, 1)) & ~np.isnan(truths)
-    if strange.any():
-        few = sorted(set(values[strange].tolist()))[:5]
-        raise ValueError(f"label {name!r}: expected 0, 1, true, false, yes, no or a missing value, got {few}")
-    return truths
+    found = LabelForm(tuple(map(LabelColumn, names))).applied(table.columns)
+    return np.column_stack([found.get(name, absent) for name in names])

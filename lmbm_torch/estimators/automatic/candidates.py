@@ -48,6 +48,8 @@ HEAD_METRICS = {
 HEAD_FOLDS = 3
 # Networks of more labels take a head longer than most families' training.
 MAX_HEAD_LABELS = 30
+# The family of thresholds on independent labels, of which every setting is tried first for many labels.
+INDEPENDENT = "logistic regressions"
 # Prefixes of a chain's beam search; each label costs a call of the link's classifier.
 BEAM = 10
 
@@ -220,7 +222,7 @@ def _with_head(family: str, base: Any, metric: str, num_labels: int, settings: s
 
 
 def _logistic_labels(metric: str, num_labels: int, is_sparse: bool, seed: int) -> Iterator[Candidate]:
-    family = "logistic regressions"
+    family = INDEPENDENT
     for C in recipe.SEARCHED[family]:
         # Of the scalings of a linear model the simplest, so that the first candidate is cheap.
         steps = (MaxAbsScaler(),) if is_sparse else (StandardScaler(),)
@@ -342,7 +344,7 @@ def _chain(family: str, estimator: Any, settings: str, seed: int) -> Candidate:
 
 
 FAMILIES = {
-    "logistic regressions": _logistic_labels,
+    INDEPENDENT: _logistic_labels,
     "network": _networks,
     "forest": _forests,
     "label boosting": _label_boosting,

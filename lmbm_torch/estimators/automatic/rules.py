@@ -22,8 +22,8 @@ from lmbm_torch.protocol import Capabilities
 
 # Capabilities of classifiers without decoding.
 NO_DECODER = Capabilities(predicts_by_decode=False)
-THRESHOLDS = tuple(np.arange(1, 13) / 20)
-"""Those that labels may have."""
+THRESHOLDS = tuple((np.arange(1, 13) / 20).tolist())
+"""Those that labels may have, and a common one of many labels."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ def _of_size(constraints: Constraints, size: int) -> Constraints | None:
 
 Rule = ExpectedF1 | Above
 COMMON = tuple(Above((each,)) for each in (0.5, 0.4, 0.3, 0.2, 0.1))
+FINE = tuple(Above((each,)) for each in reversed(THRESHOLDS))
 RULES: dict[str, tuple[Rule, ...]] = {
     "exact_match": (),
     "hamming": (Above((0.5,)),),
@@ -129,9 +130,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def rules_for(metric: str, num_labels: int) -> tuple[Rule, ...]:
-    """Return the rules to try for a measure; for many labels without the number of labels."""
-    without_sizes = num_labels > MANY_LABELS
-    return tuple(rule for rule in RULES[metric] if not (without_sizes and isinstance(rule, ExpectedF1)))
+    """Return the rules to try for a measure; for many labels more thresholds, not the number of labels."""
+    rules = RULES[metric]
+    return FINE if num_labels > MANY_LABELS and len(rules) > 1 else rules
 
 
 def best_thresholds(probabilities: np.ndarray, truth: np.ndarray) -> Above:

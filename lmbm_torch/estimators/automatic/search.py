@@ -17,8 +17,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import StratifiedKFold, check_cv
 
 from lmbm_torch.data.splits import IterativeStratifiedKFold
-from lmbm_torch.estimators.automatic.beliefs import Beliefs, beliefs
-from lmbm_torch.estimators.automatic.candidates import Candidate, answers_of, fitted, with_decoder
+from lmbm_torch.estimators.automatic.beliefs import MANY_LABELS, Beliefs, beliefs
+from lmbm_torch.estimators.automatic.candidates import (
+    INDEPENDENT,
+    Candidate,
+    answers_of,
+    fitted,
+    with_decoder,
+)
 from lmbm_torch.estimators.automatic.rules import Rule, rules_for
 from lmbm_torch.estimators.common.measures import measure
 from lmbm_torch.estimators.common.spreading import Kept, keep, spread, workers
@@ -313,11 +319,17 @@ class Search:
         return known
 
     def _fair(self, todo: Sequence[Call], size: int) -> Call:
-        """Return the call of the family with the least time so far: fast families try more settings."""
+        """Return the call of the family with the least time so far: fast families try more settings.
 
-        def spent(call: Call) -> float:
+        Of many labels the settings of independent labels come first, so that a short search knows them all.
+        """
+        are_many = self.labels.shape[1] > MANY_LABELS
+
+        def spent(call: Call) -> tuple[bool, float]:
             trial, _ = call
-            return self._spent.get(trial.candidate.family, 0.0) + self._expected_seconds(trial, size)
+            family = trial.candidate.family
+            is_later = are_many and family != INDEPENDENT
+            return is_later, self._spent.get(family, 0.0) + self._expected_seconds(trial, size)
 
         return min(todo, key=spent)
 

@@ -230,20 +230,25 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
 
     The targets ``y`` of ``fit`` are a label matrix (instances, labels) in {0, 1}, with NaN for unknown
     labels; or a data frame of labels, whose column names are kept; or sets of label names: lists, tuples or
-    sets of texts, or texts such as ``"red;blue"``. A label matrix may also hold two other integers, such as
-    −1 and 1, the same for all labels, or two texts for each label: the smaller value means 0, the larger
-    value 1. For categories of a data frame all categories count, even if one is unused. All methods take and
-    return labels in these values. Only the tensors of decodings hold indices into ``classes_``, see
-    :meth:`label_values`. In rules, a label is true if it has the second value. With the option ``uncertain``
-    of ``fit``, −1 in a label matrix of 0, 1 and NaN means an uncertain label (Irvin et al. 2019). ``"zeros"``
-    and ``"ones"`` replace −1 by 0 and 1, ``"ignored"`` replaces −1 by NaN. ``"self_trained"`` first fits with
-    NaN and replaces −1 by predictions; if ``predict`` takes ``known``, the predictions use the certain labels
-    of the instance. Other methods then read −1 as unknown, like NaN. One-dimensional targets of two classes
-    become one column, targets of more classes one column per class.
+    sets of texts, or texts such as ``"red;blue"`` or arrays of JSON. In a frame of several columns, a column
+    may hold sets of names, ``x`` beside missing values, or one of several classes: then each class is a label
+    such as ``colour=red``, and answers of estimators with ``constraints`` have exactly one of these labels. A
+    label matrix may also hold two other integers, such as −1 and 1, the same for all labels, or two texts for
+    each label: the smaller value means 0, the larger value 1. For categories of a data frame all categories
+    count, even if one is unused. All methods take and return labels in these values. Only the tensors of
+    decodings hold indices into ``classes_``, see :meth:`label_values`. In rules, a label is true if it has
+    the second value. With the option ``uncertain`` of ``fit``, −1 in a label matrix of 0, 1 and NaN means an
+    uncertain label (Irvin et al. 2019). ``"zeros"`` and ``"ones"`` replace −1 by 0 and 1, ``"ignored"``
+    replaces −1 by NaN. ``"self_trained"`` first fits with NaN and replaces −1 by predictions; if ``predict``
+    takes ``known``, the predictions use the certain labels of the instance. Other methods then read −1 as
+    unknown, like NaN. One-dimensional targets of two classes become one column, targets of more classes one
+    column per class.
 
     Attributes:
         classes_: the classes; for label matrices (labels, 2), the two values of each label.
         label_names_: column names of a data frame, or label_0, label_1, …; None for targets of classes.
+        label_form_: the form of a data frame with columns of names, marks or classes, absent for other
+            targets; ``label_form_.written(labels)`` has a column for each column of classes.
         uncertain_: the option of ``fit``; absent without the option.
         encoder_: the encoder of data frames; absent for numbers.
         binarizer_: converts classes to label vectors; None for label matrices.
@@ -256,6 +261,8 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
     feature_means_: np.ndarray
     # The default of estimators without this parameter.
     constraints: Rules | None = None
+    # Whether columns of classes in a frame of labels become a label for each class.
+    splits_classes: ClassVar[bool] = True
     # Names of the features in copies that take arrays without names, see ``without_names``.
     names_of_features_: tuple[str, ...] | None
 
@@ -283,13 +290,17 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
             )
         other = copy(self)
         other.constraints = rules
+        vars(other).pop("label_form_", None)
         if self.base is not None:
             other.base = unfitted(self.base).set_params(constraints=None)
         return other
 
     @property
     def _given_rules(self) -> tuple[Rules | None, ...]:
-        return self.constraints, None if self.base is None else self.base.constraints
+        form, of_classes = vars(self).get("label_form_"), None
+        if form is not None and "constraints" in self.get_params(deep=False):
+            of_classes = [rule for names in form.classes for rule in rules_of.exactly(1, names)]
+        return self.constraints, None if self.base is None else self.base.constraints, of_classes or None
 
     def _rules(self, more: Rules | None = None) -> rules_of.Constraints | None:
         """Return the rules over the labels and ``more``, see :func:`rules_of_fit`."""
@@ -301,10 +312,9 @@ class StructuredClassifier(ClassifierMixin, TrainedEstimator):
         rules = self._rules()
         return None if rules is None else by_place(rules)
 
+    @answer_call
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """Return the names of the predicted labels of each instance.
-
-        For a pipeline call ``pipe[-1].predict_names(pipe[:-1].transform(X))``.
 
         Raises:
             ValueError: ``fit`` had classes; see :meth:`predict`.

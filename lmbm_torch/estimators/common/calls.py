@@ -24,6 +24,8 @@ from lmbm_torch.estimators.common.targets import (
     certain_labels,
     check_columns,
     dense,
+    form_of_labels,
+    formed_labels,
     known_by_name,
     named_labels,
 )
@@ -46,54 +48,40 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
 
     A data frame with texts, categories or missing numbers is encoded first, by a
     :class:`~lmbm_torch.data.TableEncoder` that the estimator keeps as ``encoder_``. Labels may be sets of
-    names, see :func:`named_labels`. The keyword ``uncertain`` tells the meaning of −1 in label matrices, see
-    :func:`certain_labels`.
+    names, see :func:`named_labels`, or a frame with columns of other forms, which the estimator keeps as
+    ``label_form_``, see :func:`form_of_labels`. The keyword ``uncertain`` tells the meaning of −1 in label
+    matrices, see :func:`certain_labels`.
     """
+    parameters = [*signature(fit).parameters.values()]
+    target = parameters[2].name
 
     @wraps(fit)
     def fitting(self: Any, X: Any, *arguments: Any, uncertain: str | None = None, **named: Any) -> Any:
         before = dict(vars(self))
+        y, *others = arguments or (named.pop(target, None),)
+        is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
+        if is_new:
+            for name in ("encoder_", "label_form_", "uncertain_"):
+                vars(self).pop(name, None)
         try:
-            y: Any = arguments[0] if arguments else named.get("y")
-            certain: Any = None
-            mask: Any = None
-            encodes = getattr(self, "encodes_frames", True)
-            if encodes and (type(y) is not np.ndarray or y.dtype.kind in "OU"):
-                y = named_labels(y)
-            is_new = fit.__name__ == "fit" or not hasattr(self, "n_features_in_")
-            if is_new:
-                vars(self).pop("uncertain_", None)
-            if uncertain is not None:
-                if uncertain == "self_trained" and fit.__name__ != "fit":
-                    raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, only in fit")
-                certain, mask = certain_labels(y, uncertain)
-                y = certain
-            if arguments:
-                arguments = (y, *arguments[1:])
-            elif "y" in named:
-                named["y"] = y
-            if encodes:
-                if is_new:
-                    vars(self).pop("encoder_", None)
-                if type(X) is not np.ndarray:
-                    X = _encoded(self, X, y, is_new)
-            found = _watched(fit, self, X, arguments, named)
+            y = _labels_of_fit(self, y, uncertain, is_new)
+            if uncertain is None:
+                return _fitted(fit, self, X, (y, *others), named, is_new)
+            if uncertain == "self_trained" and fit.__name__ != "fit":
+                raise ValueError(f"uncertain: expected no 'self_trained' in {fit.__name__}, see fit")
+            certain, mask = certain_labels(y, uncertain)
+            found = _fitted(fit, self, X, (certain, *others), named, is_new)
             if uncertain == "self_trained" and mask.any():
                 own = np.where(mask, _own_labels(self, X, certain), certain.values)
-                more = {key: value for key, value in named.items() if key != "y"}
-                found = _watched(fit, self, X, (LabelFrame(certain.columns, own), *arguments[1:]), more)
-            if uncertain is not None:
-                self.uncertain_ = uncertain
-            if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
-                # Explanations of the inner estimator then name the encoder's features.
-                self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
+                own = LabelFrame(certain.columns, own)
+                found = _fitted(fit, self, X, (own, *others), named, is_new=False)
+            self.uncertain_ = uncertain
             return found
         except BaseException:
             vars(self).clear()
             vars(self).update(before)
             raise
 
-    parameters = [*signature(fit).parameters.values()]
     option = Parameter("uncertain", Parameter.KEYWORD_ONLY, default=None, annotation="str | None")
     place = len(parameters) - (parameters[-1].kind is Parameter.VAR_KEYWORD)
     shown: Any = fitting
@@ -101,6 +89,36 @@ def fit_call(fit: Callable[..., Any]) -> Callable[..., Any]:
         parameters=[*parameters[:place], option, *parameters[place:]]
     )
     return shown
+
+
+def _labels_of_fit(estimator: Any, y: Any, uncertain: str | None, is_new: bool) -> Any:
+    """Return sets of names and frames of other columns as a frame of labels, and keep the form of a frame."""
+    if not getattr(estimator, "encodes_frames", True) or (type(y) is np.ndarray and y.dtype.kind not in "OU"):
+        return y
+    if is_new and getattr(estimator, "splits_classes", False):
+        form = form_of_labels(y, uncertain)
+        if form is not None:
+            estimator.label_form_ = form
+    form = vars(estimator).get("label_form_")
+    return named_labels(y) if form is None else formed_labels(y, form)
+
+
+def _fitted(
+    fit: Callable[..., Any],
+    self: Any,
+    X: Any,
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+    is_new: bool,
+) -> Any:
+    """Call ``fit`` with encoded instances."""
+    if getattr(self, "encodes_frames", True) and type(X) is not np.ndarray:
+        X = _encoded(self, X, arguments[0], is_new)
+    found = _watched(fit, self, X, arguments, named)
+    if "encoder_" in vars(self) and hasattr(getattr(self, "estimator_", None), "with_feature_names"):
+        # For explanations of the estimator within.
+        self.estimator_ = self.estimator_.with_feature_names(self.encoder_.get_feature_names_out())
+    return found
 
 
 def _own_labels(estimator: Any, X: Any, y: LabelFrame) -> np.ndarray:
@@ -135,9 +153,11 @@ def answer_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _labels(estimator: Any, X: Any, given: Any) -> Any:
     """Convert labels by name, or sets of names, to a matrix or a frame with the columns of ``fit``."""
-    names = getattr(estimator, "label_names_", None)
+    names, form = getattr(estimator, "label_names_", None), vars(estimator).get("label_form_")
+    if form is not None:
+        given = formed_labels(given, form)
     if names is not None and isinstance(given, Mapping):
-        given = known_by_name(given, names, num_instances(X))
+        given = known_by_name(given, names, num_instances(X), form)
     elif names is not None and getattr(estimator, "encodes_frames", True):
         given = named_labels(given, names)
     if "uncertain_" in vars(estimator) and given is not None:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from lmbm_torch.data.tables.encoder import TableEncoder
 from lmbm_torch.data.tables.single import ImageEncoder, TextEncoder
+from lmbm_torch.estimators.common.pipelines import AnsweringPipeline
 from lmbm_torch.persistence.files import save
 from lmbm_torch.persistence.stored import Given, Stored, adapt
 
@@ -97,11 +98,12 @@ def _steps(pipeline: Pipeline) -> dict[str, Any]:
     return {"steps": [[name, step] for name, step in pipeline.steps]}
 
 
-def _pipeline(given: Given, *, steps: list[list[Any]]) -> Pipeline:
-    return Pipeline([(name, step) for name, step in steps])
+def _pipeline(given: Given, *, steps: list[list[Any]]) -> AnsweringPipeline:
+    return AnsweringPipeline([(name, step) for name, step in steps])
 
 
-adapt(Pipeline, _steps, _pipeline)
+for _each in (Pipeline, AnsweringPipeline):
+    adapt(_each, _steps, _pipeline)
 for _each in (
     *(ImageEncoder, TableEncoder, TextEncoder),
     *(LabelBinarizer, MaxAbsScaler, MinMaxScaler, StandardScaler),

@@ -15,17 +15,22 @@ from torch import Tensor
 from lmbm_torch.checks import check_labels, check_shape, is_absent, is_missing
 from lmbm_torch.data.features import numbered
 from lmbm_torch.data.tables import schema
-from lmbm_torch.data.tables.frames import is_frame, open_frame
+from lmbm_torch.data.tables.frames import column_names, is_frame, is_plain, open_frame
+from lmbm_torch.data.tables.labels import (
+    SEPARATOR,
+    UNCERTAIN,
+    LabelForm,
+    are_truths,
+    fit_labels,
+    has_names,
+    label_sets,
+)
 from lmbm_torch.energies import Energy
 from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.networks.problems import canonical
 
-# Stands between names of labels in a text, also in files of predictions.
-SEPARATOR = ";"
 # Number of entries of a sparse label matrix that are dense at the same time.
 VALUES_AT_ONCE = 2**22
-# For each treatment of uncertain labels the value that replaces −1.
-UNCERTAIN = {"zeros": 0.0, "ones": 1.0, "ignored": np.nan, "self_trained": np.nan}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +69,9 @@ class LabelFrame:
 def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
     """Convert sets of label names to a frame of labels in {0, 1, NaN}; return other targets unchanged.
 
-    The sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"``;
-    None stands for unknown labels. Two cases are not sets: lists of equal length are a label matrix, and
-    texts without a semicolon are classes unless ``names`` are given.
+    The sets are a list or a column of tuples, sets or lists of texts, or of texts such as ``"red;blue"`` or
+    arrays of JSON; None stands for unknown labels. Two cases are not sets: lists of equal length are a label
+    matrix, and texts without a semicolon are classes unless ``names`` are given.
 
     Args:
         names: names of the labels in ``fit``; by default all names that occur, in alphabetical order.
@@ -91,6 +96,47 @@ def named_labels(y: Any, names: Sequence[str] | None = None) -> Any:
         columns = slice(None) if each is None else [place[name] for name in each]
         matrix[row, columns] = np.nan if each is None else 1
     return LabelFrame(labels, matrix)
+
+
+def form_of_labels(y: Any, uncertain: str | None) -> LabelForm | None:
+    """Return the form of a data frame of labels with columns of marks, names or several classes.
+
+    None stands for other targets: matrices, single columns, and frames of numbers and of two values a column.
+    Beside columns of other forms two texts that are no words for 0 and 1 are two classes.
+
+    Args:
+        uncertain: a key of :data:`UNCERTAIN`, if −1 is an uncertain label.
+
+    Raises:
+        ValueError: see :func:`~lmbm_torch.data.tables.labels.fit_labels`.
+    """
+    if not is_frame(y) or isinstance(y, LabelFrame) or y.shape[1] < 2 or is_plain(y):
+        return None
+    table = open_frame(y)
+    names = [*table.columns]
+    declared = {name for name in table.categories if _num_values(table.columns[name]) > 2}
+    found = fit_labels(table.columns, names, classes=declared, uncertain=uncertain)
+    if all(column.kind == "truths" for column in found.columns):
+        return None
+    pairs = {
+        column.name
+        for column in found.columns
+        if column.kind == "truths" and not are_truths(table.columns[column.name])
+    }
+    return fit_labels(table.columns, names, classes=declared | pairs, uncertain=uncertain)
+
+
+def formed_labels(y: Any, form: LabelForm) -> Any:
+    """Return a data frame with the columns of a form as a frame of labels in {0, 1, NaN}; others as given.
+
+    Uncertain labels stay −1.
+    """
+    if not is_frame(y) or {*column_names(y)} != {column.name for column in form.columns}:
+        return y
+    given = open_frame(y).columns
+    columns = form.applied(given)
+    labels = np.column_stack([columns[name] for name in form.label_names])
+    return LabelFrame(form.label_names, np.where(form.uncertain(given), -1, labels))
 
 
 def certain_labels(y: Any, uncertain: str) -> tuple[LabelFrame, np.ndarray]:
@@ -137,9 +183,9 @@ def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
     found = [None if is_absent(value) else value for value in values]
     known = [value for value in found if value is not None]
     if known and all(isinstance(value, str) for value in known):
-        if are_classes and not any(SEPARATOR in value for value in known):
+        if are_classes and not has_names(known):
             return None
-        return [None if text is None else list(filter(None, text.split(SEPARATOR))) for text in found]
+        return label_sets(np.array(found, dtype=object), SEPARATOR)
     if not known or not all(isinstance(each, list | tuple | set | frozenset | np.ndarray) for each in known):
         return None
     is_matrix = isinstance(column, list) and all(isinstance(each, list) for each in found)
@@ -149,21 +195,38 @@ def _sets(y: Any, *, are_classes: bool) -> list[list[str] | None] | None:
     return [None if each is None else list(each) for each in found] if are_names else None
 
 
-def known_by_name(known: Mapping[str, Any], names: Sequence[str], count: int) -> np.ndarray:
+def known_by_name(
+    known: Mapping[str, Any], names: Sequence[str], count: int, form: LabelForm | None = None
+) -> np.ndarray:
     """Convert known labels given by name to a matrix (instances, labels) with NaN for unknown labels.
 
     Args:
         known: for each name one value for all instances, or values (instances,).
 
+    Args:
+        form: of the columns of labels in ``fit``, whose names stand for values in these forms.
+
     Raises:
-        ValueError: a name is not among ``names``.
+        ValueError: a name is not among ``names``, or a value has no known form.
     """
+    if form is not None:
+        known = form.applied({name: _repeated(value, count) for name, value in known.items()})
     if strange := [name for name in known if name not in names]:
         raise ValueError(f"known: expected names among {list(names)}, got {strange[:5]}")
     found = np.full((count, len(names)), np.nan)
     for name, value in known.items():
         found[:, names.index(name)] = value
     return found
+
+
+def _repeated(value: Any, count: int) -> np.ndarray:
+    """Return a value for each instance, texts as objects."""
+    values = np.asarray(value)
+    return np.broadcast_to(values.astype(object if values.dtype.kind in "OU" else np.float64), (count,))
+
+
+def _num_values(values: np.ndarray) -> int:
+    return len({value for value in values.tolist() if value is not None and value == value})
 
 
 def label_matrix(name: str, labels, *, allow_missing: bool) -> np.ndarray:

@@ -258,7 +258,7 @@ class LMBMClassifier(DecodingClassifier[PairwiseEnergy | CliqueEnergy]):
         self.mean_loss_ = loss.mean().item()
         self.threshold_ = undirected_threshold(energy, self.margin).min().item()
         # With rules there is no bound: an instance whose labels break rules is always decoded wrongly.
-        is_unknown = self.decoder == "lp_relaxation" or self.constraints is not None
+        is_unknown = self.decoder == "lp_relaxation" or self.rules is not None
         self.error_bound_ = 1.0 if is_unknown else error_bound(self.mean_loss_, self.threshold_)
 
     def _decoder(self, largest_clique: int) -> Callable[..., Decoding]:

@@ -422,7 +422,7 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
         # Losses grow with the margin.
         is_hinge &= self._hinge_margin <= self.margin
         # Instances with forbidden labels are decoded wrongly at any loss.
-        is_hinge &= self.constraints is None
+        is_hinge &= self.rules is None
         self.error_bound_ = error_bound(self.mean_loss_, self.threshold_) if is_hinge else 1.0
         if self.calibrate:
             settings = {"ordering": self.ordering_, "max_parents": self.max_parents_}
@@ -477,8 +477,8 @@ class LMSBNClassifier(DecodingClassifier[DirectedEnergy]):
             return f"kernel='linear', got {self.kernel!r}"
         if self.decoder != "hinge":
             return f"decoder='hinge', got {self.decoder!r}"
-        if self.constraints is not None:
-            return f"constraints=None, got {self.constraints!r}"
+        if self.rules is not None:
+            return f"no rules, got {self.rules.texts}"
         if self.binarizer_ is not None:
             return "an estimator that was fitted to label matrices, got one fitted to classes"
         return "" if self.device in ("cpu", torch.device("cpu")) else f"device='cpu', got {self.device!r}"

@@ -150,6 +150,7 @@ class HierarchicalClassifier(ClassifierOfLabels):
         check_shape("Y", labels, *probability.shape)
         return self.forest_.log_prob(self.forest_.conditionals(probability), labels)
 
+    @answer_call
     def predict_names(self, X) -> list[tuple[str, ...]]:
         """Return the names of the predicted labels of each instance."""
         names = np.asarray(self.label_names_)
