@@ -2,7 +2,7 @@
 
 ``torch.compile`` takes an operator as a node. ``torch.export`` takes PyTorch's own operators instead, so that
 a program runs without this library; within :func:`in_exports` an exported program has nodes ``lmbm::…``, and
-runs after an import of the modules that register the operators.
+runs after an import of the routine's module, such as ``lmbm_torch.inference.messages.matrix_bp``.
 """
 
 from __future__ import annotations

@@ -129,10 +129,17 @@ def test_more_labels_than_lanes(on_host):
 def test_ties_go_to_what_the_search_finds_first(on_host):
     nothing = torch.zeros(2, 3, dtype=torch.float64)
     problem = random_problem(0)._replace(
-        **{"fields": nothing, "children": torch.zeros(1, 3, 3, dtype=torch.float64), "known": nothing[:1]},
-        **{"clique_parents": torch.zeros(0, 3).long(), "clique_child": torch.zeros(0).long()},
-        **{"clique_weight": torch.zeros(1, 0, dtype=torch.float64), "top_k": 3},
-        **{"ceiling": torch.inf, "node_limit": 2**62, "margin": 1.0, "temperature": 0.0},
+        fields=nothing,
+        children=torch.zeros(1, 3, 3, dtype=torch.float64),
+        known=nothing[:1],
+        clique_parents=torch.zeros(0, 3).long(),
+        clique_child=torch.zeros(0).long(),
+        clique_weight=torch.zeros(1, 0, dtype=torch.float64),
+        top_k=3,
+        ceiling=torch.inf,
+        node_limit=2**62,
+        margin=1.0,
+        temperature=0.0,
     )
     came = on_host(1)(problem)
     compared(came, problem)

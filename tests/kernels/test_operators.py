@@ -114,17 +114,28 @@ with torch.no_grad():
     program = torch.export.export(Decoders(), (a, b, w))
 assert not nodes(program), nodes(program)
 torch.testing.assert_close(program.module()(*other), Decoders()(*other))
-with in_exports():
+with in_exports(), torch.no_grad():
     kept = torch.export.export(Decoders(), (a, b, w))
 assert nodes(kept) == {"lmbm.matrix_bp.default"}, nodes(kept)
 torch.testing.assert_close(kept.module()(*other), Decoders()(*other))
 torch.save((other, Decoders()(*other)), sys.argv[1] + "/answers.pt")
 torch.export.save(program, sys.argv[1] + "/alone.pt2")
+torch.export.save(kept, sys.argv[1] + "/kept.pt2")
 """
 
 AHEAD = """
 from torch._inductor import aoti_compile_and_package
 aoti_compile_and_package(program, package_path=sys.argv[1] + "/machine.pt2")
+"""
+
+REGISTERED = """
+import sys
+import torch
+from lmbm_torch.inference.messages import matrix_bp
+
+tensors, expected = torch.load(sys.argv[1] + "/answers.pt", weights_only=True)
+found = torch.export.load(sys.argv[1] + "/kept.pt2").module()(*tensors)
+torch.testing.assert_close(tuple(found), tuple(expected))
 """
 
 # With neither this library nor the folder that holds its source.
@@ -165,11 +176,12 @@ def test_an_exported_program_runs_without_the_library_or_with_its_operators(tmp_
 
 
 @pytest.mark.slow
-def test_an_exported_program_is_compiled_ahead_and_runs_without_the_library(tmp_path):
+def test_exported_programs_are_compiled_ahead_or_run_after_an_import(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("no g++, by which PyTorch compiles ahead: install GCC")
     run(DRAWN + EXPORTED + AHEAD, tmp_path)
     run(ALONE, tmp_path, "machine")
+    run(REGISTERED, tmp_path)
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
