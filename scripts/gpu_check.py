@@ -132,7 +132,7 @@ def searched(device: torch.device, instances: int, labels: int, field: float) ->
     seconds = median_seconds(
         lambda: branch_and_bound.decode_hinge(on_device, node_limit=10_000), device, repeats=3
     )
-    nodes = float(expected.nodes.double().mean())
+    nodes = float(expected.status.num_iters.double().mean())
     note = f"{host / seconds:.1f} times as fast as {os.cpu_count()} cores, {nodes:.1f} nodes an instance"
     yield {"what": f"{what}: seconds", "result": "measured", "value": seconds, "note": note}
 

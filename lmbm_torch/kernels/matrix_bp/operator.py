@@ -40,7 +40,7 @@ def propagate(problem: Problem, propagation: Propagation) -> Beliefs:
         *arguments, propagation.backend, propagation.message_dtype
     )
     kept = (to_visible, to_hidden) if problem.keep_messages else (None, None)
-    return Beliefs(*found, *kept, pair_sum if pairs else None)
+    return Beliefs._make((*found, *kept, pair_sum if pairs else None))
 
 
 def _beliefs(arguments: tuple[Any, ...], weights: Tensor | None) -> Beliefs:
