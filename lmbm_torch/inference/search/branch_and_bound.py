@@ -53,7 +53,8 @@ def decode_hinge(
     """Return argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        energy: a directed model, on any device; the search runs on the CPU.
+        energy: a directed model, on any device. On CUDA devices a kernel searches where one is available
+            (:mod:`lmbm_torch.kernels.search.directed_cuda`, never run on a GPU yet), else the CPU.
         margin: γ > 0, in units of the local fields.
         cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. A least loss
             below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most Σ_{s<S}
