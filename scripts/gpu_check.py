@@ -4,6 +4,7 @@
 
 Runs, on the current CUDA device:
 
+- ``search``: branch and bound beside the CPU's, and both times;
 - ``tests``: those marked ``cuda``, and those of both kernels of belief propagation, which use a GPU where
   there is one;
 - ``csr``: scores of sparse features and their gradients, beside the CPU's;
@@ -42,8 +43,9 @@ from torch import Tensor
 
 from lmbm_torch.compare.tables import table, write_csv
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy
 from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.search import branch_and_bound
 from lmbm_torch.models import BoltzmannMachine
 
 HERE = Path(__file__).parent
@@ -80,17 +82,68 @@ def marked_cuda() -> list[str]:
     return [str(path.relative_to(ROOT)) for path in files if MARK in path.read_text(encoding="utf-8")]
 
 
-def ran(what: str, command: Sequence[str], says: str = r".*\S.*") -> Row:
+def ran(what: str, command: Sequence[str], says: str = r".*\S.*", seconds: float | None = None) -> Row:
     """Return a row of a command, passed if it ended with 0, and the last line of its output like ``says``.
 
-    All that a failed one said goes to the standard error.
+    A command of more than so many seconds is ended, by an exception. All that a failed one said goes to the
+    standard error.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, timeout=seconds)
     if done.returncode:
         print(done.stdout, done.stderr, sep="\n", file=sys.stderr, flush=True)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if re.fullmatch(says, line)]
     note = lines[-1].strip() if lines else f"ended with {done.returncode} and said nothing"
     return {"what": what, "result": "failed" if done.returncode else "passed", "note": note}
+
+
+# Instances, labels and mean field, for 6, 18 and 130 nodes an instance: trained networks of Scene and Yeast
+# take 6.6 and 19.
+SEARCHES = ((1_000_000, 6, -2.0), (1_000_000, 14, -2.0), (100_000, 101, -5.0))
+# Seconds after which a search has gone wrong: the kernel cannot be interrupted from the host.
+MOST_SEARCH_SECONDS = 120
+
+
+def search(device: torch.device) -> Iterator[Row]:
+    """Yield branch and bound of random networks, on the device by its kernel and on the host's cores."""
+    # A process of its own, which can be ended.
+    pytest = [sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:benchmark", "-m", "cuda"]
+    files = ["tests/kernels/test_cuda_branch_and_bound.py"]
+    tested = ran("branch and bound, tests", [*pytest, *files], seconds=MOST_SEARCH_SECONDS)
+    yield tested
+    if tested["result"] == "passed":
+        for sizes in SEARCHES:
+            yield from searched(device, *sizes)
+
+
+def searched(device: torch.device, instances: int, labels: int, field: float) -> Iterator[Row]:
+    """Yield the rows of one size; the CPU is given a tenth of the instances."""
+    energy = random_network(instances, labels, field)
+    on_device = replace(
+        energy, **{name: getattr(energy, name).to(device) for name in ("unary", "parents", "ordering")}
+    )
+    what = f"branch and bound, {instances} x {labels}"
+    found = branch_and_bound.decode_hinge(on_device, node_limit=10_000)
+    few = slice(0, instances // 10)
+    started = time.perf_counter()
+    expected = branch_and_bound.decode_hinge(energy.select(few), node_limit=10_000)
+    host = 10 * (time.perf_counter() - started)
+    same = (found.labels[few].cpu() == expected.labels).all(1).float().mean()
+    yield within(f"{what}: share of other labellings", float(1 - same), 1e-6)
+    seconds = median_seconds(
+        lambda: branch_and_bound.decode_hinge(on_device, node_limit=10_000), device, repeats=3
+    )
+    nodes = float(expected.status.num_iters.double().mean())
+    note = f"{host / seconds:.1f} times as fast as {os.cpu_count()} cores, {nodes:.1f} nodes an instance"
+    yield {"what": f"{what}: seconds", "result": "measured", "value": seconds, "note": note}
+
+
+def random_network(instances: int, labels: int, field: float) -> DirectedEnergy:
+    """Return fields N(field, 2²), and weights N(0, 0.5²) divided by the root of a label's position."""
+    generator = torch.Generator().manual_seed(0)
+    unary = field + 2 * torch.randn(instances, labels, generator=generator)
+    weights = torch.randn(labels, labels, generator=generator).tril(-1)
+    scale = 0.5 / torch.arange(1, labels + 1).sqrt()
+    return DirectedEnergy(unary, weights * scale[:, None], torch.arange(labels))
 
 
 def csr(device: torch.device) -> Iterator[Row]:
@@ -217,11 +270,16 @@ def random_energy(instances: int, visible: int, hidden: int) -> BipartiteEnergy:
 SMALL = """
 import torch
 from lmbm_torch.data.tensors import to_tensor
-from lmbm_torch.energies import BipartiteEnergy
+from lmbm_torch.energies import BipartiteEnergy, DirectedEnergy
 from lmbm_torch.inference.messages import matrix_bp
+from lmbm_torch.inference.search import branch_and_bound
 energy = BipartiteEnergy(torch.randn(3, 70).cuda(), torch.randn(3, 40).cuda(), torch.randn(70, 40).cuda())
 for backend in ("streaming", "resident"):
     matrix_bp.marginals(energy, num_iters=5, backend=backend)
+for labels in (5, 40):
+    tables = torch.randn(3, labels), torch.randn(labels, labels).tril(-1), torch.arange(labels)
+    network = DirectedEnergy(*(table.cuda() for table in tables))
+    branch_and_bound.decode(network, top_k=2, node_limit=100)
 torch.cuda.synchronize()
 """
 
@@ -260,7 +318,7 @@ def taking_device(folder: Path) -> list[Path]:
 
 
 CHECKS: dict[str, Check] = {
-    check.__name__: check for check in (bandwidth, csr, kernels, sanitizer, tests, benchmarks)
+    check.__name__: check for check in (bandwidth, search, csr, kernels, sanitizer, tests, benchmarks)
 }
 
 

@@ -179,7 +179,7 @@ class Kernel:
         self._do("cuFuncGetAttribute", ctypes.byref(found), _LOCAL_BYTES, self._function)
         return found.value
 
-    def launch(self, blocks: int, threads: int, arguments: Sequence[Tensor | int | float]) -> None:
+    def launch(self, blocks: int, threads: int, arguments: Sequence[Any]) -> None:
         """Launch on the current stream; tensors are passed as addresses, numbers as ``int`` or ``float``."""
         values: list[Any] = [argument(value) for value in arguments]
         places = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -196,8 +196,10 @@ class Kernel:
             raise RuntimeError(f"{name}: {(message.value or b'unknown error').decode()}")
 
 
-def argument(value: Tensor | int | float) -> Any:
-    """Convert a value to a kernel's argument."""
+def argument(value: Any) -> Any:
+    """Convert a value to a kernel's argument; ``double`` and ``long long`` are given as ctypes' numbers."""
+    if isinstance(value, ctypes.c_double | ctypes.c_longlong):
+        return value
     if isinstance(value, Tensor):
         return ctypes.c_void_p(value.data_ptr())
     return ctypes.c_int(value) if isinstance(value, int) else ctypes.c_float(value)

@@ -76,12 +76,13 @@ EVERYONE |= {"persistence.stored", "protocol"}
 
 # The modules of its package that a room within it may import, beside its own; other modules are free to.
 FOR_SOLVERS = {"solvers.base", "solvers.gram", "solvers.interior_point"}
+FOR_TENSORS = {"kernels.nvrtc", "kernels.operators"}
 FOR_LOOPS = {"kernels.installed", "kernels.jit", "kernels.sums", "kernels.threads"}
 RECORDS = {"inference.common.results", "inference.common"}
 OF_LABEL_VECTORS = {"estimators.common", "estimators.explain", "estimators.machines", "estimators.networks"}
 ROOMS = {
-    "kernels.matrix_bp": FOR_LOOPS | {"kernels.nvrtc"},
-    "kernels.search": FOR_LOOPS | {"kernels.matrix_bp.compiled.rows"},
+    "kernels.matrix_bp": FOR_LOOPS | FOR_TENSORS,
+    "kernels.search": FOR_LOOPS | FOR_TENSORS | {"kernels.matrix_bp.compiled.rows"},
     "kernels.dual": FOR_LOOPS,
     "data.formats": {"data.dataset", "data.features", "data.splits", "data.tables"},
     "data.sequences": {"data.features", "data.formats", "data.seven_segment"},

@@ -26,15 +26,14 @@ from typing import Any
 
 import torch
 
+from lmbm_torch.kernels.search.directed_cuda import MOST_SHARED
+
 os.environ.pop("TRITON_INTERPRET", None)
 
 import triton
 from triton.backends.compiler import GPUTarget
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-
-# Bytes of shared memory that a program can have, by compute capability (CUDA programming guide, table 30).
-MOST_SHARED = {80: 163 * 1024, 90: 227 * 1024, 120: 99 * 1024}
 
 
 @dataclass(frozen=True)

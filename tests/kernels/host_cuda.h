@@ -1,4 +1,4 @@
-// What resident.cu calls, on the host: a thread of the device is a fiber, and a barrier or a shuffle hands over to the
+// What CUDA kernels call, on the host: a thread of the device is a fiber, and a barrier or a shuffle hands over to the
 // next one. `order` says who runs first: 0 one after the other, 1 always the first that can, 2 the last that can, so
 // that blocks get as far ahead of each other as barriers let them. Shared memory begins as NaN.
 //
@@ -19,6 +19,10 @@
 #define __launch_bounds__(...)
 #define LOG2_E 1.44269504f
 #define LOG_2 0.69314718f
+#ifndef LANES
+#define LANES 32
+#endif
+#define SHARED_DOUBLES(name) double *name = reinterpret_cast<double *>(shared_memory(block_of_cluster()))
 #define SHARED_MEMORY(name) Shared &name = *reinterpret_cast<Shared *>(shared_memory(block_of_cluster()))
 
 struct float2 { float x, y; };
@@ -35,12 +39,12 @@ struct Fiber {
   Group *waits = nullptr;
   unsigned long seen = 0;
   unsigned exchanges = 0;
-  float sent[2];
+  double sent[2];
   bool ended = false;
 };
 
 struct Index { unsigned x; };
-static Index threadIdx, blockIdx;
+static Index threadIdx, blockIdx, blockDim;
 static unsigned num_threads, num_blocks, cluster, num_clusters;
 static std::vector<Fiber> fibers;
 static std::vector<char *> memories;
@@ -68,12 +72,20 @@ static inline unsigned clusters_of_grid() { return num_clusters; }
 static inline void cluster_sync() { wait_for(everyone); }
 static inline void __syncthreads() { wait_for(blocks[current->block]); }
 
-static inline float from_lane(float x, int distance) {
+static inline unsigned thread_of_all() { return current->block * num_threads + current->thread; }
+static inline int lane() { return current->thread % LANES; }
+static inline void together() { wait_for(warps[thread_of_all() / LANES]); }
+
+static inline double from_thread(double x, unsigned partner) {
   const unsigned place = current->exchanges++ % 2;
-  Fiber *partner = &fibers[current->block * num_threads + (current->thread ^ distance)];
   current->sent[place] = x;
-  wait_for(warps[(current->block * num_threads + current->thread) / 32]);
-  return partner->sent[place];
+  together();
+  return fibers[partner].sent[place];
+}
+static inline float from_lane(float x, int distance) { return from_thread(x, thread_of_all() ^ distance); }
+static inline double from_lane(double x, int distance) { return from_thread(x, thread_of_all() ^ distance); }
+static inline int taken(int *counter) {
+  return from_thread(lane() == 0 ? (*counter)++ : 0, thread_of_all() / LANES * LANES);
 }
 
 static inline void put(const float *place, unsigned block, float x) {
@@ -123,11 +135,11 @@ static void run_until_it_waits(Fiber &fiber) {
 // Run a kernel; false if its threads wait for each other forever.
 static bool launch(void (*kernel)(), unsigned of_clusters, unsigned of_blocks, unsigned of_threads, int order) {
   body = kernel;
-  num_clusters = of_clusters, num_blocks = of_blocks, num_threads = of_threads;
+  num_clusters = of_clusters, num_blocks = of_blocks, num_threads = blockDim.x = of_threads;
   const unsigned all = num_blocks * num_threads;
   for (cluster = 0; cluster < num_clusters; ++cluster) {
     fibers = std::vector<Fiber>(all);
-    warps.assign(all / 32, Group{32});
+    warps.assign(all / LANES, Group{LANES});
     blocks.assign(num_blocks, Group{num_threads});
     everyone = Group{all};
     memories.clear();
@@ -153,7 +165,7 @@ static bool launch(void (*kernel)(), unsigned of_clusters, unsigned of_blocks, u
         run_until_it_waits(fiber);
         progress = true;
         // Whoever comes first may be able to go on.
-        if (order != 0 && i % 32 == 31) i = i / num_threads * num_threads - 1;
+        if (order != 0 && i % LANES == LANES - 1) i = i / num_threads * num_threads - 1;
       }
     }
     for (unsigned i = 0; i < num_blocks; ++i) std::free(memories[i]);

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,29 @@ def test_sparse_features_are_compared_forward_and_backward(monkeypatch):
     results = {row["what"]: row["result"] for row in gpu_check.csr(elsewhere)}
     assert results.pop("scores") == "passed"
     assert set(results.values()) == {"failed"}
+
+
+def test_searches_are_compared_with_the_cpu_after_their_tests(monkeypatch):
+    first, second = gpu_check.searched(CPU, 200, 6, -2.0)
+    assert (first["result"], first["value"]) == ("passed", 0)
+    assert (second["result"], second["value"] > 0) == ("measured", True)
+    assert "nodes an instance" in second["note"]
+    right = gpu_check.branch_and_bound.decode_hinge
+
+    def wrong(energy, **options):
+        # Of the whole batch, which the device is given.
+        found = right(energy, **options)
+        return found if len(found.labels) < 200 else replace(found, labels=1 - found.labels)
+
+    monkeypatch.setattr(gpu_check.branch_and_bound, "decode_hinge", wrong)
+    assert next(gpu_check.searched(CPU, 200, 6, -2.0))["result"] == "failed"
+    monkeypatch.setattr(gpu_check, "ran", lambda *arguments, **options: {"result": "failed"})
+    assert [row["result"] for row in gpu_check.search(CPU)] == ["failed"]
+
+
+def test_a_command_that_never_ends_is_ended():
+    with pytest.raises(subprocess.TimeoutExpired):
+        gpu_check.ran("c", [sys.executable, "-S", "-c", "while True: pass"], seconds=0.2)
 
 
 def test_nan_is_within_no_tolerance():

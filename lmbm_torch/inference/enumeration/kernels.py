@@ -68,8 +68,11 @@ NUM_KEPT = 16
 
 
 def suits(energy: PairwiseEnergy) -> bool:
-    """Return whether couplings are shared, tensors on the CPU, and numba installed (reported once)."""
-    is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu"
+    """Return whether couplings are shared, tensors on the CPU, and numba installed (reported once).
+
+    Traced code has PyTorch's own operators.
+    """
+    is_plain = energy.pairwise.ndim == 2 and energy.device.type == "cpu" and not is_traced()
     return is_plain and compiled("search.enumeration") is not None
 
 

@@ -17,7 +17,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from lmbm_torch.checks import check_known
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
@@ -27,7 +26,9 @@ from lmbm_torch.inference.common.iterations import Settings
 from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages, Decoding, Status
 from lmbm_torch.inference.trees.triangulation import is_forest
 from lmbm_torch.kernels.matrix_bp.choosing import Propagation
+from lmbm_torch.kernels.matrix_bp.operator import propagate
 from lmbm_torch.kernels.matrix_bp.plain import Beliefs, Problem, Product, pairwise_beliefs
+from lmbm_torch.kernels.operators import is_kept
 from lmbm_torch.shapes import Float, Known
 from lmbm_torch.verdicts import foresee, is_traced, number, one_door
 
@@ -93,25 +94,22 @@ def marginals(
             unknown ``backend`` or ``message_dtype``, or a backend that cannot do the request.
         ImportError: ``backend="resident"`` without NVRTC.
     """
-    propagate = Propagation(backend, message_dtype)
+    propagation = Propagation(backend, message_dtype)
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages, init)
-    problem = _problem(Product.SUM, energy, settings, propagate)
+    problem = _problem(Product.SUM, energy, settings, propagation)
     learnt = first_order(energy, "matrix_bp.marginals")
     tensors = learnt.visible, learnt.hidden, learnt.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if needs_gradient and backend == "resident":
         raise ValueError("backend: 'resident' has no gradient: call it under torch.no_grad()")
-    if needs_gradient and energy.coupling.requires_grad:
-        problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
-    if needs_gradient and is_traced():
-        return _compiled_marginals(problem, learnt, keep_messages, propagate)
-    beliefs = propagate(problem)
-    result = _marginals(problem, beliefs)
-    if not needs_gradient:
-        return result
-    return replace(
-        result, log_partition=_AtFixedPoint.apply(*tensors, problem, propagate, result, beliefs.pair_sum)
-    )
+    if needs_gradient and is_traced() and not is_kept(energy.device):
+        return _compiled_marginals(problem, learnt, keep_messages, propagation)
+    if needs_gradient:
+        weights = torch.ones_like(problem.visible[:, 0]) if energy.coupling.requires_grad else None
+        visible, hidden, coupling = tensors
+        learnable = problem._replace(visible=visible, hidden=hidden, coupling=coupling, pair_weights=weights)
+        return _marginals(problem, propagate(learnable, propagation))
+    return _marginals(problem, propagate(problem, propagation))
 
 
 @one_door
@@ -145,9 +143,9 @@ def max_marginals(
         ValueError: see :func:`marginals`.
     """
     settings = Settings(num_iters, tol, damping, known, messages, keep_messages, init)
-    propagate = Propagation(backend, message_dtype)
-    problem = _problem(Product.MAX, energy, settings, propagate)
-    return _marginals(problem, propagate(problem))
+    propagation = Propagation(backend, message_dtype)
+    problem = _problem(Product.MAX, energy, settings, propagation)
+    return _marginals(problem, propagate(problem, propagation))
 
 
 @one_door
@@ -182,9 +180,9 @@ def marginal_map(
         ValueError: see :func:`marginals`.
     """
     settings = Settings(num_iters, tol, damping, known, messages, init=init)
-    propagate = Propagation(backend, message_dtype)
-    problem = _problem(Product.MIXED, energy, settings, propagate)
-    beliefs = propagate(problem)
+    propagation = Propagation(backend, message_dtype)
+    problem = _problem(Product.MIXED, energy, settings, propagation)
+    beliefs = propagate(problem, propagation)
     labels = clamp((beliefs.visible > 0).long(), known)
     objective = -energy.free_energy(labels)
     bound = torch.maximum(_bound(energy, known), objective)
@@ -215,20 +213,21 @@ def moments(
     Raises:
         ValueError: see :func:`marginals`.
     """
-    propagate = Propagation(backend, message_dtype)
+    propagation = Propagation(backend, message_dtype)
     settings = Settings(num_iters, tol, 0.0, known, None, init=init)
-    problem = _problem(Product.SUM, energy, settings, propagate)
-    beliefs = propagate(problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0])))
+    problem = _problem(Product.SUM, energy, settings, propagation)
+    weighted = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
+    beliefs = propagate(weighted, propagation)
     assert beliefs.pair_sum is not None
     return _marginals(problem, beliefs), beliefs.pair_sum
 
 
 def _compiled_marginals(
-    problem: Problem, learnt: BipartiteEnergy, keep_messages: bool, propagate: Propagation
+    problem: Problem, learnt: BipartiteEnergy, keep_messages: bool, propagation: Propagation
 ) -> BipartiteMarginals:
-    """Return the result of :func:`marginals` in compiled code, with stored pairwise beliefs."""
-    problem = problem._replace(keep_messages=True, pair_weights=None)
-    beliefs = propagate(problem)
+    """Return the result of :func:`marginals` by PyTorch's own operators, with stored pairwise beliefs."""
+    problem = problem._replace(keep_messages=True)
+    beliefs = propagation(problem)
     assert beliefs.to_visible is not None
     result = _marginals(problem, beliefs)
     pairs = pairwise_beliefs(problem, beliefs.visible, beliefs.hidden, beliefs.to_visible)
@@ -239,30 +238,6 @@ def _compiled_marginals(
     if not keep_messages:
         result = replace(result, messages=None, coupling=None)
     return replace(result, log_partition=log_partition)
-
-
-class _AtFixedPoint(torch.autograd.Function):
-    """Log partition, with the gradient at a fixed point: marginals and pairwise beliefs."""
-
-    @staticmethod
-    def forward(ctx, visible, hidden, coupling, problem, propagate, result, pair_sum):
-        ctx.problem, ctx.propagate, ctx.result, ctx.pair_sum = problem, propagate, result, pair_sum
-        return result.log_partition.clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad):
-        by_visible = by_hidden = by_coupling = None
-        if ctx.needs_input_grad[0]:
-            by_visible = grad[:, None] * ctx.result.visible
-        if ctx.needs_input_grad[1]:
-            by_hidden = grad[:, None] * ctx.result.hidden
-        if ctx.needs_input_grad[2]:
-            # A mean or a sum weighs all examples alike. Other weights repeat propagation, since the pairwise
-            # beliefs of single examples were not kept. Equal weights of a sum are one number in memory.
-            alike = grad.stride(0) == 0 or bool((grad == grad[0]).all())
-            by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, ctx.propagate, grad)
-        return by_visible, by_hidden, by_coupling, None, None, None, None
 
 
 def _problem(
@@ -304,12 +279,6 @@ def _marginals(problem: Problem, beliefs: Beliefs) -> BipartiteMarginals:
         messages=messages,
         coupling=None if messages is None else problem.coupling,
     )
-
-
-def _pair_sum(problem: Problem, propagate: Propagation, weights: Tensor) -> Float[Tensor, "visible hidden"]:
-    pair_sum = propagate(problem._replace(pair_weights=weights, keep_messages=False)).pair_sum
-    assert pair_sum is not None
-    return pair_sum
 
 
 def _is_forest(coupling: Tensor) -> bool:

@@ -19,23 +19,26 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lmbm_torch.checks import LARGEST, check_count, check_finite, check_positive, check_shape, count_limit
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.energies.base import known_spins
+from lmbm_torch.energies.indices import padded_cliques
 from lmbm_torch.inference.common.results import Decoding, Status
 from lmbm_torch.inference.under_rules import allowed, constrained
 from lmbm_torch.kernels.installed import kernels
+from lmbm_torch.kernels.search.operator import search
 from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.shapes import Known
-from lmbm_torch.verdicts import searched_on_host
+from lmbm_torch.verdicts import one_door, refuse_unless, searched_on_host
 
 # Largest difference of tied losses, as a share of a label's largest loss: far above the rounding of sums.
 ROUND_OFF = 1e-12
 
 
-@searched_on_host
+@one_door
 @torch.no_grad()
 def decode_hinge(
     energy: DirectedEnergy,
@@ -50,7 +53,8 @@ def decode_hinge(
     """Return argmin_y Σ_i [γ − m_i(y)]_+, the papers' prediction rule (lmbm_and_lmsbn_2010, Equation 5).
 
     Args:
-        energy: a directed model, on any device; the search runs on the CPU.
+        energy: a directed model, on any device. On CUDA devices a kernel searches where one is available
+            (:mod:`lmbm_torch.kernels.search.directed_cuda`, never run on a GPU yet), else the CPU.
         margin: γ > 0, in units of the local fields.
         cutoff: S, prune labellings whose loss is S γ or more; a right branch costs at least γ. A least loss
             below S γ is always found: with probability 1 − E[loss]/(S γ) or more, on at most Σ_{s<S}
@@ -74,16 +78,12 @@ def decode_hinge(
     """
     check_positive("margin", margin)
     if constraints is not None:
-        routine = partial(decode_hinge, margin=margin, cutoff=cutoff, node_limit=node_limit)
-        if cutoff is not None or not allowed.suits(energy):
-            return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
-        search = partial(allowed.least_hinges, constraints=constraints, margin=margin, node_limit=node_limit)
-        return constrained.where_broken(energy, constraints, routine, search, known=known, top_k=top_k)
+        return _hinges_under_rules(energy, margin, cutoff, node_limit, known, top_k, constraints)
     found = _search(energy, margin, 0.0, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=1)
 
 
-@searched_on_host
+@one_door
 @torch.no_grad()
 def decode(
     energy: DirectedEnergy,
@@ -108,11 +108,7 @@ def decode(
         ValueError: see :func:`decode_hinge`.
     """
     if constraints is not None:
-        routine = partial(decode, cutoff=cutoff, node_limit=node_limit)
-        if cutoff is not None or not allowed.suits(energy):
-            return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
-        search = partial(allowed.best_scores, constraints=constraints, node_limit=node_limit)
-        return constrained.where_broken(energy, constraints, routine, search, known=known, top_k=top_k)
+        return _decode_under_rules(energy, cutoff, node_limit, known, top_k, constraints)
     # softplus(−2m) is twice the loss of margin 0 at temperature ½.
     found = _search(energy, 0.0, 0.5, cutoff, node_limit, known, top_k)
     return _decoding(energy, found, objective_per_loss=-2)
@@ -163,14 +159,14 @@ class HingeSearch:
                 check_finite(name, values)
                 raise ValueError(f"{name}: expected magnitudes of at most {LARGEST:g}")
         positions = np.argsort(ordering)
-        clique_parents, clique_child = _clique_places(cliques, positions.tolist())
+        clique_parents, clique_child = _clique_places(cliques, torch.from_numpy(ordering))
         children = parents.T[ordering][:, ordering]
         # The compiled search is given arrays under the names of tensors.
         arrays: dict[str, Any] = {
             "fields": np.empty((0, len(ordering))),
             "children": np.ascontiguousarray(children, np.float64)[None],
-            "clique_parents": clique_parents,
-            "clique_child": clique_child,
+            "clique_parents": clique_parents.numpy(),
+            "clique_child": clique_child.numpy(),
             "clique_weight": np.array(weight, np.float64)[None],
             "known": np.zeros((1, len(ordering))),
         }
@@ -205,6 +201,39 @@ class HingeSearch:
         return found._replace(labels=found.labels.take(self.positions, 2))
 
 
+@searched_on_host
+def _hinges_under_rules(
+    energy: DirectedEnergy,
+    margin: float,
+    cutoff: float | None,
+    node_limit: int | None,
+    known: Known | None,
+    top_k: int,
+    constraints: Constraints,
+) -> Decoding:
+    routine = partial(decode_hinge, margin=margin, cutoff=cutoff, node_limit=node_limit)
+    if cutoff is not None or not allowed.suits(energy):
+        return constrained.decode_loss(energy, constraints, routine, known=known, top_k=top_k)
+    over = partial(allowed.least_hinges, constraints=constraints, margin=margin, node_limit=node_limit)
+    return constrained.where_broken(energy, constraints, routine, over, known=known, top_k=top_k)
+
+
+@searched_on_host
+def _decode_under_rules(
+    energy: DirectedEnergy,
+    cutoff: float | None,
+    node_limit: int | None,
+    known: Known | None,
+    top_k: int,
+    constraints: Constraints,
+) -> Decoding:
+    routine = partial(decode, cutoff=cutoff, node_limit=node_limit)
+    if cutoff is not None or not allowed.suits(energy):
+        return constrained.decode(energy, constraints, routine, known=known, top_k=top_k)
+    over = partial(allowed.best_scores, constraints=constraints, node_limit=node_limit)
+    return constrained.where_broken(energy, constraints, routine, over, known=known, top_k=top_k)
+
+
 def _search(
     energy: DirectedEnergy,
     margin: float,
@@ -220,20 +249,14 @@ def _search(
     most_nodes = count_limit("node_limit", node_limit)
     check_count("top_k", top_k)
     spins = known_spins(energy, known)
-    free = energy.num_labels if known is None else int((spins == 0).sum(1).min())
-    if top_k > 2**free:
-        raise ValueError(f"top_k: expected at most 2^{free}, the labellings of an example, got {top_k}")
+    _check_top_k(top_k, spins, energy.num_labels)
     # By index_select: indexing wakes torch's threads, whose spinning keeps the search's threads off the cores
     # (1,196 images of Scene on a busy computer: 8 ms with indexing, 1 ms without).
     order, labels = energy.ordering, energy.num_labels
     parents = energy.parents.index_select(-2, order).index_select(-1, order)
-    # By position.
-    clique_parents, clique_child = map(
-        torch.from_numpy,
-        _clique_places(energy.cliques, energy.positions.tolist() if energy.cliques else []),
-    )
-    weight = torch.zeros(1, 0, device="cpu") if energy.clique_weight is None else energy.clique_weight
-    return kernels("search.directed").search(
+    clique_parents, clique_child = _clique_places(energy.cliques, energy.ordering)
+    weight = energy.unary.new_zeros(1, 0) if energy.clique_weight is None else energy.clique_weight
+    return search(
         SearchProblem(
             fields=energy.unary.index_select(1, order).double(),
             children=parents.mT.double().reshape(-1, labels, labels),
@@ -256,15 +279,33 @@ def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
 
 
-def _clique_places(
-    cliques: Sequence[Sequence[int]], position: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
+def _check_top_k(top_k: int, spins: Tensor, labels: int) -> None:
+    """Raise ValueError if an example has fewer labellings than ``top_k``."""
+
+    def free() -> Tensor:
+        return (spins == 0).sum(1).min()
+
+    def refuse() -> None:
+        raise ValueError(
+            f"top_k: expected at most 2^{int(free())}, the labellings of an example, got {top_k}"
+        )
+
+    least = (top_k - 1).bit_length()
+    if least > labels:
+        refuse()
+    refuse_unless(
+        "top_k: expected at most the labellings of an example", (spins,), lambda: free() >= least, refuse
+    )
+
+
+def _clique_places(cliques: Sequence[Sequence[int]], ordering: Tensor) -> tuple[Tensor, Tensor]:
     """Return parents of each clique, filled up with the number of labels, and the child, by position."""
-    most = max(map(len, cliques), default=2) - 1
-    places = [sorted(position[label] for label in clique) for clique in cliques]
-    parents = [clique[:-1] + [len(position)] * (most + 1 - len(clique)) for clique in places]
-    children = [clique[-1] for clique in places]
-    return np.array(parents, np.int64).reshape(-1, most), np.array(children, np.int64)
+    labels = len(ordering)
+    if not cliques:
+        return ordering.new_zeros(0, 1), ordering.new_zeros(0)
+    members = padded_cliques(tuple(map(tuple, cliques)), labels, ordering.device)
+    places = pad(torch.argsort(ordering), (0, 1), value=-1)[members].sort(1, descending=True).values
+    return places[:, 1:].where(places[:, 1:] >= 0, labels), places[:, 0]
 
 
 def _decoding(energy: DirectedEnergy, found: Found, objective_per_loss: int) -> Decoding:

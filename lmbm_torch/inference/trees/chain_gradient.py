@@ -14,6 +14,7 @@ from torch import Tensor
 from lmbm_torch.energies.chain import ChainEnergy
 from lmbm_torch.inference.trees import chain_steps
 from lmbm_torch.inference.trees.chain_steps import Chains
+from lmbm_torch.kernels.operators import is_kept, joined, operator
 from lmbm_torch.shapes import Float
 from lmbm_torch.torch_internals import is_mapped, transform
 from lmbm_torch.verdicts import is_traced, supposing
@@ -51,20 +52,32 @@ def is_mapped_energy(energy: ChainEnergy) -> bool:
 
 
 def _suits_operator(energy: ChainEnergy) -> bool:
-    """Return whether the operator gives all derivatives that may be asked for.
-
-    Exported programs keep PyTorch's own operators, and so run without this library.
-    """
-    if energy.unary.device.type != "cpu" or torch.compiler.is_exporting():
+    """Return whether the operator gives all derivatives that may be asked for."""
+    if not is_kept(energy.device):
         return False
     return is_traced() or transform() is None or is_mapped_energy(energy)
 
 
-@torch.library.custom_op(
-    "lmbm::chain_sums",
-    mutates_args=(),
-    schema="(Tensor unary, Tensor transition, Tensor lengths, bool with_marginals)"
-    " -> (Tensor, Tensor, Tensor)",
+def _empty_sums(
+    unary: Tensor, transition: Tensor, lengths: Tensor, with_marginals: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors of the shapes and dtypes of :func:`chain_sums`."""
+    nodes, edges = _empty(unary, transition, rows=unary.shape[0] if with_marginals else 0)
+    return unary.new_empty(unary.shape[0]), nodes, edges
+
+
+def _empty(unary: Tensor, transition: Tensor, rows: Any) -> tuple[Tensor, Tensor]:
+    steps = unary.shape[1] - 1
+    steps = steps if transition.ndim == 4 else min(1, steps)
+    states = unary.shape[2]
+    return unary.new_empty(rows, *unary.shape[1:]), unary.new_empty(rows, steps, states, states)
+
+
+@operator(
+    "chain_sums",
+    "(Tensor unary, Tensor transition, Tensor lengths, bool with_marginals) -> (Tensor, Tensor, Tensor)",
+    _empty_sums,
+    fixed={"transition": 2},
 )
 def chain_sums(
     unary: Tensor, transition: Tensor, lengths: Tensor, with_marginals: bool
@@ -101,22 +114,6 @@ def _sums_by_steps(unary: Tensor, transition: Tensor, lengths: Tensor) -> tuple[
         total.sum(), (unary, tables), create_graph=True, allow_unused=True, materialize_grads=True
     )
     return total, nodes, edges.sum(1, keepdim=True)[:, : min(1, steps)] if is_shared else edges
-
-
-@chain_sums.register_fake
-def _empty_sums(
-    unary: Tensor, transition: Tensor, lengths: Tensor, with_marginals: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return tensors of the shapes and dtypes of :func:`chain_sums`."""
-    nodes, edges = _empty(unary, transition, rows=unary.shape[0] if with_marginals else 0)
-    return unary.new_empty(unary.shape[0]), nodes, edges
-
-
-def _empty(unary: Tensor, transition: Tensor, rows: Any) -> tuple[Tensor, Tensor]:
-    steps = unary.shape[1] - 1
-    steps = steps if transition.ndim == 4 else min(1, steps)
-    states = unary.shape[2]
-    return unary.new_empty(rows, *unary.shape[1:]), unary.new_empty(rows, steps, states, states)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -189,15 +186,12 @@ class _MappedSums(torch.autograd.Function):
         """Return the sums of all batches as those of one batch, with the mapped axis first."""
         size = info.batch_size
 
-        def joined(tensor: Tensor, axis: int | None) -> Tensor:
-            first = tensor.expand(size, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
-            return first.flatten(0, 1)
-
-        unary, lengths = joined(unary, in_dims[0]), joined(lengths, in_dims[2])
-        rows, steps = len(unary) // size, unary.shape[1] - 1
+        rows = len(unary if in_dims[0] is None else unary.select(in_dims[0], 0))
+        unary, lengths = joined(unary, in_dims[0], size, rows), joined(lengths, in_dims[2], size, rows)
+        steps = unary.shape[1] - 1
         is_shared = transition.ndim == (2 if in_dims[1] is None else 3)
         if not is_shared:
-            transition = joined(transition, in_dims[1])
+            transition = joined(transition, in_dims[1], size, rows)
         elif in_dims[1] is not None:
             first = transition.movedim(in_dims[1], 0)
             transition = first[:, None, None].expand(-1, rows, steps, -1, -1).flatten(0, 1)

@@ -1,0 +1,133 @@
+"""Branch and bound of directed models on CUDA devices, by ``directed.cu`` compiled at run time.
+
+The kernel visits the nodes of :mod:`~lmbm_torch.kernels.search.directed`. Sums over labels are taken in
+another order, so bounds differ by rounding; losses of labellings are summed in the same order. Few labels
+need few lanes: a warp searches up to eight instances at a time. Nothing is copied to the host, and a running
+search cannot be interrupted.
+
+Never run on a GPU. Compiled for capabilities 8.0, 8.6, 9.0 and 12.0, and run on a CPU from the same source.
+"""
+
+from __future__ import annotations
+
+import warnings
+from ctypes import c_double, c_longlong
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmbm_torch.kernels.nvrtc import Kernel, is_installed, kept
+from lmbm_torch.kernels.search.records import Found, SearchProblem
+
+KERNEL = Path(__file__).with_name("directed.cu")
+
+# Bytes of shared memory of a block by compute capability; elsewhere what every device has (CUDA programming
+# guide, technical specifications per compute capability).
+MOST_SHARED = {
+    **dict.fromkeys((80, 87), 163 * 1024),
+    **dict.fromkeys((86, 89, 120, 121), 99 * 1024),
+    **dict.fromkeys((90, 100, 103), 227 * 1024),
+}
+_ANY_SHARED = 48 * 1024
+
+_WARP = 32
+# Blocks that a multiprocessor of any of these capabilities holds at a time.
+_MOST_BLOCKS = 24
+# Bytes of shared memory that CUDA adds to those of a block.
+_ADDED_BYTES = 1024
+
+
+def source(lanes: int) -> str:
+    """Return the CUDA source for a number of lanes of an instance."""
+    return f"#define LANES {lanes}\n{KERNEL.read_text()}"
+
+
+def lanes(labels: int) -> int:
+    """Return the number of lanes that share the labels: a power of two from 4 to 32."""
+    return min(_WARP, max(4, 1 << (labels - 1).bit_length()))
+
+
+def shared_bytes(labels: int) -> int:
+    """Return the bytes of shared memory of a block of one warp."""
+    rows = labels + 1
+    return 8 * (labels * rows // 2 + 4 * rows) * (_WARP // lanes(labels))
+
+
+def suits(problem: SearchProblem) -> bool:
+    """Return whether the kernel can be compiled and its tables fit a block, for tensors on a CUDA device."""
+    if not is_installed():
+        return False
+    with torch.cuda.device_of(problem.fields):
+        device, labels = torch.cuda.current_device(), problem.fields.shape[1]
+        return shared_bytes(labels) <= _most_shared(device) and _kernel(labels, device) is not None
+
+
+def search(problem: SearchProblem) -> Found:
+    """Return the labellings of least loss, on the problem's device."""
+    labels = problem.fields.shape[1]
+    with torch.cuda.device_of(problem.fields):
+        device = torch.cuda.current_device()
+        blocks = min(
+            -(-len(problem.fields) * lanes(labels) // _WARP),
+            torch.cuda.get_device_properties(device).multi_processor_count
+            * max(1, min(_MOST_BLOCKS, _most_shared(device) // (shared_bytes(labels) + _ADDED_BYTES))),
+        )
+        kernel = _kernel(labels, device)
+        assert kernel is not None
+        found, arguments = prepared(problem, blocks * _WARP // lanes(labels))
+        kernel.launch(blocks, _WARP, arguments)
+        return found
+
+
+def prepared(problem: SearchProblem, groups: int) -> tuple[Found, tuple[Any, ...]]:
+    """Return the answers to be written by so many groups of lanes, and the kernel's arguments."""
+    (batch, labels), top_k, count = problem.fields.shape, problem.top_k, len(problem.clique_child)
+    problem = problem._replace(
+        **{name: value.contiguous() for name, value in problem._asdict().items() if hasattr(value, "dtype")}
+    )
+    new = problem.fields.new_empty
+    found = Found(
+        labels=problem.fields.new_zeros(batch, top_k, labels, dtype=torch.int64),
+        losses=problem.fields.new_full((batch, top_k), torch.inf),
+        bound=new(batch),
+        nodes=new(batch, dtype=torch.int64),
+        limited=new(batch, dtype=torch.bool),
+    )
+
+    def step(table: torch.Tensor) -> c_longlong:
+        return c_longlong(0 if len(table) == 1 else table.shape[1:].numel())
+
+    arguments = (
+        *(problem.fields, problem.children, step(problem.children)),
+        *(problem.clique_parents, problem.clique_child, count, problem.clique_parents.shape[1]),
+        *(problem.clique_weight, step(problem.clique_weight), problem.known, step(problem.known)),
+        *map(c_double, (problem.margin, problem.temperature, problem.round_off, problem.ceiling)),
+        *(c_longlong(problem.node_limit), top_k, batch, labels),
+        *(new(groups * (labels + 1) * labels), new(groups * count, dtype=torch.int32)),
+        *(problem.fields.new_zeros(1, dtype=torch.int32), *found),
+    )
+    return found, arguments
+
+
+def _most_shared(device: int) -> int:
+    major, minor = torch.cuda.get_device_capability(device)
+    return MOST_SHARED.get(10 * major + minor, _ANY_SHARED)
+
+
+def _kernel(labels: int, device: int) -> Kernel | None:
+    return _loaded(lanes(labels), shared_bytes(labels), device)
+
+
+@cache
+def _loaded(num_lanes: int, num_bytes: int, device: int) -> Kernel | None:
+    """Compile and load on the current device, ``device``; None, with a warning, if that fails."""
+    major, minor = torch.cuda.get_device_capability(device)
+    try:
+        return Kernel(kept(source(num_lanes), 10 * major + minor), "branch_and_bound", num_bytes)
+    except (ImportError, OSError, RuntimeError) as error:
+        warnings.warn(
+            f"branch and bound runs on the CPU: {type(error).__name__}: {error}", RuntimeWarning, stacklevel=2
+        )
+        return None
