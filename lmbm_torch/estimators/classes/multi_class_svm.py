@@ -13,7 +13,7 @@ from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Cons
 
 
 class MultiClassSVM(MultiClassClassifier):
-    """A multi-class SVM of Crammer and Singer, equal to a chain of one position.
+    """A multi-class SVM of Crammer and Singer, of two classes the binary SVM; a chain of one position.
 
     Training minimises ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩]
     (max_margin_markov_networks_survey_2003, section 6), intercepts regularised like other weights, in the
@@ -28,7 +28,7 @@ class MultiClassSVM(MultiClassClassifier):
             other than the linear one need memory for the values of all pairs of training instances.
         free_intercept: whether intercepts are outside of the penalty, as in libsvm: for two classes
             scikit-learn's ``SVC`` with twice the C has the same decision function. The kernel values of all
-            pairs of instances are needed.
+            pairs of instances are needed. ``MultiOutputClassifier`` fits such a machine for each label.
         tol: relative duality gap at which training ends.
         max_iter: passes, or iterations of L-BFGS, at which training ends even above ``tol``, with a
             ConvergenceWarning.
