@@ -66,18 +66,6 @@ class JointProblem:
 
     Raises:
         ValueError: see :class:`MulticlassProblem`; kernel values not finite or asymmetric.
-
-    Examples:
-        A generative model of three values, seen 60, 30 and 10 times:
-
-        >>> import torch
-        >>> from lmbm_torch.solvers.base import run
-        >>> from lmbm_torch.solvers.logistic import smo
-        >>> from lmbm_torch.solvers.logistic.problems import JointProblem
-        >>> kernel, share = torch.eye(3).double(), torch.tensor([[6.0, 3.0, 1.0]]).double() / 10
-        >>> problem = JointProblem(kernel[None, :, None], share, torch.tensor([100.0]).double())
-        >>> run(smo, problem, tol=1e-6).probabilities
-        tensor([[0.5921, 0.2989, 0.1090]], dtype=torch.float64)
     """
 
     matrix: Float[Tensor, "instances classes instances classes"]

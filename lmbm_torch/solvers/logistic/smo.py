@@ -103,21 +103,6 @@ def update(
 
     Raises:
         ValueError: a state of another problem, ``num_iters`` below one.
-
-    Examples:
-        On-line: a single pass, an instance at a time, that keeps no kernel value:
-
-        >>> import torch
-        >>> from lmbm_torch.solvers.gram import CachedGram
-        >>> from lmbm_torch.solvers.logistic import smo
-        >>> from lmbm_torch.solvers.logistic.problems import MulticlassProblem
-        >>> x = torch.tensor([[-2.0], [-1.0], [1.0], [2.0]]).double()
-        >>> targets = torch.eye(2).double()[[0, 0, 1, 1]]
-        >>> gram = CachedGram(lambda rows, columns: 1 + x[rows] @ x[columns].mT, 4, cache_bytes=1)
-        >>> problem = MulticlassProblem(gram, targets, torch.ones(4).double())
-        >>> state = smo.update(problem, smo.init(problem), num_iters=1)
-        >>> problem.scores(gram.rows(slice(None)), state.coef).argmax(1)
-        tensor([0, 0, 1, 1])
     """
     check_count("num_iters", num_iters)
     check_shape("state.probabilities", state.probabilities, *problem.targets.shape)
