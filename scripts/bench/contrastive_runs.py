@@ -26,6 +26,7 @@ from reproduce.gradients import gradient
 TRAIN, VALIDATION, NUM_HIDDEN, FIRST_ITERS = 10_000, 2_000, 256, 7
 # The paper's: the largest rate, the smallest batch of the tables, no penalty.
 BASE: dict[str, Any] = {
+    "method": "cd",
     "num_steps": 1,
     "start": "labels",
     "learning_rate": 0.05,
@@ -55,11 +56,27 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
     {"num_steps": 10, "penalty": 0.1, "epochs": 5},
     {"num_steps": 10, "start": "regression", "epochs": 5},
     {"num_steps": 10, "start": "regression", "penalty": 0.1, "epochs": 5},
+    {"method": "cd_percloss", "num_steps": 10, "start": "regression", "penalty": 0.1, "epochs": 5},
+    {
+        "method": "cd_percloss",
+        "num_steps": 10,
+        "start": "regression",
+        "learning_rate": 0.01,
+        "epochs": 4,
+    },
+    {
+        "method": "cd_percloss",
+        "num_steps": 10,
+        "start": "regression",
+        "learning_rate": 0.01,
+        "penalty": 0.1,
+        "epochs": 4,
+    },
 )
 
 
 class Started(crbm_epochs.Steps):
-    """Steps of contrastive divergence whose chains start anywhere.
+    """Steps whose chains start anywhere; those of CD-PercLoss start at the regression.
 
     Args:
         images: to train with.
@@ -68,10 +85,12 @@ class Started(crbm_epochs.Steps):
     """
 
     def __init__(self, images: crbm_epochs.Images, *, start: str, **options: Any) -> None:
-        super().__init__(images, hidden=NUM_HIDDEN, method="cd", seed=0, **options)
+        super().__init__(images, hidden=NUM_HIDDEN, seed=0, **options)
         self.start = start
 
     def _gradient(self, rows: Tensor, num_iters: int) -> tuple[Tensor, Any, Tensor, Any]:
+        if self.method != "cd":
+            return super()._gradient(rows, num_iters)
         features, labels = self.images.batch(rows)
         energy = self._energy(features)
         starts = {
