@@ -1,4 +1,4 @@
-"""What keeps contrastive divergence of a conditional RBM from running away: variations, one by one.
+"""Variations of contrastive divergence in search of why conditional RBMs run away, and of a remedy.
 
 Occluded MNIST, 10,000 images to train with and 2,000 to validate, 256 hidden units. A row is one training:
 the validation error in percent at its best and at its last epoch, and the couplings' norm at the end, which
@@ -76,7 +76,7 @@ VARIATIONS: tuple[dict[str, Any], ...] = (
 
 
 class Started(crbm_epochs.Steps):
-    """Steps whose chains start anywhere; those of CD-PercLoss start at the regression.
+    """Steps of contrastive divergence with chains that start anywhere, and steps of CD-PercLoss.
 
     Args:
         images: to train with.
