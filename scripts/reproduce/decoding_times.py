@@ -138,22 +138,23 @@ def modelled(
     started = time.perf_counter()
     network.fit(data.features[train], labels[train])
     seconds = time.perf_counter() - started
-    if not is_trained:
-        _randomise(network)
-    energy = network.energy(data.features[test])
+    features = data.features[test]
+    energy = network.energy(features) if is_trained else _random_energy(network, features)
     losses = (MARGIN - energy.local_margins(torch.from_numpy(labels[test]))).clamp(min=0).sum(1)
     return energy, float(losses.mean()), seconds
 
 
-def _randomise(network: LMSBNClassifier) -> None:
-    """Draw a fitted network's weights anew, with their own standard deviations."""
+def _random_energy(network: LMSBNClassifier, features: Any) -> DirectedEnergy:
+    """Return the energy by weights that are drawn with the standard deviations of a fitted network's."""
     random = np.random.default_rng(0)
-    before = np.argsort(network.ordering_)
-    earlier = before[:, None] > before
-    network.coef_ = random.normal(0, network.coef_.std(), network.coef_.shape)
-    network.intercept_ = random.normal(0, network.intercept_.std(), network.intercept_.shape)
+    places = np.argsort(network.ordering_)
+    earlier = places[:, None] > places
+    coef = random.normal(0, network.coef_.std(), network.coef_.shape)
+    intercept = random.normal(0, network.intercept_.std(), network.intercept_.shape)
     spread = network.parent_coef_[earlier].std()
-    network.parent_coef_ = np.where(earlier, random.normal(0, spread, earlier.shape), 0)
+    parents = np.where(earlier, random.normal(0, spread, earlier.shape), 0)
+    unary = torch.from_numpy(features @ coef.T + intercept)
+    return DirectedEnergy(unary, torch.from_numpy(parents), torch.from_numpy(network.ordering_))
 
 
 def promised(mean_loss: float, cutoff: float, margin: float) -> float:
@@ -170,6 +171,8 @@ def draw_decoding(results: list[dict[str, Any]], folder: Path) -> None:
     rows, times = [], []
     for instances, colour in zip((*NUM_INSTANCES, UNTRAINED), COLOURS, strict=False):
         own = [result for result in results if result.get("instances") == instances]
+        if not own:
+            continue
         name = "untrained" if instances == UNTRAINED else f"trained on {instances}"
         for key, style, suffix in (("exact_ms", "o-", ""), ("relaxed_ms", "s--", ", LP")):
             points = [(result["labels"], result[key]) for result in own if key in result]
