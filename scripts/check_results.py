@@ -144,6 +144,13 @@ SAMPLES = (
         tolerances={"all": 0.02, "changed": 0.1},
     ),
     Reproduced(
+        "crbm_2017_occlusions",
+        "occluded MNIST 4x4",
+        "CD-10",
+        ("table=crbm_2017_occlusions", "table.sizes=[4]"),
+        tolerances={"all": 0.05, "changed": 3.0},
+    ),
+    Reproduced(
         "crbm_2017_paper",
         "noisy Caltech 20 %",
         "LR",

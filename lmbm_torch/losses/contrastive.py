@@ -8,6 +8,8 @@ divergence does not follow the gradient of any function.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ def contrastive_divergence(
     labels: Shaped[Tensor, "batch visible"],
     num_steps: int = 1,
     *,
-    init: Shaped[Tensor, "*chains batch visible"] | None = None,
+    init: Shaped[Tensor, "*chains batch visible"] | Literal["labels", "random"] = "labels",
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
@@ -36,16 +38,16 @@ def contrastive_divergence(
         labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by as many
             steps.
         num_steps: k.
-        init: {0, 1}, the start of the Markov chains, any number of chains in leading axes; by default a
-            single chain at the labels (missing labels start as in
-            :func:`gibbs.sample <lmbm_torch.inference.sampling.gibbs.sample>`).
+        init: the start of the Markov chains. ``"labels"``: a single chain at the labels, missing labels drawn
+            first. ``"random"``: a single chain at a sample from the model without hidden units, better for
+            some conditional models (Mnih et al. 2011). Or {0, 1}, any number of chains in leading axes.
         generator: the source of randomness, on the energy's device; by default torch's own.
         inference: not used, since the Markov chain replaces inference; every loss of a model with hidden
             units is called with the argument.
 
     Raises:
         ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
-            below 1; ``init`` of another shape or with other values.
+            below 1; an unknown ``init``, or one of another shape or with other values.
 
     Examples:
         >>> import torch
@@ -55,10 +57,15 @@ def contrastive_divergence(
         >>> contrastive_divergence(energy, torch.ones(1, 2), generator=torch.Generator().manual_seed(0))
         tensor([0.])
     """
-    # The sampler checks the argument after the wait for missing labels.
-    foresee_labels("init", labels if init is None else init)
+    if isinstance(init, str) and init not in ("labels", "random"):
+        raise ValueError(f"init: expected 'labels', 'random' or a tensor of {{0, 1}}, got {init!r}")
+    # The sampler checks a start after the wait for missing labels.
+    foresee_labels("init", labels if isinstance(init, str) else init)
     complete = _complete(energy, labels, num_steps, generator)
-    start = complete if init is None else init
+    if init == "random":
+        start = gibbs.draw(gibbs.uncoupled(energy).detach(), generator)
+    else:
+        start = complete if isinstance(init, str) else init
     return persistent_contrastive_divergence(energy, complete, start, num_steps, generator=generator)[0]
 
 

@@ -21,10 +21,8 @@ their own), and of random ones.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 
-import highspy
 import numpy as np
 import torch
 from measuring import described, median_seconds, show, table, told, write_csv
@@ -36,6 +34,7 @@ from lmbm_torch.data import load
 from lmbm_torch.energies import DirectedEnergy
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.search import branch_and_bound
+from reproduce.decoding_times import network_program, solve
 
 THREADS = 2
 NODE_LIMIT = 1_000_000
@@ -83,58 +82,6 @@ def random_energy(num_labels: int, num_examples: int) -> DirectedEnergy:
 def first_labels(energy: DirectedEnergy, count: int) -> DirectedEnergy:
     """Return the labels that come first: those after them are nobody's parents."""
     return DirectedEnergy(energy.unary[:, :count], energy.parents[:count, :count], torch.arange(count))
-
-
-def network_program(unary: np.ndarray, parents: np.ndarray) -> highspy.HighsLp:
-    """Build min Σ_i ξ_i over binary y, ξ ≥ 0, ξ_i ≥ 1 − m_i(y), q_ij = y_i y_j by McCormick's inequalities.
-
-    Columns are y, ξ, q; a product of spins is s_i s_j = 4 q_ij − 2 y_i − 2 y_j + 1.
-    """
-    num_labels = len(unary)
-    child, parent = parents.nonzero()
-    pair, own = np.arange(len(child)), np.arange(num_labels)
-    num_columns = 2 * num_labels + len(pair)
-    margins = np.zeros((num_labels, num_columns))
-    margins[:, :num_labels] = -2 * parents
-    margins[own, own] = 2 * unary - 2 * parents.sum(1)
-    margins[own, num_labels + own] = 1
-    margins[child, 2 * num_labels + pair] = 4 * parents[child, parent]
-    below_child, below_parent, above = np.zeros((3, len(pair), num_columns))
-    below_child[pair, child] = below_parent[pair, parent] = above[pair, 2 * num_labels + pair] = 1
-    below_child[pair, 2 * num_labels + pair] = below_parent[pair, 2 * num_labels + pair] = -1
-    above[pair, child] = above[pair, parent] = -1
-    matrix = np.concatenate([margins, below_child, below_parent, above])
-    row, column = matrix.nonzero()
-
-    counts = [num_labels, num_labels, len(pair)]
-    program = highspy.HighsLp()
-    program.num_row_, program.num_col_ = len(matrix), num_columns
-    program.col_cost_ = np.repeat([0.0, 1.0, 0.0], counts)
-    program.col_lower_ = np.zeros(num_columns)
-    program.col_upper_ = np.repeat([1.0, highspy.kHighsInf, 1.0], counts)
-    binary, real = highspy.HighsVarType.kInteger, highspy.HighsVarType.kContinuous
-    program.integrality_ = [binary] * num_labels + [real] * (num_columns - num_labels)
-    program.row_lower_ = np.concatenate([1 + unary - parents.sum(1), np.repeat([0.0, 0.0, -1.0], len(pair))])
-    program.row_upper_ = np.full(len(matrix), highspy.kHighsInf)
-    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_ = np.searchsorted(row, np.arange(len(matrix) + 1)).astype(np.int32)
-    program.a_matrix_.index_, program.a_matrix_.value_ = column.astype(np.int32), matrix[row, column]
-    return program
-
-
-def solve(program: highspy.HighsLp) -> tuple[float, float]:
-    """Return the least loss, and the milliseconds to it."""
-    solver = highspy.Highs()
-    solver.silent()
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("mip_rel_gap", 0.0)
-    started = time.perf_counter()
-    solver.passModel(program)
-    solver.run()
-    spent = 1e3 * (time.perf_counter() - started)
-    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        raise RuntimeError(f"HiGHS stopped: {solver.getModelStatus()}")
-    return solver.getInfo().objective_function_value, spent
 
 
 def compare(name: str, energy: DirectedEnergy, repeats: int, sample: int) -> dict[str, object]:

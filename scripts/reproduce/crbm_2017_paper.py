@@ -62,6 +62,7 @@ class Protocol:
         tol: of inference in training, by which converged images end early; the paper's is 1e-3. With 1e-2 the
             gradient is off by 1 to 2 %, for three quarters of the iterations.
         init_std: initial standard deviation of couplings and hidden weights.
+        penalty: of the couplings, see :class:`~reproduce.crbm_epochs.Steps`; the paper has none.
         seed: of all cells.
         device: ``cpu``, ``cuda`` or ``auto``, which is the latter where there is one.
     """
@@ -83,6 +84,7 @@ class Protocol:
     init_std: float
     seed: int
     device: str
+    penalty: float = 0.0
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Yield the cells, in order."""
@@ -173,6 +175,7 @@ class _Learner:
             init_std=settings.init_std,
             tol=settings.tol,
             warm_tol=settings.warm_tol,
+            penalty=settings.penalty,
         ), self.validation
 
 

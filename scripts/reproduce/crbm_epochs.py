@@ -68,6 +68,8 @@ class Steps:
             beliefs of the epoch before: two bytes an image and hidden unit are kept, on the CPU alone. None:
             inference starts from nothing in every epoch. No matter to a method that samples.
         init_std: see :class:`~lmbm_torch.models.ConditionalRBM`.
+        penalty: each step also shrinks the couplings by ``learning_rate`` times as much, the gradient of
+            ½ penalty ‖couplings‖² for each image.
 
     Raises:
         ValueError: fewer images than a batch has; ``warm_tol`` for images on another device.
@@ -87,6 +89,7 @@ class Steps:
         init_std: float,
         tol: float = 1e-3,
         warm_tol: float | None = None,
+        penalty: float = 0.0,
     ) -> None:
         if len(images) < batch_size:
             raise ValueError(f"batch_size: expected at most {len(images)} images, got {batch_size}")
@@ -95,6 +98,7 @@ class Steps:
         self.images, self.batch_size, self.seed = images, batch_size, seed
         self.hidden, self.method, self.num_steps, self.is_centred = hidden, method, num_steps, is_centred
         self.scale, self.tol, self.warm_tol = -learning_rate / batch_size, tol, warm_tol
+        self.kept = 1 - learning_rate * penalty
         device, (_, features), (_, labels) = images.labels.device, images.features.shape, images.labels.shape
         generator = torch.Generator().manual_seed(seed)
         self.model = (
@@ -212,7 +216,7 @@ class Steps:
             self.hidden_mean.lerp_(mean_hidden, HIDDEN_RATE)
         self._move(features, found.visible, model.visible_weight, model.visible_bias, by_means[0])
         self._move(features, found.hidden, model.hidden_weight, model.hidden_bias, by_means[1])
-        model.coupling.add_(by_coupling, alpha=self.scale)
+        model.coupling.mul_(self.kept).add_(by_coupling, alpha=self.scale)
 
     def _move(
         self, features: Tensor, by_field: Tensor, weight: Tensor, bias: Tensor, by_means: Tensor | None

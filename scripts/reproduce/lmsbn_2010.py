@@ -54,6 +54,8 @@ COLUMNS = {
     "labels": "labels",
     "instances": "trained on",
     "median_ms": "median (ms)",
+    "exact_ms": "without S (ms)",
+    "relaxed_ms": "LP (ms)",
     "within": "solved within S",
     "promised": "Theorem 9",
 }

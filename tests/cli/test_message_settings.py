@@ -61,6 +61,17 @@ def test_another_precision_of_the_decoder_is_told(arguments):
 
 
 @pytest.mark.parametrize(
+    "inference", ["scheduled_sum_product", "annealed_mixed_product", "inference.schedule=residual"]
+)
+def test_a_run_predicts_in_another_order_of_messages_or_annealed(arguments, tmp_path, inference):
+    name, chosen = ("scheduled_sum_product", [inference]) if "=" in inference else (inference, [])
+    random = ["training.method=cd", "loss=contrastive_divergence", "loss.init=random"]
+    with pytest.warns(UserWarning, match=r"scheduled_bp\..* matched inference"):
+        train(*arguments, *random, f"inference={name}", *chosen)
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         (["training.inference.message_dtype=int8"], "message_dtype: expected None or one of"),

@@ -424,7 +424,6 @@ ROWS = (
         "messages.scheduled_bp.marginals",
         {"num_iters": 200, "tol": 1e-5},
         returns="BipartiteMarginals",
-        takes=(),
         breaks=("rename",),
         incidental=("status.num_iters", "status.residual"),
         shared=("status.num_iters", "status.residual"),
@@ -432,7 +431,6 @@ ROWS = (
     Row(
         BIPARTITE,
         "messages.scheduled_bp.marginal_map",
-        takes=(),
         decodes=MARGINAL_SCORE,
         residual_is_gap=False,
         breaks=("rename",),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from strategies.directed import random_known
-from strategies.pairwise import pairwise_energies, random_pairwise_energy
+from strategies.pairwise import pairwise_energies, random_clique_energy, random_pairwise_energy
 
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.relaxations import integer_program, lp_relaxation
@@ -20,6 +20,8 @@ FORMS = (
     {"coupling": 3.0, "per_example": True},
 )
 CASES = [random_pairwise_energy(seed, 3 + seed % 8, 3, **FORMS[seed % len(FORMS)]) for seed in range(12)]
+# Products of up to six labels.
+CASES += [random_clique_energy(seed, 7, 2, coupling=10.0**seed, max_order=6) for seed in range(3)]
 
 
 @pytest.mark.parametrize("energy", CASES)

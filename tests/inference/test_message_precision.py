@@ -41,8 +41,8 @@ def tensors(answer) -> dict[str, torch.Tensor]:
     return {name: getattr(answer, name) for name in names}
 
 
-def answers(name: str, given: BipartiteEnergy, **settings) -> dict[str, torch.Tensor]:
-    return tensors(ROUTINES[name](given, num_iters=8, tol=0.0, **settings))
+def answers(name: str, given: BipartiteEnergy, num_iters: int = 8, **settings) -> dict[str, torch.Tensor]:
+    return tensors(ROUTINES[name](given, num_iters=num_iters, tol=0.0, **settings))
 
 
 @pytest.mark.parametrize("name", ROUTINES)
@@ -53,6 +53,33 @@ def test_the_compiled_kernel_answers_as_the_reference(name, dtype):
     tolerance = 1e-10 if dtype is torch.float64 else 1e-4
     for each, expected in plain.items():
         torch.testing.assert_close(streaming[each], expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ROUTINES)
+@pytest.mark.parametrize("num_iters", [1, 2, 3])
+def test_the_compiled_kernel_answers_as_the_reference_far_from_a_fixed_point(name, num_iters):
+    given = energy(scale=1.0)
+    plain, streaming = (answers(name, given, num_iters, backend=each) for each in ("plain", "streaming"))
+    for each, expected in plain.items():
+        torch.testing.assert_close(streaming[each], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("weights", [(1.0, 1.0, 1.0, 1.0), (0.5, 2.0, -1.0, 1.0)])
+@pytest.mark.parametrize("num_iters", [1, 2, 3])
+def test_all_backends_have_one_gradient_far_from_a_fixed_point(num_iters, weights):
+    found = {}
+    for backend in ("plain", "streaming"):
+        given = energy(scale=1.0)
+        sides = [tensor.requires_grad_() for tensor in (given.visible, given.hidden, given.coupling)]
+        settings = {"num_iters": num_iters, "tol": 0.0, "backend": backend}
+        value = matrix_bp.marginals(BipartiteEnergy(*sides), **settings).log_partition
+        found[backend] = torch.autograd.grad(value @ torch.tensor(weights, dtype=torch.float64), sides)
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    if len({*weights}) == 1:
+        torch.testing.assert_close(
+            found["plain"][2], answers("moments", energy(scale=1.0), num_iters)["pairs"]
+        )
 
 
 @pytest.mark.parametrize("name", ["marginals", "damped", "moments", "marginal_map"])

@@ -67,9 +67,10 @@ def test_the_bounds_of_splits_alone_hold(seed, monkeypatch):
         assert_between(found, exact.log_partition(energy, known=known))
 
 
+@pytest.mark.parametrize(("max_order", "coupling"), [(3, 1.0), (6, 10.0)])
 @pytest.mark.parametrize("seed", thorough(range(20), 4))
-def test_larger_cliques_are_split_too(seed):
-    energy = random_clique_energy(seed, 9, 3, num_cliques=20, max_order=3)
+def test_larger_cliques_are_split_too(seed, max_order, coupling):
+    energy = random_clique_energy(seed, 9, 3, coupling=coupling, num_cliques=20, max_order=max_order)
     found = mini_buckets.bounds(energy, width=2, num_iters=10)
     assert not found.status.exact.any()
     assert_between(found, exact.log_partition(energy))

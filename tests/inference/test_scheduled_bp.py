@@ -10,6 +10,7 @@ from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.energies.bipartite import softplus
 from lmbm_torch.inference.enumeration import exact
 from lmbm_torch.inference.messages import matrix_bp, scheduled_bp
+from lmbm_torch.inference.messages.matching import MatchedInference
 
 
 def tree(seed: int = 0, batch_size: int = 3) -> BipartiteEnergy:
@@ -39,15 +40,43 @@ def test_fixed_points_are_those_of_all_messages_at_once(schedule):
     torch.testing.assert_close(found.log_partition, expected.log_partition)
 
 
+@pytest.mark.parametrize("schedule", scheduled_bp.SCHEDULES)
+def test_known_units_keep_their_values_and_tell_them(schedule):
+    energy = tree()
+    known = torch.full_like(energy.visible, torch.nan)
+    known[:, 1], known[0, 2], known[1, 4] = 1.0, 0.0, 1.0
+    found = scheduled_bp.marginals(energy, schedule=schedule, known=known)
+    expected = exact.marginals(energy, known=known)
+    torch.testing.assert_close(found.visible, expected.visible)
+    torch.testing.assert_close(found.hidden, expected.hidden)
+    # Without loops the annealed labels are the best ones.
+    best = exact.marginal_map(energy, known=known).labels
+    assert torch.equal(scheduled_bp.marginal_map(energy, known=known).labels, best)
+
+
+def test_matched_inference_predicts_in_other_orders():
+    energy = random_bipartite_energy(1, 6, 5, batch_size=4, coupling=0.7)
+    matched = MatchedInference(scheduled_bp.marginals, 40, schedule="residual", tol=1e-8)
+    expected = MatchedInference(matrix_bp.marginals, 200, tol=1e-8).decode(energy)
+    assert torch.equal(matched.decode(energy).labels, expected.labels)
+    again = MatchedInference.from_parts(None, **matched.stored_parts())
+    assert again.stored_parts() == matched.stored_parts()
+    torch.testing.assert_close(matched.marginals(energy).visible, matched(energy).visible)
+    annealed = MatchedInference(scheduled_bp.marginal_map, 20, temperatures=[1.0, 0.1])
+    found = annealed.decode(energy)
+    torch.testing.assert_close(found.objective, -energy.free_energy(found.labels))
+    assert annealed.marginals(energy).visible.shape == (4, 6)
+
+
 def test_a_residual_update_is_of_the_message_that_would_change_most():
     energy = random_bipartite_energy(2, 4, 3, batch_size=2)
     sent = torch.zeros(2, 4, 3, dtype=torch.float64)
-    answers = scheduled_bp._answers(energy, sent, 1.0)
+    model = scheduled_bp._Model.of(energy, None)
+    answers = scheduled_bp._answers(model, sent, 1.0)
     first = (answers - sent).abs().amax(1).argmax(1)
     assert first[0] != first[1]
-    one = BipartiteEnergy(energy.visible, energy.hidden, energy.coupling)
     for row, unit in enumerate(first.tolist()):
-        moved = scheduled_bp._answers(one, sent, 1.0, first)[row]
+        moved = scheduled_bp._answers(model, sent, 1.0, first)[row]
         torch.testing.assert_close(moved, answers[row, :, unit])
     # An iteration of one hidden unit is one update: the schedules agree.
     single = random_bipartite_energy(3, 4, 1, batch_size=2)
@@ -81,7 +110,8 @@ def test_messages_of_little_temperature_are_those_of_labels():
     told = energy.coupling * (energy.visible > 0)[:, :, None]
     cavity = (energy.hidden + told.sum(1))[:, None] - told
     expected = softplus(cavity + energy.coupling) - softplus(cavity)
-    torch.testing.assert_close(scheduled_bp._answers(energy, sent, 1e-4), expected)
+    model = scheduled_bp._Model.of(energy, None)
+    torch.testing.assert_close(scheduled_bp._answers(model, sent, 1e-4), expected)
 
 
 @pytest.mark.parametrize(

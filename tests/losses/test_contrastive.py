@@ -71,6 +71,24 @@ def test_chains_may_start_elsewhere_and_go_on():
     )
 
 
+def test_chains_may_start_at_samples_of_the_model_without_hidden_units():
+    energy = random_bipartite_energy(0, 5, 3, batch_size=6)
+    labels, _ = random_units(1, energy)
+    generator = seeded(3)
+    start = gibbs.draw(torch.sigmoid(energy.visible), generator)
+    assert (start != labels).any()
+    expected = contrastive_divergence(energy, labels, 2, init=start, generator=generator)
+    found = contrastive_divergence(energy, labels, 2, init="random", generator=seeded(3))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+def test_strange_starts_are_refused():
+    energy = random_bipartite_energy(0, 5, 3)
+    with pytest.raises(ValueError, match=r"^init: expected 'labels', 'random' or"):
+        contrastive_divergence(energy, random_units(1, energy)[0], init="data")
+
+
 def test_long_chains_follow_the_gradient_of_the_likelihood():
     energy = random_bipartite_energy(3, 4, 3, batch_size=2, coupling=0.7)
     labels = random_known_visible(4, energy, 1.0)

@@ -13,7 +13,7 @@ from lmbm_torch.estimators.common.settings import RELATIVE_PENALTY, SHARED, Cons
 
 
 class MultiClassSVM(MultiClassClassifier):
-    """A multi-class SVM of Crammer and Singer: a max-margin chain with a single position.
+    """A multi-class SVM of Crammer and Singer, a max-margin chain of one position; of two classes the SVM.
 
     Training minimises ½‖w‖² + C Σ max_y [1{y ≠ y_l} + ⟨w_y − w_{y_l}, φ(x_l)⟩]
     (max_margin_markov_networks_survey_2003, section 6); intercepts are regularised like other weights. The
@@ -28,7 +28,7 @@ class MultiClassSVM(MultiClassClassifier):
             other than the linear one need memory for the values of all pairs of training instances.
         free_intercept: whether intercepts are not regularised, as in libsvm: for two classes scikit-learn's
             ``SVC`` with twice the C then has the same decision function. This needs memory for the kernel
-            values of all pairs of instances.
+            values of all pairs of instances. ``MultiOutputClassifier`` fits such a machine for each label.
         tol: relative duality gap at which training ends.
         max_iter: passes, or iterations of L-BFGS, at which training ends even above ``tol``, with a
             ConvergenceWarning.

@@ -14,7 +14,7 @@ from torch import Tensor
 from lmbm_torch.checks import check_count
 from lmbm_torch.energies import BipartiteEnergy
 from lmbm_torch.inference.common.results import BipartiteMarginals, Decoding
-from lmbm_torch.inference.messages import dual_decomposition, matrix_bp, mean_field
+from lmbm_torch.inference.messages import dual_decomposition, matrix_bp, mean_field, scheduled_bp
 from lmbm_torch.inference.messages.modes import joint_modes, marginal_modes
 from lmbm_torch.kernels.matrix_bp.choosing import Propagation
 from lmbm_torch.persistence.stored import Given, Stored
@@ -31,9 +31,11 @@ def _path(routine: Callable[..., Any]) -> str:
 _DECODERS: dict[Routine, Callable[[Routine], Callable[[BipartiteEnergy], Decoding]]] = {
     matrix_bp.marginals: lambda found: partial(marginal_modes, marginals=found),
     mean_field.marginals: lambda found: partial(marginal_modes, marginals=found),
+    scheduled_bp.marginals: lambda found: partial(marginal_modes, marginals=found),
     matrix_bp.max_marginals: lambda found: partial(joint_modes, max_marginals=found),
     matrix_bp.marginal_map: lambda found: found,
     dual_decomposition.marginal_map: lambda found: found,
+    scheduled_bp.marginal_map: lambda found: found,
 }
 _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
@@ -47,10 +49,12 @@ class MatchedInference(Stored):
     (:class:`~lmbm_torch.training.callbacks.latent.IterationSchedule`).
 
     Args:
-        routine: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals` or
-            :func:`~lmbm_torch.inference.messages.mean_field.marginals`, to predict the marginals' modes;
+        routine: :func:`~lmbm_torch.inference.messages.matrix_bp.marginals`,
+            :func:`~lmbm_torch.inference.messages.mean_field.marginals` or
+            :func:`~lmbm_torch.inference.messages.scheduled_bp.marginals`, to predict the marginals' modes;
             :func:`~lmbm_torch.inference.messages.matrix_bp.max_marginals`, for the joint MAP;
-            :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map` or
+            :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`,
+            :func:`~lmbm_torch.inference.messages.scheduled_bp.marginal_map` or
             :func:`~lmbm_torch.inference.messages.dual_decomposition.marginal_map`, for the marginal MAP.
         num_iters: the largest number of iterations of each call.
         settings: of the routine, None for the routine's default: ``tol``, by default 1e-3 as in the paper,
@@ -94,12 +98,14 @@ class MatchedInference(Stored):
     @property
     def decodes_modes(self) -> bool:
         """Return whether labels are the modes of the routine's marginals, and not a joint or marginal MAP."""
-        return self.is_mean_field or self.routine is matrix_bp.marginals
+        return self.routine in (mean_field.marginals, matrix_bp.marginals, scheduled_bp.marginals)
 
     def marginals(self, energy: BipartiteEnergy, known: Tensor | None = None) -> BipartiteMarginals:
-        """Return marginals after ``num_iters`` iterations, of mean field or else of sum-product."""
-        routine: Routine = self.routine if self.is_mean_field else matrix_bp.marginals
-        return routine(energy, num_iters=self.num_iters, known=known, **self._resolved())
+        """Return the routine's marginals, or sum-product marginals of a routine without."""
+        if self.decodes_modes:
+            return self(energy, known)
+        settings = {key: value for key, value in self._resolved().items() if key != "temperatures"}
+        return matrix_bp.marginals(energy, num_iters=self.num_iters, known=known, **settings)
 
     def _resolved(self) -> dict[str, Any]:
         """Return the settings as arguments of the routine."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from lmbm_torch.checks import check_count, check_not_negative, check_positive
+from lmbm_torch.checks import check_count, check_known, check_not_negative, check_positive
 from lmbm_torch.energies.bipartite import BipartiteEnergy, softplus
 from lmbm_torch.inference.common.results import BipartiteMarginals, BipartiteMessages, Decoding
 from lmbm_torch.inference.messages import matrix_bp
-from lmbm_torch.shapes import Float
+from lmbm_torch.shapes import Float, Known
 
 __all__ = ["marginal_map", "marginals"]
 
@@ -27,7 +28,12 @@ TEMPERATURES = (1.0, 0.5, 0.2, 0.1, 0.05)
 
 @torch.no_grad()
 def marginals(
-    energy: BipartiteEnergy, *, schedule: str = "sequential", num_iters: int = 50, tol: float = 1e-6
+    energy: BipartiteEnergy,
+    *,
+    schedule: str = "sequential",
+    num_iters: int = 50,
+    tol: float = 1e-6,
+    known: Known | None = None,
 ) -> BipartiteMarginals:
     """Return sum-product marginals with the hidden units updated one by one.
 
@@ -39,21 +45,22 @@ def marginals(
             whose messages would change most (Elidan et al. 2006).
         num_iters: the largest number of iterations, each of as many updates as hidden units.
         tol: an iteration without a larger change of a message, in log-odds, is the last.
+        known: {0, 1, NaN}, NaN for a free visible unit.
 
     Raises:
         ValueError: NaN or infinity in the energy, an unknown schedule, ``num_iters`` below 1, a negative
-            ``tol``.
+            ``tol``, ``known`` of another shape or with other values.
     """
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule: expected one of {SCHEDULES}, got {schedule!r}")
     check_count("num_iters", num_iters)
     check_not_negative("tol", tol)
-    energy.check_values()
-    sent = torch.zeros_like(energy.visible[:, :, None] * energy.coupling)
-    iters, _ = _propagated(energy, sent, 1.0, num_iters, tol, schedule)
+    model = _Model.of(energy, known)
+    sent = torch.zeros_like(model.visible * energy.coupling)
+    iters = _propagated(model, sent, 1.0, num_iters, tol, schedule)
     # One more iteration of all messages says how far from a fixed point they are, and gives the values.
     found = matrix_bp.marginals(
-        energy, num_iters=1, tol=tol, messages=_messages(energy, sent), backend="plain"
+        energy, num_iters=1, tol=tol, known=known, messages=_messages(model, sent), backend="plain"
     )
     return replace(
         found, status=replace(found.status, num_iters=torch.full_like(found.status.num_iters, iters))
@@ -67,6 +74,7 @@ def marginal_map(
     temperatures: Sequence[float] = TEMPERATURES,
     num_iters: int = 20,
     tol: float = 1e-6,
+    known: Known | None = None,
 ) -> Decoding:
     """Return labels of high probability with hidden units summed out, by annealed mixed-product propagation.
 
@@ -80,69 +88,103 @@ def marginal_map(
         energy: a bipartite energy in float32 or float64, on any device.
         temperatures: above 0, in the order of their use.
         num_iters: the largest number of iterations at each temperature, sequential ones.
-        tol: see :func:`marginals`.
+        tol, known: see :func:`marginals`.
 
     Raises:
         ValueError: NaN or infinity in the energy, a temperature that is not above 0, ``num_iters`` below 1, a
-            negative ``tol``.
+            negative ``tol``, ``known`` of another shape or with other values.
     """
     check_count("num_iters", num_iters)
     check_not_negative("tol", tol)
-    energy.check_values()
-    sent = torch.zeros_like(energy.visible[:, :, None] * energy.coupling)
+    model = _Model.of(energy, known)
+    sent = torch.zeros_like(model.visible * energy.coupling)
     for temperature in temperatures:
         check_positive("temperatures", temperature)
-        _propagated(energy, sent, temperature, num_iters, tol, "sequential")
-    return matrix_bp.marginal_map(energy, num_iters=num_iters, tol=tol, messages=_messages(energy, sent))
+        _propagated(model, sent, temperature, num_iters, tol, "sequential")
+    messages = _messages(model, sent)
+    return matrix_bp.marginal_map(energy, num_iters=num_iters, tol=tol, known=known, messages=messages)
+
+
+class _Model(NamedTuple):
+    """An energy's log-potentials, (batch, visible, hidden) or with one of these axes of length 1.
+
+    Args:
+        known: what visible units of known value tell the hidden units, NaN for free units.
+    """
+
+    visible: Tensor
+    hidden: Tensor
+    coupling: Tensor
+    known: Tensor
+
+    @classmethod
+    def of(cls, energy: BipartiteEnergy, known: Tensor | None) -> _Model:
+        energy.check_values()
+        check_known(known, energy.device, *energy.visible.shape)
+        values = torch.full_like(energy.visible, torch.nan) if known is None else known.to(energy.dtype)
+        coupling = energy.coupling.expand(len(values), -1, -1)
+        return cls(
+            energy.visible[:, :, None], energy.hidden[:, None], coupling, values[:, :, None] * coupling
+        )
+
+    def of_units(self, units: Tensor) -> _Model:
+        """Return the part of one hidden unit for each example."""
+        index = units[:, None, None]
+        parts = [
+            each.gather(2, index.expand(-1, each.shape[1], 1))
+            for each in (self.hidden, self.coupling, self.known)
+        ]
+        return _Model(self.visible, *parts)
+
+    def told(self, beliefs: Tensor, sent: Tensor) -> Tensor:
+        """Return the messages to the hidden units, for the visible units' log-odds."""
+        cavity = beliefs - sent
+        told = softplus(cavity + self.coupling) - softplus(cavity)
+        return torch.where(self.known.isnan(), told, self.known)
 
 
 def _propagated(
-    energy: BipartiteEnergy,
+    model: _Model,
     sent: Float[Tensor, "batch visible hidden"],
     temperature: float,
     num_iters: int,
     tol: float,
     schedule: str,
-) -> tuple[int, float]:
-    """Change ``sent``, the messages to the visible units; return iterations and the last largest change."""
-    examples, change = torch.arange(len(sent), device=sent.device), torch.inf
+) -> int:
+    """Change ``sent``, the messages to the visible units, and return the number of iterations."""
+    examples, num_hidden = torch.arange(len(sent), device=sent.device), sent.shape[2]
     for made in range(1, num_iters + 1):
         change = 0.0
-        for step in range(energy.num_hidden):
+        for step in range(num_hidden):
             if schedule == "sequential":
                 units = torch.full_like(examples, step)
             else:
-                answers = _answers(energy, sent, temperature)
+                answers = _answers(model, sent, temperature)
                 units = (answers - sent).abs().amax(1).argmax(1)
-            new = _answers(energy, sent, temperature, units)
+            new = _answers(model, sent, temperature, units)
             change = max(change, float((new - sent[examples, :, units]).abs().max()))
             sent[examples, :, units] = new
         if change <= tol:
-            return made, change
-    return num_iters, float(change)
+            return made
+    return num_iters
 
 
 def _answers(
-    energy: BipartiteEnergy,
+    model: _Model,
     sent: Float[Tensor, "batch visible hidden"],
     temperature: float,
     units: Tensor | None = None,
 ) -> Float[Tensor, "batch visible *hidden"]:
     """Return new messages to the visible units, of all hidden units or of one for each example."""
-    beliefs = (energy.visible + sent.sum(2))[:, :, None] / temperature
-    hidden, coupling = energy.hidden, energy.coupling.expand_as(sent)
+    beliefs = (model.visible + sent.sum(2, keepdim=True)) / temperature
     if units is not None:
-        index = units[:, None, None].expand(-1, sent.shape[1], 1)
-        sent, coupling = sent.gather(2, index), coupling.gather(2, index)
-        hidden = hidden.gather(1, units[:, None])
-    cavity = beliefs - sent
-    told = softplus(cavity + coupling) - softplus(cavity)
-    cavity = (hidden + told.sum(1))[:, None] - told
-    answers = softplus(cavity + coupling) - softplus(cavity)
+        model, sent = model.of_units(units), sent.gather(2, units[:, None, None].expand(-1, sent.shape[1], 1))
+    told = model.told(beliefs, sent)
+    cavity = (model.hidden + told.sum(1, keepdim=True)) - told
+    answers = softplus(cavity + model.coupling) - softplus(cavity)
     return answers if units is None else answers[:, :, 0]
 
 
-def _messages(energy: BipartiteEnergy, sent: Tensor) -> BipartiteMessages:
-    cavity = (energy.visible + sent.sum(2))[:, :, None] - sent
-    told = softplus(cavity + energy.coupling) - softplus(cavity)
+def _messages(model: _Model, sent: Tensor) -> BipartiteMessages:
+    told = model.told(model.visible + sent.sum(2, keepdim=True), sent)
     return BipartiteMessages(to_hidden=told, to_visible=sent)

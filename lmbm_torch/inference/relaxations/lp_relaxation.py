@@ -6,7 +6,7 @@ the rounded labels, and the labels preferred by their own evidence, are improved
 better labels are taken: for frustrated models, with a relaxation of ½ for every label, rounding alone is
 useless. An answer counts as exact if no other answer can be better by more than a share of 10⁻⁶ of the
 largest weight, and ``status.residual`` is the remaining gap. The solver is set up once for a batch and takes
-each example's weights in turn.
+each example's weights in turn. The same programmes in cvxpy are :mod:`lmbm_torch.references.relaxations`.
 """
 
 # Clarabel is a compiled module without stubs.

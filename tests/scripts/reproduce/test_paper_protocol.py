@@ -114,6 +114,19 @@ def test_a_run_stopped_after_each_epoch_ends_as_an_undisturbed_one(tiny, tmp_pat
     assert not [*(tmp_path / "stopped" / "states").iterdir()]
 
 
+def test_a_penalty_shrinks_the_couplings_alone(data):
+    images = Images.part(data, data.train, torch.device("cpu"))
+    common = {"hidden": 3, "method": "cd", "num_steps": 1, "learning_rate": 0.1, "batch_size": 30}
+    common |= {"is_centred": False, "seed": 0, "init_std": 0.5}
+    plain, shrunk = Steps(images, **common), Steps(images, **common, penalty=2.0)
+    first = plain.weights()["coupling"]
+    for steps in (plain, shrunk):
+        steps.epoch(0, 5)
+    found, expected = shrunk.weights(), plain.weights()
+    torch.testing.assert_close(found["coupling"], expected["coupling"] - 0.1 * 2.0 * first)
+    assert all(torch.equal(found[name], expected[name]) for name in found if name != "coupling")
+
+
 def test_short_runs_choose_the_rate_and_then_the_size(tiny, tmp_path):
     (found,) = computed(protocol(groups=group("LR")), tmp_path)[:1]
     tried = [(run["learning_rate"], run["batch_size"]) for run in found["runs"]]

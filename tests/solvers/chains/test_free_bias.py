@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.datasets import load_digits
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.svm import SVC
 
 from lmbm_torch.estimators import MultiClassSVM
@@ -68,6 +69,15 @@ def test_two_classes_are_libsvm_s(kernel, C):
     scores = ours.decision_function(X)
     scores = scores[:, 1] - scores[:, 0] if scores.ndim == 2 else scores
     np.testing.assert_allclose(scores, theirs.decision_function(X), atol=0.02)
+
+
+def test_the_machine_of_each_label_is_libsvm_s():
+    labels = np.column_stack([DIGITS[:150] % 2, DIGITS[:150] > 4])
+    ours = MultiOutputClassifier(MultiClassSVM(0.01, free_intercept=True, tol=1e-5, max_iter=10_000))
+    for own, column in zip(ours.fit(X, labels).estimators_, labels.T, strict=True):
+        theirs = SVC(C=0.02, kernel="linear", tol=1e-6).fit(X, column)
+        np.testing.assert_allclose(np.diff(own.coef_, axis=0), theirs.coef_, atol=1e-3)
+        np.testing.assert_allclose(np.diff(own.intercept_), theirs.intercept_, atol=0.02)
 
 
 def test_binary_references_have_the_free_bias_of_libsvm():
