@@ -12,12 +12,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
-MOST_FILES = 467
-MOST_LINES = 81_180
-MOST_CODE = 49_280
+MOST_FILES = 469
+MOST_LINES = 81_690
+MOST_CODE = 49_600
 # In packages, and in modules besides.
 MOST_NAMES = 175
-MOST_NAMES_OF_MODULES = 78
+MOST_NAMES_OF_MODULES = 80
 # Folder → rooms and arrows between them.
 MOST_ARROWS = {"data": (17, 46), "estimators": (12, 34), "inference": (12, 33)}
 FOUND = measure_size.sources()
