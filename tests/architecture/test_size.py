@@ -13,8 +13,8 @@ import measure_size
 
 # By scripts/measure_size.py, rounded up a little; the aim is 420 files, 60,000 lines and 38,000 of code.
 MOST_FILES = 469
-MOST_LINES = 81_690
-MOST_CODE = 49_600
+MOST_LINES = 81_738
+MOST_CODE = 49_628
 # In packages, and in modules besides.
 MOST_NAMES = 175
 MOST_NAMES_OF_MODULES = 80
