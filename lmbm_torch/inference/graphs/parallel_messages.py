@@ -80,6 +80,7 @@ class Messages:
                 variables += [scopes[number][place] for number in numbers]
         self.unary, self.constant = unary.transpose(0, 1).contiguous(), constant
         self.variable: Int[Tensor, " messages"] = torch.tensor(variables, device=energy.device).long()
+        self._sizes = structure.tensor("num_states", energy.device)[self.variable]
         # Messages of a variable one after another, for sums.
         self._order = self.variable.argsort(stable=True)
         count = self.variable.bincount(minlength=structure.num_variables)
@@ -87,12 +88,9 @@ class Messages:
 
     def start(self) -> Float[Tensor, "messages batch states"]:
         """Return uniform messages to the variables, 1 for states that a variable does not have."""
-        has = self.unary[self.variable, :1] > -torch.inf
-        return (
-            (1.0 / has.sum(2, keepdim=True).clamp(min=1))
-            .to(self.unary.dtype)
-            .expand_as(self.unary[self.variable])
-        )
+        inside = torch.arange(self.unary.shape[2], device=self.unary.device) < self._sizes[:, None]
+        share = (1.0 / self._sizes[:, None]).to(self.unary.dtype).where(inside, 1.0)
+        return share[:, None].expand(-1, self.unary.shape[1], -1)
 
     def to_variables(self, sums: Tensor) -> Tensor:
         """Return the messages of the tables from the messages ``sums`` to the tables."""
