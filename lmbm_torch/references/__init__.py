@@ -4,7 +4,7 @@ Each programme is the statement of a paper in about ten lines of cvxpy, solved b
 Labellings are enumerated, kernel values are whole matrices: for problems of a few examples.
 
 * ``labels``: labels one by one, binary or of several classes; ``machines``: Boltzmann machines.
-* ``chains``: max-margin Markov networks; ``structural``: structural SVMs over given planes.
+* ``chains``, ``graphs``: max-margin Markov networks; ``structural``: structural SVMs over given planes.
 * ``relaxations``: decoding over the local polytope.
 """
 

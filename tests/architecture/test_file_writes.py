@@ -19,6 +19,7 @@ OURS = "write_text"
 EXCEPT = {
     "lmbm_torch/files.py": "the one implementation",
     "lmbm_torch/data/mapped.py": "larger than memory; the description is written last, by write_text",
+    "scripts/bench/grid_messages.py": "hands arrays to another process, in a temporary folder",
     "scripts/bench/matrix_bp_peers.py": "hands arrays to another process, in a temporary folder",
     "scripts/bench/pgmax_peer.py": "that process, which has no lmbm_torch",
     "scripts/bench/measuring.py": "/proc/self/clear_refs is no file",

@@ -508,6 +508,7 @@ ROWS = (
     ),
     Row(FACTOR, "graphs.programming.decode", decodes=SCORE, incidental=SOLVER, limits=NEARLY),
     Row(FACTOR, "graphs.programming.decode_relaxed", decodes=SCORE, incidental=SOLVER, limits=NEARLY),
+    Row(FACTOR, "relaxations.cost_function_network.decode", decodes=SCORE, incidental=SOLVER),
     Row(FACTOR, "graphs.cycles.decode", decodes=SCORE, incidental=SOLVER, limits=NEARLY),
     Row(FACTOR, "messages.mini_buckets.bounds", {"width": 1, "num_iters": 3}, **BETWEEN),
     Row(FACTOR, "graphs.gibbs.sample", {"num_samples": 5, "num_steps": 3}, **DRAWS),

@@ -276,3 +276,84 @@ def test_images_of_one_size_are_one_array_and_others_are_refused(tmp_path):
         GridClassifier().fit(X, y.reshape(len(y), -1))
     with pytest.raises(ValueError, match="X: expected a list of images"):
         GridClassifier().fit([], [])
+
+
+def rbf(first, second, gamma=0.7):
+    return np.exp(-gamma * np.square(first[:, None] - second[None]).sum(-1))
+
+
+def root(features):
+    """Rows whose inner products are the kernel's values, and a constant."""
+    eigenvalues, vectors = np.linalg.eigh(rbf(features, features) + 1)
+    return vectors * np.sqrt(eigenvalues.clip(0))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_kernels_of_nodes_and_edges_have_the_optimum_of_the_factored_dual(directed):
+    pytest.importorskip("cvxpy")
+    from lmbm_torch.references.graphs import TinyGraph, factored_graph_dual
+
+    random = np.random.default_rng(0)
+    # A cycle of four nodes with its triangulation, a triangle, a star and a single node.
+    shapes = [
+        (4, [(0, 1), (1, 2), (2, 3), (3, 0)], [(0, 1, 2), (0, 2, 3)]),
+        (3, [(0, 1), (1, 2), (2, 0)], [(0, 1, 2)]),
+        (4, [(0, 1), (0, 2), (0, 3)], [(0, 1), (0, 2), (0, 3)]),
+        (1, [], [(0,)]),
+    ]
+    X, y = [], []
+    for nodes, edges, _ in shapes:
+        pairs = np.array(edges, int).reshape(-1, 2)
+        X.append((random.normal(size=(nodes, 2)), pairs, random.normal(size=(len(edges), 2))))
+        y.append(random.integers(2, size=nodes))
+    X[2] = (X[2][0], np.array([-1, 0, 0, 0]), X[2][2])
+    settings = {"edge_features": True, "directed": directed, "random_state": 0}
+    model = GraphClassifier(
+        0.8, kernel=rbf, edge_kernel="rbf", gamma=0.7, tol=1e-4, max_iter=5000, **settings
+    )
+    model.fit(X, y)
+    of_nodes = np.split(root(np.concatenate([each[0] for each in X])), np.cumsum([4, 3, 4]))
+    of_edges = np.split(root(np.concatenate([each[2] for each in X])), np.cumsum([4, 3, 3]))
+    graphs = [
+        TinyGraph(*each, cliques)
+        for *each, cliques in zip(
+            of_nodes, [s[1] for s in shapes], of_edges, y, [s[2] for s in shapes], strict=True
+        )
+    ]
+    dual = factored_graph_dual(graphs, 2, 0.8, directed=directed)
+    assert model.duality_gap_ <= 1e-4
+    assert dual <= model.objective_ * (1 + 1e-7)
+    assert model.objective_ * (1 - model.duality_gap_) <= dual * (1 + 1e-7)
+
+
+def test_a_kernel_crf_of_chains_is_that_of_chain_crf():
+    random = np.random.default_rng(3)
+    chains = [random.normal(size=(length, 2)) for length in (3, 5, 2)]
+    y = [random.integers(3, size=len(each)) for each in chains]
+    X = [(each, np.arange(-1, len(each) - 1)) for each in chains]
+    settings = {"kernel": "rbf", "gamma": 0.5, "max_iter": 2000}
+    graph = GraphClassifier(0.5, objective="likelihood", directed=True, tol=1e-6, **settings).fit(X, y)
+    chain = ChainCRF(0.5, tol=1e-7, **settings).fit(chains, y)
+    fresh = [random.normal(size=(4, 2))]
+    found = graph.predict_proba([(fresh[0], np.arange(-1, 3))])[0]
+    np.testing.assert_allclose(found, chain.predict_proba(fresh)[0], atol=1e-3)
+
+
+def test_kernels_survive_a_file_and_refuse_what_is_none(tmp_path):
+    X, y = some_graphs(8, edge_features=True)
+    settings = {"edge_features": True, "random_state": 0}
+    model = GraphClassifier(kernel="poly", edge_kernel="rbf", **settings).fit(X, y)
+    model.save(tmp_path / "graphs.safetensors")
+    again = lmbm_torch.load(tmp_path / "graphs.safetensors")
+    for found, expected in zip(again.decode(X).labels, model.decode(X).labels, strict=True):
+        assert found.tolist() == expected.tolist()
+    with pytest.raises(ValueError, match="kernel: expected positive semidefinite values, got an eigenvalue"):
+        GraphClassifier(kernel=lambda a, b: -rbf(a, b), **settings).fit(X, y)
+    with pytest.raises(ValueError, match="kernel: expected a symmetric function"):
+        GraphClassifier(kernel=lambda a, b: rbf(a, b) + a[:, :1], **settings).fit(X, y)
+
+
+@pytest.mark.parametrize("parents", [[1, 0, -1], [-1, 3, 0], [-1, 0], [-2, 0, 0], [-1.0, 0.0, 0.0]])
+def test_parents_that_are_no_tree_are_refused(parents):
+    with pytest.raises(ValueError, match=r"X\[0\]: expected"):
+        GraphClassifier().fit([(np.zeros((3, 1)), np.array(parents))], [[0, 1, 0]])

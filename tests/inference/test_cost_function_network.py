@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 import torch
 from strategies.directed import random_known
+from strategies.factor import packed_energy, random_factor_energy
 from strategies.pairwise import random_pairwise_energy
 
 from lmbm_torch.energies import PairwiseEnergy
 from lmbm_torch.inference.enumeration import exact
+from lmbm_torch.inference.graphs import elimination
 from lmbm_torch.inference.relaxations import integer_program
 
 pytest.importorskip("pytoulbar2", reason="the optional extra wcsp is not installed")
@@ -59,6 +61,33 @@ def test_equals_enumeration_on_five_hundred_problems(seed):
         assert_agrees(came, exact.decode(energy, known=given).objective)
         torch.testing.assert_close(came.objective, energy.score(came.labels))
     assert (came.labels[~known.isnan()] == known[~known.isnan()]).all()
+
+
+@pytest.mark.parametrize("forbidden", [0.0, 0.2])
+def test_graphs_of_many_states_are_solved(forbidden):
+    for seed in range(4):
+        energy = random_factor_energy(seed, num_states=(3, 2, 4, 2, 3), num_factors=8, forbidden=forbidden)
+        best = elimination.decode(energy)
+        came = cost_function_network.decode(energy)
+        assert_agrees(came, best.objective)
+        torch.testing.assert_close(energy.score(came.labels), came.objective)
+        known = best.labels.double().where(torch.arange(5) == 2, torch.nan)
+        known[0, 2] = 3 - known[0, 2]
+        if forbidden == 0:
+            assert_agrees(
+                cost_function_network.decode(energy, known=known),
+                elimination.decode(energy, known=known).objective,
+            )
+    assert_agrees(
+        cost_function_network.decode(packed_energy(0)), elimination.decode(packed_energy(0)).objective
+    )
+
+
+def test_a_limited_search_of_a_graph_bounds_it():
+    wide = random_factor_energy(9, batch=1, num_states=(3,) * 24, num_factors=90, order=2)
+    limited, best = (cost_function_network.decode(wide, time_limit=limit) for limit in (1e-3, None))
+    assert limited.bound >= best.objective - 1e-9
+    assert limited.objective <= best.objective + 1e-9
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e9])

@@ -77,6 +77,26 @@ def test_the_double_loop_converges_where_messages_cycle():
         belief_propagation.marginals(energy, schedule="double loop", damping=0.1)
 
 
+def test_parallel_messages_are_the_same_alone_and_in_a_batch():
+    energy = random_factor_energy(
+        4, batch=3, num_states=(2, 3, 2, 3), num_factors=6, scale=1.0, forbidden=0.1
+    )
+    energy = FactorEnergy(energy.table * torch.tensor([[1.0], [0.1], [0.5]]), energy.structure)
+    together = belief_propagation.marginals(energy, schedule="parallel", damping=0.1)
+    assert len({*together.status.num_iters.tolist()}) == 3
+    for row in range(3):
+        alone = belief_propagation.marginals(
+            energy.select(slice(row, row + 1)), schedule="parallel", damping=0.1
+        )
+        torch.testing.assert_close(alone.states[0], together.states[row], rtol=0, atol=1e-13)
+        assert alone.status.num_iters[0] == together.status.num_iters[row]
+        torch.testing.assert_close(alone.log_partition[0], together.log_partition[row])
+    single = belief_propagation.marginals(energy.to(torch.float32), schedule="parallel", damping=0.1)
+    assert single.status.converged.all()
+    assert single.states.dtype == torch.float32
+    torch.testing.assert_close(single.states.double(), together.states, rtol=0, atol=1e-5)
+
+
 def test_known_labels_are_conditions():
     energy = a_forest(3)
     known = torch.tensor([[1, torch.nan, torch.nan, 0, torch.nan]] * 2).double()

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from lmbm_torch.estimators.chains.base import ProbabilisticSequenceClassifier, by_position
-from lmbm_torch.estimators.chains.max_margin import check_gram
-from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
+from lmbm_torch.estimators.common.kernels import Kernel, check_gram, relative_penalty
 from lmbm_torch.solvers.chains import tree_likelihood
 from lmbm_torch.solvers.chains.tree_likelihood import TreeLikelihood
 from lmbm_torch.solvers.gram import PrecomputedGram

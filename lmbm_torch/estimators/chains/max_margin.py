@@ -10,9 +10,9 @@ from scipy import sparse
 
 from lmbm_torch.estimators.chains.base import by_position
 from lmbm_torch.estimators.common.base import TrainedEstimator
-from lmbm_torch.estimators.common.kernels import Kernel, relative_penalty
+from lmbm_torch.estimators.common.kernels import Kernel, check_gram, relative_penalty
 from lmbm_torch.fitting.feature_units import are_steep, have_like_units, merged
-from lmbm_torch.memory import limit_bytes, part_bytes
+from lmbm_torch.memory import part_bytes
 from lmbm_torch.solvers.chains import free_bias, multi_class, smo
 from lmbm_torch.solvers.chains.kernel_problem import ChainKernelProblem
 from lmbm_torch.solvers.chains.linear import ChainMargins
@@ -23,8 +23,6 @@ from lmbm_torch.solvers.structural import frank_wolfe, smoothing
 # Bytes of the linear kernel's values of all pairs up to which dual steps are faster than Frank–Wolfe on the
 # weights.
 _GRAM_BYTES = 2**26
-# Largest bytes of the values of other kernels, all held in memory.
-_MAX_GRAM_BYTES = 2**34
 # Ratio length · positions / weights above which smoothed hinges are faster than Frank–Wolfe, whose passes
 # grow with the chains' length (measured from 1 to 700).
 _MANY = 15
@@ -165,13 +163,3 @@ def _suits_smoothing(X: Features, start: np.ndarray, num_states: int, C: float) 
     weights = num_states * (rows.shape[1] + 1 + num_states)
     many = np.square(np.diff(start)).sum() / weights
     return bool(many >= _MANY or (many >= _ENOUGH and (are_steep(X, C) or not have_like_units(rows))))
-
-
-def check_gram(rows: int) -> None:
-    """Raise ValueError if the kernel values of all pairs exceed the memory limit."""
-    needed, most = 8 * rows**2, limit_bytes(_MAX_GRAM_BYTES)
-    if needed > most:
-        raise ValueError(
-            f"kernel: expected kernel values of at most {most / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB "
-            f"for {rows} positions; lmbm_torch.memory_budget sets the limit, and the linear kernel needs none"
-        )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lmbm_torch.fitting import recipe
 from lmbm_torch.fitting.recipe import Units
-from lmbm_torch.memory import part_bytes
+from lmbm_torch.memory import limit_bytes, part_bytes
 from lmbm_torch.persistence.stored import Given, Stored
 from lmbm_torch.solvers.gram import CachedGram, Gram, Index, PrecomputedGram, linear, polynomial, rbf
 
@@ -24,6 +24,10 @@ _ROWS_AT_ONCE = 1024
 _SQUARES_AT_ONCE = 64
 # Number of rows computed at once of a symmetric matrix; only its upper half is computed.
 _SYMMETRIC_ROWS = 256
+# Largest bytes of the kernel values of all pairs, held in memory.
+_MAX_GRAM_BYTES = 2**34
+# Eigenvalue of kernel values, relative to the largest, below which a direction is round-off.
+_LEAST_EIGENVALUE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,58 @@ class Kernel(Stored):
         if self.kernel == "poly":
             return polynomial(first, second, self.gamma, self.degree, self.coef0)
         return rbf(first, second, self.gamma, square_norms)
+
+
+def check_gram(rows: int) -> None:
+    """Raise ValueError if the kernel values of all pairs exceed the memory limit."""
+    needed, most = 8 * rows**2, limit_bytes(_MAX_GRAM_BYTES)
+    if needed > most:
+        raise ValueError(
+            f"kernel: expected kernel values of at most {most / 2**30:.3g} GiB, got {needed / 2**30:.3g} GiB "
+            f"for {rows} rows; lmbm_torch.memory_budget sets the limit, and the linear kernel needs none"
+        )
+
+
+@dataclass(frozen=True)
+class KernelMap(Stored):
+    """Features with a kernel's inner products on training instances, by which linear solvers learn kernels.
+
+    Attributes:
+        kernel: the kernel.
+        fitted: (instances, features).
+        basis: (instances, rank), the features of x are the values k(x, fitted) @ basis.
+
+    Raises:
+        ValueError: see :meth:`of`.
+    """
+
+    kernel: Kernel
+    fitted: np.ndarray
+    basis: np.ndarray
+
+    @classmethod
+    def of(cls, kernel: Kernel, X: np.ndarray) -> KernelMap:
+        """Return the map of instances X (instances, features), from the eigenvectors of their kernel values.
+
+        Raises:
+            ValueError: too many instances for the memory; values that are not symmetric, or not positive
+                semidefinite.
+        """
+        check_gram(len(X))
+        values = kernel.matrix(X)
+        if np.abs(values - values.T).max(initial=0) > 1e-9 * np.abs(values).max(initial=0):
+            raise ValueError("kernel: expected a symmetric function of two instances, got another")
+        eigenvalues, vectors = np.linalg.eigh(values)
+        if eigenvalues[0] < -1e-8 * max(eigenvalues[-1], np.finfo(float).tiny):
+            raise ValueError(
+                f"kernel: expected positive semidefinite values, got an eigenvalue of {eigenvalues[0]:.3g}"
+            )
+        some = eigenvalues > _LEAST_EIGENVALUE * eigenvalues[-1]
+        return cls(kernel, X, vectors[:, some] / np.sqrt(eigenvalues[some]))
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        """Return the features (instances, rank) of instances X (instances, features)."""
+        return self.kernel.expand(X, self.fitted, np.ascontiguousarray(self.basis.T))
 
 
 def relative_penalty(C: float | str, kernel: Kernel, X: Any, sample_weight: np.ndarray | None) -> float:

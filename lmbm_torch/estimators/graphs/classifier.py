@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse import csgraph
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted
@@ -16,7 +19,8 @@ from lmbm_torch.checks import is_missing
 from lmbm_torch.energies import FactorEnergy
 from lmbm_torch.estimators.common.base import TrainedEstimator
 from lmbm_torch.estimators.common.calls import answer_call, fit_call
-from lmbm_torch.estimators.common.settings import SHARED, Constraints, StrOptions, check_parameters
+from lmbm_torch.estimators.common.kernels import Kernel, KernelMap
+from lmbm_torch.estimators.common.settings import KERNELS, SHARED, Constraints, StrOptions, check_parameters
 from lmbm_torch.inference.common.results import Decoding
 from lmbm_torch.inference.graphs import dual_ascent
 from lmbm_torch.inference.routes.quantities import marginals
@@ -47,8 +51,9 @@ class GraphClassifier(TrainedEstimator):
 
     The score of a labelling is Σ_i ⟨u_{y_i}, x_i⟩ + Σ_{(i, j)} ⟨v_{y_i y_j}, x_ij⟩, with a constant feature 1
     for nodes and edges. An example is a pair: node features (nodes, features), and edges (edges, 2) of node
-    numbers. Edge features (edges, features) may be the third of a triple. ``y`` is a list of arrays (nodes,)
-    of classes, NaN or None for a missing one.
+    numbers; a tree may have its parents (nodes,) in place of edges, −1 for a root, and an edge from each
+    parent to each child in the children's order. Edge features (edges, features) may be the third of a
+    triple. ``y`` is a list of arrays (nodes,) of classes, NaN or None for a missing one.
 
     * ``"hinge"`` minimises ½‖w‖² + C Σ max_y [Hamming(y_l, y) + score(x_l, y) − score(x_l, y_l)] by
       block-coordinate Frank–Wolfe. The labellings come from dual ascent, near the optimum from branch and
@@ -56,6 +61,12 @@ class GraphClassifier(TrainedEstimator):
       the local polytope of a graph with cycles.
     * ``"likelihood"`` minimises ½‖w‖² − C Σ log p(y_l | x_l) by L-BFGS. Narrow graphs have exact log
       partitions and a certified distance from the optimum; wide graphs have the Bethe approximation.
+
+    Kernels take the place of inner products of node features and of edge features: scores are then
+    Σ_j c_j k(x_i, x_j), with all training nodes or edges x_j, and a constant 1 is added to a kernel. Both
+    solvers run on features with the kernel's inner products. The hinge has the optimum of the factored dual
+    in the marginals of a junction tree's cliques (the survey's section 7.3), the likelihood the optimum of
+    the dual of dual_optimization_conditional_models_2006, on graphs of any form.
 
     Missing classes of narrow graphs are summed out of the likelihood. Otherwise training alternates with the
     best completion by the last weights (Yu and Joachims, Learning structural SVMs with latent variables,
@@ -66,6 +77,12 @@ class GraphClassifier(TrainedEstimator):
         objective: ``"hinge"`` or ``"likelihood"``.
         edge_features: whether the examples have features of edges; otherwise edges have the constant alone.
         directed: whether an edge from i to j tells states (r, s) from (s, r).
+        kernel: of node features, ``"linear"``, ``"poly"``, ``"rbf"``, or a function of two sets of features
+            that returns the matrix of kernel values; other kernels than the linear one need memory for the
+            values of all pairs of nodes.
+        edge_kernel: of edge features, as ``kernel``.
+        gamma, kernel_degree, coef0: of both kernels, see
+            :class:`~lmbm_torch.estimators.LMSBNClassifier`.
         node_limit: nodes of the search for the best labelling of a graph.
         tol: the hinge's relative duality gap at which training ends; of the likelihood the norm of the
             gradient, relative to the norm at zero weights.
@@ -79,6 +96,8 @@ class GraphClassifier(TrainedEstimator):
         coef_: (classes, features), intercept_: (classes,).
         edge_coef_: (classes, classes, edge features + 1), from the first node's class to the second's; the
             last belongs to the constant.
+        node_map_, edge_map_: from features to those that ``coef_`` and ``edge_coef_`` weigh, of other
+            kernels than the linear one, else None.
         objective_: the value of the training objective; n_iter_: passes or iterations.
         duality_gap_: relative to the objective; infinite for the likelihood of wide graphs, where nothing is
             certified; is_exact_: whether the likelihood's log partitions are exact.
@@ -100,6 +119,8 @@ class GraphClassifier(TrainedEstimator):
         "objective": [StrOptions(OBJECTIVES)],
         "edge_features": ["boolean"],
         "directed": ["boolean"],
+        "kernel": [StrOptions(KERNELS), callable],
+        "edge_kernel": [StrOptions(KERNELS), callable],
     }
 
     def __init__(
@@ -109,6 +130,11 @@ class GraphClassifier(TrainedEstimator):
         objective="hinge",
         edge_features=False,
         directed=False,
+        kernel="linear",
+        edge_kernel="linear",
+        gamma="scale",
+        kernel_degree=3,
+        coef0=0.0,
         node_limit=100,
         tol=1e-2,
         max_iter=200,
@@ -120,6 +146,11 @@ class GraphClassifier(TrainedEstimator):
         self.objective = objective
         self.edge_features = edge_features
         self.directed = directed
+        self.kernel = kernel
+        self.edge_kernel = edge_kernel
+        self.gamma = gamma
+        self.kernel_degree = kernel_degree
+        self.coef0 = coef0
         self.node_limit = node_limit
         self.tol = tol
         self.max_iter = max_iter
@@ -160,6 +191,8 @@ class GraphClassifier(TrainedEstimator):
         self.n_features_in_ = graphs.nodes[0].shape[1]
         self.n_edge_features_ = graphs.edge_features[0].shape[1]
         weights = self._weights(sample_weight, sizes)
+        self.node_map_ = self._map(self.kernel, graphs.nodes)
+        self.edge_map_ = self._map(self.edge_kernel, graphs.edge_features)
         rows = self._rows(graphs)
         if not missing.any() or (self.objective == "likelihood" and rows.is_narrow):
             self._train(rows, labels, labels, weights)
@@ -287,8 +320,18 @@ class GraphClassifier(TrainedEstimator):
             raise ValueError(f"known: expected one of the classes {self.classes_.tolist()}, got {value!r}")
         return int(at[0])
 
+    def _map(self, kernel: Any, features: list[np.ndarray]) -> KernelMap | None:
+        """Return the map of a kernel's features, None of the linear kernel or without features."""
+        flat = np.concatenate(features)
+        if (isinstance(kernel, str) and kernel == "linear") or not flat.size:
+            return None
+        named = SimpleNamespace(
+            kernel=kernel, gamma=self.gamma, kernel_degree=self.kernel_degree, coef0=self.coef0, C=1.0
+        )
+        return KernelMap.of(Kernel.of(named, flat, None, self.device), flat)
+
     def _energy(self, rows: GraphRows) -> FactorEnergy:
-        nodes = self.n_features_in_
+        nodes = self.coef_.shape[1]
         pairs = np.zeros((rows.num_outputs - rows.num_states, self.edge_coef_.shape[2]))
         pairs[rows.pair] = self.edge_coef_.reshape(len(rows.pair), -1)
         scores = np.zeros((cast(Any, rows.features).shape[0], rows.num_outputs))
@@ -297,11 +340,14 @@ class GraphClassifier(TrainedEstimator):
         return rows.energies(scores).to(self._device)
 
     def _rows(self, graphs: Graphs) -> GraphRows:
-        return GraphRows.of(*graphs, num_states=len(self.classes_), directed=self.directed)
+        nodes = _mapped(self.node_map_, graphs.nodes)
+        pairs = _mapped(self.edge_map_, graphs.edge_features)
+        return GraphRows.of(nodes, graphs.edges, pairs, len(self.classes_), self.directed)
 
     def _set_weights(self, rows: GraphRows, weights: np.ndarray) -> None:
         """Set the coefficients from weights (outputs, features + 1) of both kinds of rows."""
-        states, nodes = rows.num_states, self.n_features_in_
+        states = rows.num_states
+        nodes = self.n_features_in_ if self.node_map_ is None else self.node_map_.basis.shape[1]
         self.coef_, self.intercept_ = weights[:states, :nodes].copy(), weights[:states, -1].copy()
         pairs = weights[states:, nodes:][rows.pair]
         self.edge_coef_ = pairs.reshape(states, states, -1).copy()
@@ -320,7 +366,7 @@ class GraphClassifier(TrainedEstimator):
             nodes = check_array(
                 graph[0], dtype=cast(Any, np.float64), input_name=f"X[{number}]: node features"
             )
-            edges = np.asarray(graph[1])
+            edges = _edges(np.asarray(graph[1]), len(nodes), number)
             is_whole = np.issubdtype(edges.dtype, np.integer) or not edges.size
             if not is_whole or edges.ndim != 2 or edges.shape[1] != 2:
                 raise ValueError(f"X[{number}]: expected whole numbers (edges, 2), got {_described(edges)}")
@@ -348,6 +394,30 @@ class GraphClassifier(TrainedEstimator):
             for name, value in (("nodes", nodes), ("edges", edges), ("edge_features", of_edges)):
                 getattr(found, name).append(value)
         return found
+
+
+def _edges(given: np.ndarray, nodes: int, number: int) -> np.ndarray:
+    """Return edges as given, or from the parents of a tree's nodes."""
+    if given.ndim != 1:
+        return given
+    if np.issubdtype(given.dtype, np.integer) and len(given) == nodes:
+        children = np.flatnonzero(given != -1)
+        edges = np.stack([given[children], children], 1)
+        if ((edges >= 0) & (edges < nodes)).all():
+            links = sparse.coo_array((np.ones(len(edges)), edges.T), (nodes, nodes))
+            # A cycle costs no component.
+            if csgraph.connected_components(links)[0] == nodes - len(edges):
+                return edges
+    raise ValueError(f"X[{number}]: expected edges (edges, 2), or a tree's parents, −1 to {nodes - 1}")
+
+
+def _mapped(found: KernelMap | None, features: list[np.ndarray]) -> list[np.ndarray]:
+    """Return the features of each graph that linear scores weigh."""
+    if found is None:
+        return features
+    flat = np.concatenate(features)
+    mapped = found(flat) if len(flat) else np.zeros((0, found.basis.shape[1]))
+    return np.split(mapped, np.cumsum([len(each) for each in features])[:-1])
 
 
 def _described(value: Any) -> str:

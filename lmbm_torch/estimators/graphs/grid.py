@@ -22,15 +22,15 @@ class GridClassifier(GraphClassifier):
     cell to the right and down, with diagonals also down to the right and down to the left.
 
     Args:
-        C, objective, directed, node_limit, tol, max_iter, device, verbose, random_state: see
-            :class:`GraphClassifier`.
+        C, objective, directed, kernel, edge_kernel, gamma, kernel_degree, coef0, node_limit, tol, max_iter,
+            device, verbose, random_state: see :class:`GraphClassifier`.
         diagonals: whether a cell has 8 neighbours, not 4.
         edge_features: whether an edge has features, for each direction a constant and the features of both
             cells; otherwise edges have the constant alone.
 
     Attributes:
-        classes_, coef_, intercept_, edge_coef_, objective_, n_iter_, duality_gap_, is_exact_: see
-            :class:`GraphClassifier`.
+        classes_, coef_, intercept_, edge_coef_, node_map_, edge_map_, objective_, n_iter_, duality_gap_,
+            is_exact_: see :class:`GraphClassifier`.
 
     Examples:
         >>> import numpy as np
@@ -52,6 +52,11 @@ class GridClassifier(GraphClassifier):
         diagonals=False,
         edge_features=False,
         directed=False,
+        kernel="linear",
+        edge_kernel="linear",
+        gamma="scale",
+        kernel_degree=3,
+        coef0=0.0,
         node_limit=100,
         tol=1e-2,
         max_iter=200,
@@ -64,6 +69,11 @@ class GridClassifier(GraphClassifier):
             objective=objective,
             edge_features=edge_features,
             directed=directed,
+            kernel=kernel,
+            edge_kernel=edge_kernel,
+            gamma=gamma,
+            kernel_degree=kernel_degree,
+            coef0=coef0,
             node_limit=node_limit,
             tol=tol,
             max_iter=max_iter,

@@ -1,8 +1,8 @@
 """Belief propagation and mean field in graphs of many states: approximate marginals, and a lower bound.
 
 Sum-product messages at a fixed point are exact on forests, and a stationary point of the Bethe free energy
-elsewhere (Yedidia, Freeman and Weiss 2005). Zeros are exact: messages are probabilities. The sweeps run on
-the CPU, example by example.
+elsewhere (Yedidia, Freeman and Weiss 2005). Zeros are exact: messages are probabilities. Marginals by the
+parallel schedule are tensors on any device; all other sweeps run on the CPU, example by example.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lmbm_torch.checks import check_count, check_not_negative
-from lmbm_torch.energies import FactorEnergy
+from lmbm_torch.energies import FactorEnergy, FactorScopes
 from lmbm_torch.inference.common.results import Decoding, StateMarginals, Status
+from lmbm_torch.inference.graphs import parallel_messages
 from lmbm_torch.inference.graphs.arrays import Example, examples_of, sweeps
 from lmbm_torch.inference.graphs.elimination import refuse_impossible
-from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows
+from lmbm_torch.inference.graphs.parts import Part, in_rows, labels_in_rows, parts_of, reduced
 from lmbm_torch.inference.trees.triangulation import is_forest
 from lmbm_torch.kernels.threads import share
 from lmbm_torch.shapes import Known
@@ -53,12 +55,16 @@ def marginals(
             energies, 2002).
         damping: share of the old messages in the new, in [0, 1), 0 for the double loop.
         num_iters: sweeps at most, each with as many updates as there are tables.
-        tol: the largest change of a message, a probability, at which the sweeps end.
+        tol: the largest change of a message, a probability, at which the sweeps end; the parallel schedule
+            computes in the energy's precision, with at least 8 units in the last place of 1.
 
     Raises:
         ValueError: NaN or +∞ in the energy; ``known`` of another shape or with other values; another
             schedule; a damping outside of [0, 1); no sweeps.
     """
+    if schedule == "parallel":
+        _check_schedule(schedule, SCHEDULES, damping, num_iters)
+        return _all_at_once(energy, known, damping, num_iters, tol)
     found = _propagated(energy, known, schedule, damping, num_iters, tol, is_max=False)
     each = [_padded(energy, part, [one.states for one in rows]) for part, rows in found]
     parts = [part for part, _ in found]
@@ -209,7 +215,16 @@ def _propagated(
     *,
     is_max: bool,
 ) -> list[tuple[Part, list[_Answer]]]:
-    possible = SCHEDULES[:3] if is_max else SCHEDULES
+    _check_schedule(schedule, SCHEDULES[:3] if is_max else SCHEDULES, damping, num_iters)
+    number = SCHEDULES.index(schedule)
+
+    def propagate(example: Example) -> _Answer:
+        return _beliefs(example, number, damping, num_iters, tol, is_max)
+
+    return [(part, _shared(examples, propagate)) for part, examples in examples_of(energy, known)]
+
+
+def _check_schedule(schedule: str, possible: tuple[Schedule, ...], damping: float, num_iters: int) -> None:
     if schedule not in possible:
         raise ValueError(f"schedule: expected one of {', '.join(possible)}, got {schedule!r}")
     check_count("num_iters", num_iters)
@@ -218,12 +233,36 @@ def _propagated(
         raise ValueError(f"damping: expected 0 for the double loop, got {damping}")
     if damping >= 1:
         raise ValueError(f"damping: expected a number from 0 to below 1, got {damping}")
-    number = SCHEDULES.index(schedule)
 
-    def propagate(example: Example) -> _Answer:
-        return _beliefs(example, number, damping, num_iters, tol, is_max)
 
-    return [(part, _shared(examples, propagate)) for part, examples in examples_of(energy, known)]
+def _all_at_once(
+    energy: FactorEnergy, known: Tensor | None, damping: float, num_iters: int, tol: float
+) -> StateMarginals:
+    parts, found, states, exact = parts_of(energy, known), [], [], []
+    for part in parts:
+        back = reduced(part.energy)
+        found.append(parallel_messages.fixed_point(back.energy, damping, num_iters, tol))
+        shown = found[-1].states
+        if back.energy is not part.energy:
+            shown = shown.new_zeros(len(part.rows), len(back.states), energy.num_states)
+            for variable, kept in enumerate(back.states):
+                shown[:, variable, kept] = found[-1].states[:, variable, : len(kept)]
+        missing = energy.num_states - shown.shape[2], energy.num_labels - shown.shape[1]
+        states.append(pad(shown, (0, missing[0], 0, missing[1])))
+        exact.append(found[-1].converged & _is_forest(part.energy.structure))
+    converged, sweeps, residual, log_sum = (
+        in_rows(parts, [getattr(each, name) for each in found])
+        for name in ("converged", "sweeps", "residual", "log_partition")
+    )
+    status = Status(in_rows(parts, exact), converged, sweeps, residual)
+    return StateMarginals(in_rows(parts, states), status, log_sum)
+
+
+def _is_forest(structure: FactorScopes) -> bool:
+    """Return whether the bipartite graph of variables and tables has no cycle."""
+    variables, scopes = structure.num_variables, structure.scopes
+    edges = [(each, variables + table) for table, scope in enumerate(scopes) for each in scope]
+    return is_forest(variables + len(scopes), edges)
 
 
 def _shared(examples: list[Example], work: Callable[[Example], _Answer]) -> list[_Answer]:

@@ -8,6 +8,7 @@ sweeps run on the CPU, example by example.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ def decode(
             an example without a labelling found that is allowed.
     """
     check_count("num_iters", num_iters)
-    return _decoded(energy, known, num_iters, tol, 1)
+    return decoded(energy, known, lambda example: searched(example, num_iters, tol, 1))
 
 
 @one_door
@@ -77,7 +78,8 @@ def branch_and_bound(
     Raises:
         ValueError: see :func:`decode`; a limit that is no count.
     """
-    return _decoded(energy, known, 1000, ROOT_GAIN, count_limit("node_limit", node_limit))
+    limit = count_limit("node_limit", node_limit)
+    return decoded(energy, known, lambda example: searched(example, 1000, ROOT_GAIN, limit))
 
 
 class Found(NamedTuple):
@@ -91,17 +93,24 @@ class Found(NamedTuple):
     converged: bool
 
 
-def _decoded(
-    energy: FactorEnergy, known: Known | None, num_iters: int, tol: float, node_limit: int
+def decoded(
+    energy: FactorEnergy, known: Known | None, search: Callable[[Example], Found], proof: float = PROOF
 ) -> Decoding:
+    """Return the answers of a search for one example, made by several threads; internal.
+
+    Args:
+        energy, known: see :func:`decode`.
+        search: an example → labels in the states of the arrays, with a bound.
+        proof: relative difference of bound and score that counts as a proof.
+    """
     parts, labels, numbers = [], [], []
     for part, examples in examples_of(energy, known):
         found: list[Found] = [None] * len(examples)  # pyright: ignore[reportAssignmentType]
 
-        def search(number: int, examples: list[Example] = examples, found: list[Found] = found) -> None:
-            found[number] = searched(examples[number], num_iters, tol, node_limit)
+        def work(number: int, examples: list[Example] = examples, found: list[Found] = found) -> None:
+            found[number] = search(examples[number])
 
-        share(range(len(examples)), search)
+        share(range(len(examples)), work)
         parts.append(part)
         each = zip(examples, found, strict=True)
         labels.append(torch.stack([example.labels(one.labels) for example, one in each]))
@@ -112,7 +121,7 @@ def _decoded(
     objective = energy.score(answer)
     refuse_impossible(objective)
     # A score in single precision has fewer digits than the bound.
-    proof = max(PROOF, 32 * torch.finfo(energy.dtype).eps)
+    proof = max(proof, 32 * torch.finfo(energy.dtype).eps)
     exact = bound - objective.double() <= proof * (1 + objective.double().abs())
     bound = torch.maximum(bound.to(energy.dtype), objective).where(~exact, objective)
     status = Status(exact, converged > 0, made.long(), bound - objective)

@@ -1,10 +1,11 @@
-"""MAP decoding of Boltzmann machines by toulbar2, a solver of cost function networks: the extra ``wcsp``.
+"""MAP decoding of Boltzmann machines and graphs of tables by toulbar2: the extra ``wcsp``.
 
-Costs are whole numbers in toulbar2: weights have nine decimals of the largest weight, and proofs hold up to
-the rounding. The solver runs on the CPU, in a separate process: a call ends at a limit of wall time and by
-Ctrl-C, and calls of several threads run in parallel. Compiled code without pause would delay every signal in
-the same process. The first call starts the process, which then waits for further calls and ends with the
-caller. The process is new, not a fork: threads and locks are not inherited. Arrays are exchanged as bytes.
+A cost function network has whole numbers as costs: weights have nine decimals of the largest weight, and
+proofs hold up to the rounding. The solver runs on the CPU, in a separate process: a call ends at a limit of
+wall time and by Ctrl-C, and calls of several threads run in parallel. Compiled code without pause would
+delay every signal in the same process. The first call starts the process, which then waits for further
+calls and ends with the caller. The process is new, not a fork: threads and locks are not inherited. Arrays
+are exchanged as bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ import numpy as np
 import torch
 
 from lmbm_torch.checks import check_positive
-from lmbm_torch.energies.pairwise import PairwiseEnergy
+from lmbm_torch.energies import FactorEnergy, PairwiseEnergy
 from lmbm_torch.inference.common.given import clamp, free_part
 from lmbm_torch.inference.common.results import Decoding
+from lmbm_torch.inference.graphs import dual_ascent
+from lmbm_torch.inference.graphs.arrays import Example, sweeps
 from lmbm_torch.inference.relaxations.objectives import Score, Solution, Task
 from lmbm_torch.shapes import Known
 
@@ -124,34 +127,43 @@ if find_spec("pytoulbar2") is None:
 
 # Decimals of the costs in toulbar2, relative to the largest weight.
 DECIMALS = 9
+# Relative difference of bound and score of a graph, by the rounding of all costs, that counts as a proof.
+PROOF = 1e-6
+SPINS = np.array([-1.0, 1.0])
 WORKER = Path(__file__).with_name("toulbar2.py")
 
 
 @torch.no_grad()
 def decode(
-    energy: PairwiseEnergy, *, known: Known | None = None, time_limit: float | None = None
+    energy: PairwiseEnergy | FactorEnergy, *, known: Known | None = None, time_limit: float | None = None
 ) -> Decoding:
     """Return argmax_y score(y), the MAP labelling; the score is the objective, ``nodes`` those of the search
     tree.
 
     An example at the limit has ``status.converged`` false, the best labelling so far, improved by single
-    flips, and the best bound. Without any labelling so far, the labelling follows the labels' own evidence,
-    improved by flips, and the bound is the sum of all weights' magnitudes.
+    flips, and the best bound. Without any labelling so far, the labelling of a Boltzmann machine follows the
+    labels' own evidence, improved by flips, and the bound is the sum of all weights' magnitudes; of a graph
+    both are those of dual ascent. Proofs of graphs hold up to a millionth of the score.
 
     Args:
-        energy: a Boltzmann machine.
-        known: {0, 1, NaN}, NaN for a free label; only labellings that agree compete.
+        energy: a Boltzmann machine, or graphs of tables.
+        known: {0, 1, NaN}, of graphs a state or NaN, NaN for a free label; only labellings that agree
+            compete.
         time_limit: the number of seconds of wall time for an example, exceeded by at most half a second.
             Results then depend on the computer.
 
     Raises:
-        ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape or with other values; a time limit that is not a finite number above 0.
-        RuntimeError: the solver's process does not start, or ended unexpectedly, for example without memory.
+        ValueError: NaN or infinity in the energy, except for −∞ in graphs, or couplings that are not
+            symmetric; ``known`` of another shape or with other values; a graph without an allowed labelling;
+            a time limit that is not a finite number above 0.
+        RuntimeError: the solver's process does not start, or ended unexpectedly, for example without
+            memory.
     """
-    task = Task.of(energy, Score(), known)
     if time_limit is not None:
         check_positive("time_limit", time_limit)
+    if isinstance(energy, FactorEnergy):
+        return dual_ascent.decoded(energy, known, lambda example: _searched(example, time_limit), PROOF)
+    task = Task.of(energy, Score(), known)
     settled = task.settled
     free = free_part(settled.energy, settled.known)
     couplings = free.pairwise.expand(energy.batch_size, -1, -1).numpy()
@@ -170,18 +182,43 @@ def decode(
     return replace(found, nodes=found.status.num_iters)
 
 
+def _searched(example: Example, time_limit: float | None) -> dual_ascent.Found:
+    """Solve one graph, or ascend its dual where the solver has found no labelling."""
+    graph, tables = example.graph, np.concatenate([example.unary, example.entries])
+    variables = len(graph.states)
+    scale = float(np.abs(tables[np.isfinite(tables)]).max(initial=0.0)) or 1.0
+    orders = np.concatenate([np.ones(variables), np.diff(graph.place)])
+    members = np.concatenate([np.arange(variables), graph.variable])
+    with _solver() as solver:
+        answer = solver.answer((graph.states, orders, members, -tables / scale), time_limit)
+    if answer is None or not np.isfinite(answer[1]):
+        return dual_ascent.searched(example, 1000, dual_ascent.ROOT_GAIN, 1)
+    least, loss, nodes, labels = answer[0], answer[1], int(answer[2]), answer[3:].astype(np.int64)
+    # Each cost is rounded by at most one of the last decimal.
+    bound = example.constant - scale * (least - len(orders) * 10.0**-DECIMALS)
+    sweeps().improved(graph, example.unary, example.entries, labels)
+    score = example.constant + sweeps().score_of(graph, example.unary, example.entries, labels)
+    return dual_ascent.Found(labels, score, bound, nodes, nodes, bool(least >= loss))
+
+
 def _solve(
     solver: SolverProcess, fields: np.ndarray, couplings: np.ndarray, settled: float, time_limit: float | None
 ) -> Solution:
     """Solve one example; ``settled`` is the score of known and settled labels."""
     scale = float(max(np.abs(fields).max(), np.abs(couplings).max())) or 1.0
-    answer = solver.answer((fields / scale, couplings / scale), time_limit)
+    first, second = np.triu(couplings).nonzero()
+    pairs = -(couplings[first, second] / scale)[:, None, None] * SPINS[:, None] * SPINS
+    tables = np.concatenate([(-(fields / scale)[:, None] * SPINS).ravel(), pairs.ravel()])
+    size = len(fields)
+    orders = np.repeat([1, 2], [size, len(first)])
+    members = np.concatenate([np.arange(size), np.stack([first, second], 1).ravel()])
+    answer = solver.answer((np.full(size, 2), orders, members, tables), time_limit)
     if answer is None:
         weights = np.abs(fields).sum() + np.abs(couplings).sum() / 2
-        return Solution(np.zeros(len(fields)), -weights - settled, False, 0, scale)
+        return Solution(np.zeros(size), -weights - settled, False, 0, scale)
     least, loss, nodes, values = answer[0], answer[1], int(answer[2]), answer[3:]
     # Each cost is rounded by at most one of the last decimal.
-    unseen = (len(fields) + np.count_nonzero(np.triu(couplings))) * 10.0**-DECIMALS
+    unseen = len(orders) * 10.0**-DECIMALS
     return Solution(values, scale * (least - unseen) - settled, bool(least >= loss), nodes, scale)
 
 

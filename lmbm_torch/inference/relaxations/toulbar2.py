@@ -1,10 +1,11 @@
 """Worker process of toulbar2: run as a file, with the descriptor of a connection as argument.
 
-Each problem comes as the bytes of two float64 arrays, fields (labels) and couplings (labels, labels), both
-within [−1, 1]; an answer is the bytes of one array: the lower bound of the loss, the loss, infinite without a
-labelling, the number of nodes, and the labelling. A search ends early, with the best labelling and bound so
-far, at the signal of toulbar2's own time limit. The process ends as soon as the other end of the connection
-is closed.
+Each problem comes as the bytes of four float64 arrays: the variables' numbers of states, the tables'
+numbers of variables, the variables of all tables one after another, and the tables' costs, within [−1, 1]
+or infinite, a table's last variable running fastest. An answer is the bytes of one array: the lower bound
+of the loss, the loss, infinite without a labelling, the number of nodes, and the labelling. A search ends
+early, with the best labelling and bound so far, at the signal of toulbar2's own time limit. The process
+ends as soon as the other end of the connection is closed.
 """
 
 from __future__ import annotations
@@ -18,24 +19,26 @@ from multiprocessing.connection import Connection
 import numpy as np
 from pytoulbar2 import CFN, pytb2  # pyright: ignore[reportAttributeAccessIssue]  # compiled
 
-SPINS = np.array([-1.0, 1.0])
 # Seconds of CPU time after which toulbar2 would end by itself.
 NEVER = 10**8
 
 
-def solve(fields: np.ndarray, couplings: np.ndarray, decimals: int) -> np.ndarray:
+def solve(arrays: list[np.ndarray], decimals: int) -> np.ndarray:
     """Return the answer to one problem."""
+    states, orders, members = (each.astype(int) for each in arrays[:3])
     pytb2.init()
     network = CFN(resolution=decimals)
-    network.AddVariables(len(fields), "y", 0, 1)
-    network.AddFunctions(np.arange(len(fields)), -fields[:, None] * SPINS)
-    pairs = np.argwhere(np.triu(couplings))
-    if len(pairs):
-        weights = couplings[pairs[:, 0], pairs[:, 1]]
-        network.AddFunctions(pairs, -weights[:, None, None] * SPINS[:, None] * SPINS)
+    for variable, count in enumerate(states.tolist()):
+        network.AddVariable(f"y{variable}", range(count))
+    place = entry = 0
+    for order in orders:
+        scope = members[place : place + order]
+        size = int(states[scope].prod())
+        network.AddFunction(scope.tolist(), arrays[3][entry : entry + size].tolist())
+        place, entry = place + order, entry + size
     # Given a limit toulbar2 listens to the signal.
     solution = network.Solve(timeLimit=NEVER)
-    labels, loss = np.zeros(len(fields)), np.inf
+    labels, loss = np.zeros(len(states)), np.inf
     if solution is not None:
         labels, loss = solution[0], solution[1]
     return np.array([network.GetDDualBound(), loss, network.GetNbNodes(), *labels])
@@ -52,13 +55,12 @@ def serve(connection: Connection, decimals: int) -> None:
     connection.send_bytes(b"ready")
     while True:
         try:
-            fields = np.frombuffer(connection.recv_bytes())
-            couplings = np.frombuffer(connection.recv_bytes()).reshape(len(fields), -1)
+            arrays = [np.frombuffer(connection.recv_bytes()) for _ in range(4)]
         except EOFError:
             return
         # No Python code runs during a search: SIGIO ends this process if the other end is closed.
         fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags | os.O_ASYNC)
-        answer = None if connection.poll() else solve(fields, couplings, decimals)
+        answer = None if connection.poll() else solve(arrays, decimals)
         fcntl.fcntl(connection.fileno(), fcntl.F_SETFL, flags)
         if answer is None:
             return

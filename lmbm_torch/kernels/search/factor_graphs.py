@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmbm_torch.kernels.jit import compiled, compiled_part
+from lmbm_torch.kernels.jit import compiled, compiled_part, fast_part, finite_part
+from lmbm_torch.kernels.sums import LEAST_SUM
 
 
 @compiled_part
@@ -226,7 +227,7 @@ def score_of(graph, unary, entries, labels):
     return total
 
 
-@compiled_part
+@fast_part
 def to_variables(graph, values, table, sums, is_max, found):
     """Set ``found`` to the messages of a table to its places, from the messages ``sums`` to the table.
 
@@ -240,20 +241,11 @@ def to_variables(graph, values, table, sums, is_max, found):
     for number in range(graph.slot[low], graph.slot[high]):
         found[number] = 0.0
     if high - low == 2:
-        # Two loops without divisions, for large tables of pairs.
         one, other, width = graph.slot[low], graph.slot[low + 1], graph.inner[low]
-        for row in range((end - begin) // width):
-            first, total = begin + row * width, 0.0
-            for column in range(width):
-                to_row = values[first + column] * sums[other + column]
-                to_column = values[first + column] * sums[one + row]
-                if is_max:
-                    total = max(total, to_row)
-                    found[other + column] = max(found[other + column], to_column)
-                else:
-                    total += to_row
-                    found[other + column] += to_column
-            found[one + row] = total
+        if is_max:
+            maxima_of_pairs(values, begin, end, width, sums, one, other, found)
+        else:
+            sums_of_pairs(values, begin, end, width, sums, one, other, found)
     for entry in range(begin, end if high - low != 2 else begin):
         if values[entry] == 0.0:
             continue
@@ -280,10 +272,68 @@ def to_variables(graph, values, table, sums, is_max, found):
 
 
 @compiled_part
+def maxima_of_pairs(values, begin, end, width, sums, one, other, found):
+    """Set ``found`` to a table's largest products, by rows at ``one`` and by columns at ``other``."""
+    for row in range((end - begin) // width):
+        first, total = begin + row * width, 0.0
+        for column in range(width):
+            total = max(total, values[first + column] * sums[other + column])
+            found[other + column] = max(found[other + column], values[first + column] * sums[one + row])
+        found[one + row] = total
+
+
+@fast_part
+def sums_of_pairs(values, begin, end, width, sums, one, other, found):
+    """Add a table's products to ``found``, by rows at ``one`` and by columns at ``other``."""
+    for row in range((end - begin) // width):
+        first, total, weight = begin + row * width, 0.0, sums[one + row]
+        for column in range(width):
+            value = values[first + column]
+            total += value * sums[other + column]
+            found[other + column] += value * weight
+        found[one + row] = total
+
+
+@fast_part
 def to_tables(graph, unary, messages, variable, sums, belief):
     """Set the messages of a variable to its tables, and the variable's belief; return log Σ of the belief.
 
-    Products leave one message out by prefixes and suffixes, so that zeros are exact.
+    A message is the product of all divided by the table's own message; logarithms where a product underflows.
+    """
+    at, end = graph.at[variable], graph.at[variable + 1]
+    low, high = graph.start[variable], graph.start[variable + 1]
+    largest, total, is_large = unary[at], 0.0, True
+    for number in range(at, end):
+        largest = max(largest, unary[number])
+    for number in range(at, end):
+        belief[number] = np.exp(unary[number] - largest)
+    for index in range(low, high):
+        shift = graph.slot[graph.around[index]] - at
+        for number in range(at, end):
+            belief[number] *= messages[shift + number]
+    for number in range(at, end):
+        total += belief[number]
+        is_large &= belief[number] > LEAST_SUM
+    if not is_large:
+        return to_tables_by_logarithms(graph, unary, messages, variable, sums, belief)
+    for index in range(low, high):
+        shift, norm = graph.slot[graph.around[index]] - at, 0.0
+        for number in range(at, end):
+            value = belief[number] / messages[shift + number]
+            sums[shift + number] = value
+            norm += value
+        for number in range(at, end):
+            sums[shift + number] /= norm
+    for number in range(at, end):
+        belief[number] /= total
+    return largest + np.log(total)
+
+
+@compiled_part
+def to_tables_by_logarithms(graph, unary, messages, variable, sums, belief):
+    """Do as :func:`to_tables`, with sums of logarithms.
+
+    Prefixes and suffixes leave one message out, so that zeros are exact.
     """
     states, at = graph.states[variable], graph.at[variable]
     low, high = graph.start[variable], graph.start[variable + 1]
@@ -439,7 +489,7 @@ def balance(graph, unary, messages, old, variable, sums, belief):
             sums[slot + state] /= norm if norm > 0.0 else 1.0
 
 
-@compiled_part
+@finite_part
 def moved(graph, table, messages, found):
     """Return the largest difference of a table's messages."""
     largest = 0.0

@@ -1,0 +1,203 @@
+"""Sum-product messages of all tables at once, as tensors on any device, for a batch of one graph. Internal.
+
+Messages are probabilities in the energy's precision. Zeros are exact: logarithms of zero are counted, not
+added.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding_bag, pad
+
+from lmbm_torch.energies import FactorEnergy, FactorScopes
+from lmbm_torch.shapes import Float, Int
+
+# Units in the last place of a message below which its change is round-off.
+ROUND_OFF = 8
+
+
+class Group(NamedTuple):
+    """Tables with the same numbers of states.
+
+    Args:
+        values: (tables, batch, states of each place), exponentials of log-potentials, of which 1 is a table's
+            largest.
+        low: the first message; messages of all tables' first places come first, then of the second places.
+    """
+
+    values: Tensor
+    low: int
+
+    def incoming(self, sums: Tensor) -> list[Tensor]:
+        """Return the messages to each place of the tables, (tables, batch, states) each."""
+        tables, _, *sizes = self.values.shape
+        starts = [self.low + place * tables for place in range(len(sizes))]
+        return [sums[start : start + tables, :, :size] for start, size in zip(starts, sizes, strict=True)]
+
+    def outgoing(self, own: list[Tensor], place: int) -> Tensor:
+        """Return the messages from a place of the tables, not normalised."""
+        if len(own) == 2:
+            matrices = self.values if place else self.values.mT
+            return (own[1 - place][:, :, None] @ matrices).squeeze(2)
+        found = self.values
+        for other in reversed(range(len(own))):
+            if other != place:
+                shape = *(1,) * other, -1, *(1,) * (place > other)
+                found = (found * own[other].unflatten(2, shape)).sum(2 + other)
+        return found
+
+
+class Messages:
+    """Messages of a batch of examples with one graph, (messages, batch, states).
+
+    Args:
+        energy: one graph, not packed.
+    """
+
+    def __init__(self, energy: FactorEnergy) -> None:
+        structure, table, scopes = energy.structure, energy.table, energy.structure.every_scope
+        unary = energy.padded(table[:, : structure.num_unary], -torch.inf)
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        constant = table.new_zeros(energy.batch_size)
+        for number, scope in enumerate(scopes):
+            if not scope:
+                constant += table[:, int(structure.first[number])]
+            elif number >= structure.num_variables:
+                shape = tuple(structure.num_states[each] for each in scope)
+                by_shape.setdefault(shape, []).append(number)
+        self.groups: list[Group] = []
+        variables: list[int] = []
+        for shape, numbers in by_shape.items():
+            entries = _entries(table, structure, numbers).transpose(0, 1)
+            most = entries.amax(2, keepdim=True)
+            most = most.where(most > -torch.inf, 0.0)
+            self.groups.append(Group((entries - most).exp().contiguous().unflatten(2, shape), len(variables)))
+            constant += most.sum((0, 2))
+            for place in range(len(shape)):
+                variables += [scopes[number][place] for number in numbers]
+        self.unary, self.constant = unary.transpose(0, 1).contiguous(), constant
+        self.variable: Int[Tensor, " messages"] = torch.tensor(variables, device=energy.device).long()
+        self._sizes = structure.tensor("num_states", energy.device)[self.variable]
+        # Messages of a variable one after another, for sums.
+        self._order = self.variable.argsort(stable=True)
+        count = self.variable.bincount(minlength=structure.num_variables)
+        self._first = count.cumsum(0) - count
+
+    def start(self) -> Float[Tensor, "messages batch states"]:
+        """Return uniform messages to the variables, 1 for states that a variable does not have."""
+        inside = torch.arange(self.unary.shape[2], device=self.unary.device) < self._sizes[:, None]
+        share = (1.0 / self._sizes[:, None]).to(self.unary.dtype).where(inside, 1.0)
+        return share[:, None].expand(-1, self.unary.shape[1], -1)
+
+    def to_variables(self, sums: Tensor) -> Tensor:
+        """Return the messages of the tables from the messages ``sums`` to the tables."""
+        found, states = [], sums.shape[2]
+        for group in self.groups:
+            own = group.incoming(sums)
+            for place in range(len(own)):
+                message = group.outgoing(own, place)
+                # A table without an allowed entry gives zeros.
+                message = message / message.sum(2, keepdim=True).clamp(min=torch.finfo(message.dtype).tiny)
+                missing = states - message.shape[2]
+                found.append(pad(message, (0, missing), value=1.0) if missing else message)
+        return torch.cat(found) if found else sums
+
+    def to_tables(self, messages: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the messages of the variables to the tables, and the log of the beliefs times a constant."""
+        logs = messages.log()
+        if not len(messages) or messages.min() > 0:
+            field = self.unary + self._sum(logs)
+            return _normal(field.index_select(0, self.variable) - logs), field
+        zero = (messages == 0).to(logs.dtype)
+        logs = logs.where(zero == 0, 0.0)
+        field, zeros = self.unary + self._sum(logs), self._sum(zero)
+        others = zeros[self.variable] - zero
+        rest = (field[self.variable] - logs).where(others == 0, -torch.inf)
+        return _normal(rest), field.where(zeros == 0, -torch.inf)
+
+    def bethe(self, messages: Tensor) -> Float[Tensor, " batch"]:
+        """Return the Bethe approximation of log Z, see :mod:`lmbm_torch.kernels.search.factor_graphs`."""
+        sums, field = self.to_tables(messages)
+        total = self.constant + field.logsumexp(2).sum(0)
+        for group in self.groups:
+            own = group.incoming(sums)
+            total = total + (group.outgoing(own, 0) * own[0]).sum(2).log().sum(0)
+            for sent, got in zip(own, group.incoming(messages), strict=True):
+                total = total - (sent * got).sum(2).log().sum(0)
+        return total
+
+    def _sum(self, values: Tensor) -> Tensor:
+        """Return the sum of values of the messages to each variable, (variables, batch, states)."""
+        if not len(values):
+            return torch.zeros_like(self.unary)
+        return embedding_bag(self._order, values.flatten(1), self._first, mode="sum").view_as(self.unary)
+
+
+class FixedPoint(NamedTuple):
+    """Last messages.
+
+    Args:
+        states: (batch, labels, states).
+        converged, sweeps, residual, log_partition: (batch,).
+    """
+
+    states: Tensor
+    converged: Tensor
+    sweeps: Tensor
+    residual: Tensor
+    log_partition: Tensor
+
+
+def fixed_point(energy: FactorEnergy, damping: float, num_iters: int, tol: float) -> FixedPoint:
+    """Update all messages until no message of an example changes by more than ``tol``.
+
+    Args:
+        energy: one graph, not packed.
+        damping, num_iters, tol: see :func:`lmbm_torch.inference.graphs.belief_propagation.marginals`.
+    """
+    passed = Messages(energy)
+    tol = max(tol, ROUND_OFF * torch.finfo(energy.dtype).eps)
+    sweeps = torch.zeros(energy.batch_size, dtype=torch.int64, device=energy.device)
+    messages = passed.start()
+    found = passed.to_variables(passed.to_tables(messages)[0])
+    residual = _moved(messages, found)
+    for _ in range(num_iters):
+        # Examples that have converged stay: an answer does not depend on the rest of the batch.
+        moves = residual > tol
+        if not moves.any():
+            break
+        sweeps += moves
+        new = found if damping == 0 else damping * messages + (1 - damping) * found
+        messages = new if moves.all() else new.where(moves[:, None], messages)
+        found = passed.to_variables(passed.to_tables(messages)[0])
+        residual = _moved(messages, found)
+    states = _normal(passed.to_tables(messages)[1]).transpose(0, 1)
+    return FixedPoint(states, residual <= tol, sweeps, residual, passed.bethe(messages))
+
+
+def _moved(messages: Tensor, found: Tensor) -> Float[Tensor, " batch"]:
+    """Return the largest change of a message, 0 without messages."""
+    if not len(found):
+        return found.new_zeros(found.shape[1])
+    return (found - messages).abs_().amax((0, 2))
+
+
+def _normal(log_values: Tensor) -> Tensor:
+    """Return probabilities of the last axis, zeros where no value is above −∞."""
+    return log_values.softmax(2).nan_to_num(0.0)
+
+
+def _entries(
+    table: Tensor, structure: FactorScopes, numbers: list[int]
+) -> Float[Tensor, "batch tables entries"]:
+    """Return the entries of tables of the same size."""
+    first = structure.first[numbers]
+    size = int(structure.first[numbers[0] + 1] - first[0])
+    if (first[1:] - first[:-1] == size).all():
+        # Neighbouring tables are a view.
+        return table[:, first[0] : first[0] + size * len(numbers)].unflatten(1, (-1, size))
+    index = torch.from_numpy(first[:, None]).to(table.device) + torch.arange(size, device=table.device)
+    return table[:, index]
