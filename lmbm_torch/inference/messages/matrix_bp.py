@@ -88,9 +88,10 @@ def marginals(
 
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
-            negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape or with other values;
-            ``messages`` or ``init`` of another shape, dtype or device, both, or ``init`` outside [0, 1]; an
-            unknown ``backend`` or ``message_dtype``, or a backend that cannot do the request.
+            negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape than (batch, labels), or
+            with values that labels do not have; ``messages`` or ``init`` of another shape, dtype or device,
+            both, or ``init`` outside [0, 1]; an unknown ``backend`` or ``message_dtype``, or a backend that
+            cannot do the request.
         ImportError: ``backend="resident"`` without NVRTC.
     """
     propagate = Propagation(backend, message_dtype)

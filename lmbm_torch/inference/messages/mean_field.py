@@ -69,8 +69,8 @@ def marginals(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_iters`` below 1;
-            a negative ``tol``; ``known`` of another shape or with other values; ``init`` of another shape or
-            dtype, outside [0, 1], or in contradiction to ``known``.
+            a negative ``tol``; ``known`` of another shape than (batch, labels), or with values that labels do
+            not have; ``init`` of another shape or dtype, outside [0, 1], or in contradiction to ``known``.
     """
     energy.check_values()
     check_count("num_iters", num_iters)

@@ -179,8 +179,9 @@ def bounds(
 
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
-            shape or with other values; a ``width`` or ``num_iters`` below 1; a width at which one example's
-            tables exceed a GiB; a graph of tables without an allowed labelling.
+            shape than (batch, labels), or with values that labels do not have; a ``width`` or ``num_iters``
+            below 1; a width at which one example's tables exceed a GiB; a graph of tables without an allowed
+            labelling.
     """
     check_count("width", width)
     check_count("num_iters", num_iters)

@@ -281,8 +281,8 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
             another dtype; ``num_iters`` below 1; a negative ``tol`` or ``newton_iters``; ``damping`` outside
-            [0, 1); ``known`` of another shape or with other values; ``messages`` of another shape, dtype,
-            device or graph.
+            [0, 1); ``known`` of another shape than (batch, labels), or with values that labels do not have;
+            ``messages`` of another shape, dtype, device or graph.
         RuntimeError: in the backward pass of a gradient.
     """
     graph = Graph.of(first_order(energy, "pairwise_bp.marginals"), known, sum_tail)

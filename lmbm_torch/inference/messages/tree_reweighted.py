@@ -100,7 +100,7 @@ class Graph:
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; another dtype;
-                ``known`` of another shape or with other values.
+                ``known`` of another shape than (batch, labels), or with values that labels do not have.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)

@@ -140,7 +140,8 @@ def viterbi(energy: PairwiseEnergy, *, known: torch.Tensor | None = None) -> Dec
         known: (batch, labels) of {0, 1, NaN}, NaN for a free label; only labellings in agreement compete.
 
     Raises:
-        ValueError: other couplings; ``known`` of another shape or with other values.
+        ValueError: other couplings; ``known`` of another shape than (batch, labels), or with values that
+            labels do not have.
     """
     check_known(known, energy.device, energy.batch_size, energy.num_labels)
     chain = ChainEnergy.from_pairwise(energy, range(energy.num_labels))
