@@ -1,9 +1,9 @@
-"""Losses of restricted Boltzmann machines by a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
+"""Losses of restricted Boltzmann machines with a few steps of Gibbs sampling: CD, PCD and CD-PercLoss.
 
 Each loss compares the free energies F of the labels v and of labels v⁻ at the end of a Markov chain. The
-gradient of F(v) − F(v⁻), with v⁻ constant, has v⁻ and E[h | v⁻] in the place of the intractable expectations
-of belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value is no objective: contrastive
-divergence does not follow the gradient of any function.
+gradient of F(v) − F(v⁻), with v⁻ held constant, has v⁻ and E[h | v⁻] in place of the intractable expectations
+in belief_propagation_in_crbms_2017, Equation 5 and Appendix A. The value of the loss is no objective:
+contrastive divergence does not follow the gradient of any function.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ def contrastive_divergence(
 
     Args:
         energy: a bipartite energy; gradients flow to the energy's tensors but not through the Markov chain.
-        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by as many
-            steps.
-        num_steps: k.
-        init: {0, 1}, the start of the Markov chains, any number of chains in leading axes; by default a
-            single chain at the labels (missing labels start as in
-            :func:`gibbs.sample <lmbm_torch.inference.sampling.gibbs.sample>`).
+        labels: v, {0, 1}, or NaN for a missing label, which is sampled given the observed labels, by
+            ``num_steps`` steps, too.
+        num_steps: the number k of steps.
+        init: {0, 1}, the start of the Markov chains, with any number of chains in leading axes; by default a
+            single chain that starts at the labels (missing labels start as in :func:`gibbs.sample
+            <lmbm_torch.inference.sampling.gibbs.sample>`).
         generator: the source of randomness, on the energy's device; by default torch's own.
-        inference: not used, since the Markov chain replaces inference; every loss of a model with hidden
-            units is called with the argument.
+        inference: not used, since the Markov chain replaces inference; all losses of models with hidden units
+            have this argument.
 
     Raises:
-        ValueError: labels of another shape or with other values; NaN or infinity in the energy; ``num_steps``
-            below 1; ``init`` of another shape or with other values.
+        ValueError: ``labels`` whose shape or values are not as described above; NaN or infinity in the
+            energy; ``num_steps`` below 1; ``init`` of another shape or with other values.
 
     Examples:
         >>> import torch
@@ -55,7 +55,7 @@ def contrastive_divergence(
         >>> contrastive_divergence(energy, torch.ones(1, 2), generator=torch.Generator().manual_seed(0))
         tensor([0.])
     """
-    # The sampler checks the argument after the wait for missing labels.
+    # Announce the check now, so that the GPU is waited for only once; the sampler checks later.
     foresee_labels("init", labels if init is None else init)
     complete = _complete(energy, labels, num_steps, generator)
     start = complete if init is None else init
@@ -108,17 +108,17 @@ def contrastive_perceptron(
     generator: torch.Generator | None = None,
     inference: object = None,
 ) -> Float[Tensor, " batch"]:
-    """Return [F(v) − F(v⁻)]_+, 0 without a better labelling: CD-PercLoss (Mnih et al. 2011).
+    """Return [F(v) − F(v⁻)]_+, which is 0 unless v⁻ is better than v: CD-PercLoss (Mnih et al. 2011).
 
-    v⁻ is the mode given the hidden units that the last step has sampled: of hundreds of labels a sampled
-    labelling hardly ever has a better free energy than v, and the loss of nearly every example would be 0.
+    v⁻ is the mode given the hidden units that the last step has sampled. A sampled v⁻ of hundreds of labels
+    would hardly ever have a better free energy than v, and the loss of nearly every example would be 0.
 
     Args:
         energy, num_steps, generator: as in :func:`contrastive_divergence`.
-        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels and is no
-            part of the search: v⁻ has the same value.
-        init: the start of the Markov chains; by default a sample from the model without hidden units, which
-            is a logistic regression.
+        labels: v, {0, 1}, or NaN for a missing label, which is drawn given the observed labels; v⁻ keeps the
+            drawn value.
+        init: the start of the Markov chains; by default a sample from the model without couplings, a logistic
+            regression.
         inference: not used; see :func:`contrastive_divergence`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Models as ONNX files: x → the log-potentials of the energy; inference stays outside."""
+"""Export of models to ONNX files, which compute the log-potentials of the energy, but no inference."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
     no batch axis. The energy's constructor makes the same energy from the outputs.
 
     Args:
-        model: with its encoder, in the precision of the file.
-        path: of the file to write; an existing file is replaced.
-        example: an input of two examples or more, dense, of the model's dtype and on the model's device.
+        model: the model with its encoder; the file has the model's precision.
+        path: the path of the file to write; an existing file is replaced.
+        example: a dense input with two or more examples, in the model's dtype and on the model's device.
 
     Returns:
         The names of the outputs, in order.
@@ -44,7 +44,9 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
         ['unary', 'pairwise', 'constant']
     """
     if example.ndim < 1 or len(example) < 2:
-        raise ValueError(f"example: expected two inputs or more, got shape {tuple(example.shape)}")
+        raise ValueError(
+            f"example: expected a batch of at least two inputs, got shape {tuple(example.shape)}"
+        )
     with naming_extras():
         import onnx
         import onnxscript  # noqa: F401

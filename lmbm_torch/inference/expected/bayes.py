@@ -269,7 +269,7 @@ def _unknown(energy: DirectedEnergy | SequentialEnergy, examples: int) -> Decodi
 def _put_samples(
     answer: Decoding, members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> None:
-    """Write answers by samples into ``answer`` for the examples with much probability left."""
+    """Answer the examples with much probability left by samples; write these answers into ``answer``."""
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
@@ -294,8 +294,7 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best labellings for samples of the members, (batch, labels), their measures, and the errors.
-    """
+    """Return the best labellings for samples of the members, (batch, labels), their measures, and the errors."""
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)
@@ -466,7 +465,9 @@ def _best_allowed(
         zeros = torch.zeros(labels.shape[-1], device="cpu").numpy()
         allowed = constraints.nearest(zeros, given.double().cpu().numpy())
         if allowed is None:
-            raise ValueError(f"known: expected values that the rules allow, got values that break a rule in row {row}")
+            raise ValueError(
+                f"known: expected values that the rules allow, got values that break a rule in row {row}"
+            )
         return torch.from_numpy(allowed).to(labels)
     count = len(candidates)
     worth = measure.worth(labels.expand(count, -1, -1), probability.expand(count, -1), candidates)

@@ -1,8 +1,10 @@
-"""Belief propagation on restricted Boltzmann machines in other orders, and mixed products annealed.
+"""Belief propagation on restricted Boltzmann machines in other orders, and annealed mixed-product
+propagation.
 
-References in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends all messages of a
-side at once, these send the messages of one hidden unit after another. Sequential and residual schedules
-need fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
+These are reference routines in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends
+all messages of a side at once, these routines one hidden unit's messages after another. Sequential and
+residual schedules need fewer updates and converge more often; annealing keeps mixed-product propagation out
+of cycles.
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ def marginals(
 ) -> BipartiteMarginals:
     """Return sum-product marginals with the hidden units updated one by one.
 
-    Fixed points are those of :func:`matrix_bp.marginals <lmbm_torch.inference.messages.matrix_bp.marginals>`.
+    Fixed points are the same as for :func:`matrix_bp.marginals
+    <lmbm_torch.inference.messages.matrix_bp.marginals>`.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
         schedule: ``"sequential"``, hidden units in turn; or ``"residual"``, in each example the hidden unit
             whose messages would change most (Elidan et al. 2006).
-        num_iters: the largest number of iterations, each of as many updates as hidden units.
-        tol: an iteration without a larger change of a message, in log-odds, is the last.
+        num_iters: the largest number of iterations; an iteration has as many updates as there are hidden
+            units.
+        tol: propagation ends after an iteration that changes no message by more than ``tol``, in log-odds.
 
     Raises:
         ValueError: NaN or infinity in the energy, an unknown schedule, ``num_iters`` below 1, a negative
@@ -51,7 +55,7 @@ def marginals(
     energy.check_values()
     sent = torch.zeros_like(energy.visible[:, :, None] * energy.coupling)
     iters, _ = _propagated(energy, sent, 1.0, num_iters, tol, schedule)
-    # One more iteration of all messages says how far from a fixed point they are, and gives the values.
+    # One more iteration of all messages gives their distance from a fixed point, and the values.
     found = matrix_bp.marginals(
         energy, num_iters=1, tol=tol, messages=_messages(energy, sent), backend="plain"
     )
@@ -70,16 +74,16 @@ def marginal_map(
 ) -> Decoding:
     """Return labels of high probability with hidden units summed out, by annealed mixed-product propagation.
 
-    Temperature 1 is sum-product; towards 0 the entropy of the visible units is worth less, and their beliefs
-    become labels (Liu and Ihler 2013: belief^{1/T} at visible units). The last messages start the propagation
-    of temperature 0, :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`.
-    On random models of 18 to 22 units with strong couplings the best labels are found for 94 % of the
-    examples; by temperature 0 alone for 72 %, and after temperature 1 for 89 %.
+    Temperature 1 is sum-product. At lower temperatures the entropy of the visible units counts less, until
+    their beliefs are labels (Liu and Ihler 2013: belief^{1/T} at visible units). The last messages are the
+    start of the propagation at temperature 0, :func:`~lmbm_torch.inference.messages.matrix_bp.marginal_map`.
+    On random models of 18 to 22 units with strong couplings, the best labels are found for 94 % of the
+    examples; with temperature 0 only, for 72 %; with temperature 1 and then 0, for 89 %.
 
     Args:
         energy: a bipartite energy in float32 or float64, on any device.
-        temperatures: above 0, in the order of their use.
-        num_iters: the largest number of iterations at each temperature, sequential ones.
+        temperatures: the temperatures above 0, in the order of their use.
+        num_iters: the largest number of sequential iterations at each temperature.
         tol: see :func:`marginals`.
 
     Raises:
@@ -104,7 +108,7 @@ def _propagated(
     tol: float,
     schedule: str,
 ) -> tuple[int, float]:
-    """Change ``sent``, the messages to the visible units; return iterations and the last largest change."""
+    """Update ``sent``, the messages to the visible units, in place; return iterations and the last change."""
     examples, change = torch.arange(len(sent), device=sent.device), torch.inf
     for made in range(1, num_iters + 1):
         change = 0.0
@@ -128,7 +132,9 @@ def _answers(
     temperature: float,
     units: Tensor | None = None,
 ) -> Float[Tensor, "batch visible *hidden"]:
-    """Return new messages to the visible units, of all hidden units or of one for each example."""
+    """Return new messages to the visible units, from all hidden units or from one hidden unit of each
+    example.
+    """
     beliefs = (energy.visible + sent.sum(2))[:, :, None] / temperature
     hidden, coupling = energy.hidden, energy.coupling.expand_as(sent)
     if units is not None:

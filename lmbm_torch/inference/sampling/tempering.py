@@ -1,5 +1,4 @@
-"""Parallel tempering of restricted Boltzmann machines: chains exchange states with chains at easier energies.
-"""
+"""Parallel tempering of restricted Boltzmann machines: chains exchange states with chains of easier energies."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Sequential form of directed models, for all searches: prefixes of labellings are extended label by label.
-"""
+"""Sequential form of directed models, for all searches: prefixes of labellings are extended label by label."""
 
 from __future__ import annotations
 
@@ -210,8 +209,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Sweep:
-    """Extend prefixes label by label; keep, of those with log-probability >= ``least``, the ``width`` best.
-    """
+    """Extend prefixes label by label; keep, of those with log-probability >= ``least``, the ``width`` best."""
     batch = model.batch_size
     kept = model.roots()
     mass = torch.zeros(batch, dtype=torch.float64, device=model.device)

@@ -108,7 +108,7 @@ def best_scores(
 
 
 class _Found(NamedTuple):
-    """Labellings (top_k, batch, labels), and the end of each example's search."""
+    """Labellings (top_k, batch, labels), and how each example's search ended."""
 
     samples: Tensor
     bound: Tensor
