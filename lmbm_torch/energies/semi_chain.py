@@ -37,7 +37,7 @@ class SemiChainEnergy(StateEnergy):
         durations: log-potentials of a segment's length, from 1 to max_segment, for each state; −∞ forbids a
             length.
         segments: optional log-potentials of segments by first position, length and state; values of segments
-            that would end beyond a chain's end are never read.
+            beyond a chain's end are never read.
         lengths: the number of positions of each chain, as in :class:`~lmbm_torch.energies.ChainEnergy`.
 
     Raises:
