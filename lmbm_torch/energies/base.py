@@ -153,7 +153,7 @@ class BaseEnergy:
                 object.__setattr__(self, field.name, tensor.resolve_neg())
 
     def _check_table(self, name: str, *shape: int) -> None:
-        """Raise ValueError if a tensor (shared or with rows for examples) has a wrong shape, dtype or device."""
+        """Raise ValueError if a tensor, shared or per example, has a wrong shape, dtype or device."""
         table = getattr(self, name)
         check_shape(name, table, *(() if table.ndim == len(shape) else (self.batch_size,)), *shape)
         check_like(name, table, next(iter(self.PER_EXAMPLE)), self._first)

@@ -318,7 +318,7 @@ class FactorEnergy(BaseEnergy):
         return total.index_add(-1, graph, values)
 
     def _by_variable(self, labels: Tensor) -> Tensor:
-        """Return labels by variable: for packed graphs (…, variables), for one graph (…, batch, variables)."""
+        """Return labels by variable: packed graphs (…, variables), one graph (…, batch, variables)."""
         labels, device = labels.expand(*labels.shape[:-2], self.batch_size, -1), self.device
         if self.is_packed:
             labels = labels[

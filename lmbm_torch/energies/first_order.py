@@ -67,6 +67,6 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor) -> None:
         raise RuntimeError(
-            f"{ctx.routine}: expected only first derivatives, got a second: values that the gradient takes as "
-            "constants depend on the energy"
+            f"{ctx.routine}: expected only first derivatives, got a second; what the gradient takes as "
+            "constants depends on the energy"
         )

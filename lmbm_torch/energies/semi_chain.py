@@ -86,7 +86,7 @@ class SemiChainEnergy(StateEnergy):
         return torch.arange(self.num_labels, device=self.device) < self.lengths[:, None]
 
     def check_values(self) -> None:
-        """Raise ValueError for NaN, +∞, extremely large or half-precision log-potentials, except in padding."""
+        """Raise ValueError for NaN, +∞, extremely large or half-precision values, except in padding."""
         check_precision(self.dtype)
         tables = {"transition": self.transition, "durations": self.durations}
         tables["unary"] = self.unary.masked_fill(~self.inside[..., None], 0)

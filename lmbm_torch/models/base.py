@@ -84,7 +84,7 @@ class StoredModule(Stored, nn.Module, ABC):
 
     @classmethod
     def _check_shapes(cls, arguments: dict[str, Any], weights: dict[str, Tensor]) -> None:
-        """Raise ValueError if the weights' shapes do not fit the arguments, before any memory is allocated."""
+        """Raise ValueError if the weights' shapes do not fit the arguments, before memory is allocated."""
         # Only for this library's modules, which allocate nothing on the device "meta"; other modules may.
         if not cls.__module__.startswith(LIBRARY):
             return

@@ -218,8 +218,7 @@ def card(page: Report, dataset: str) -> Report:
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
-    """Return the rules that changed answers, most frequent first, each with the number of rows and the first
-    rows.
+    """Return the rules that changed answers, most frequent first: rule, number of rows, first rows.
     """
     rows: dict[str, list[str]] = {}
     for row, texts in enumerate(bound):
@@ -305,7 +304,7 @@ def _told(pulls: Sequence[tuple[str, float]]) -> str:
 
 
 def _examples(found: Findings) -> list[dict[str, Any]]:
-    """Return rows whose joint and marginal labels differ; first rows that joint decoding made right or wrong."""
+    """Return rows whose joint and marginal labels differ; first those made right or made wrong."""
     joint, alone = (right.tolist() for right in found.right)
     rows = sorted(found.changed_rows.tolist(), key=lambda row: joint[row] == alone[row])
     verdicts = {(True, False): "mended", (False, True): "broken"}

@@ -68,7 +68,7 @@ class LatentModule(GradientModule):
             raise TypeError(f"model: expected a restricted Boltzmann machine, got {type(model).__name__}")
         if isinstance(loss, partial) and "inference" in loss.keywords:
             raise ValueError(
-                "loss: expected a function without a fixed inference argument, since the module passes its own"
+                "loss: expected a function without a fixed inference, since the module passes its own"
             )
         if isinstance(decoder, MatchedInference):
             # If both are equal, use the inference of the training: its number of iterations may change.
@@ -108,14 +108,13 @@ class LatentModule(GradientModule):
             raise
 
     def report(self) -> dict[str, float]:
-        """Return the objective as averaged over the last epoch; another pass would double the time of an
-        epoch.
+        """Return the mean objective during the last epoch: another pass would double an epoch's time.
         """
         last = self.trainer.callback_metrics.get("train/objective", self._last_objective)
         return {} if last is None else {"fit/objective": float(last)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add the inference, and the last epoch's objective, which a resumed run without epochs left reports."""
+        """Add the inference, and the last epoch's objective for the report of a run without epochs left."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["latent"] = pack((self.inference, self.report().get("fit/objective")))
 

@@ -97,7 +97,7 @@ class ParallelChainsModule(PersistentModule):
 
     @one_door
     def training_step(self, batch: Batch, batch_idx: int) -> Any:
-        """Return the objective as ``loss``, ``status`` None, and ``hidden_mean``, the mean of P(h = 1 | v)."""
+        """Return the objective as ``loss``, ``status`` None, and as ``hidden_mean`` that of P(h = 1 | v)."""
         assert self.chains is not None
         energy = self.model(batch.features[:1])
         energy.check_values()

@@ -117,7 +117,7 @@ class StructuredModule(LightningModule):
         return self.model(x)
 
     def trained(self) -> Predictor:
-        """Return the model with all that predictions need, such as scaling and schema of the trainer's data."""
+        """Return the model with all that predictions need, such as scaling and schema of the data."""
         data = self._data()
         return Predictor.of_model(
             self.model,
@@ -174,7 +174,7 @@ class StructuredModule(LightningModule):
             self.train(was_training)
 
     def _data(self) -> MultilabelDataModule | None:
-        """Return the data module of the trainer; None without a trainer or with another kind of data module."""
+        """Return the data module of the trainer; None without a trainer or with another kind of data."""
         data = getattr(self._trainer, "datamodule", None)
         return data if isinstance(data, MultilabelDataModule) else None
 

@@ -294,7 +294,7 @@ def _put_samples(
 def _of_samples(
     members: Members, measure: Measure, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best labellings for samples of the members, (batch, labels), their measures, and the errors."""
+    """Return the best labellings for samples of the members, (batch, labels), measures, and errors."""
     share = -(-num_samples // len(members))
     draws = torch.cat([ancestral.sample(member, share, generator=generator) for member in members])
     labels = draws.movedim(0, 1)

@@ -121,7 +121,7 @@ class _Parts(NamedTuple):
         return _Parts(*(each[rows] for each in self))
 
     def rest(self) -> Float[Tensor, " batch"]:
-        """Return the last sum of the bound (what the shares leave of the visible fields), and the constant."""
+        """Return the bound's last sum, over what the shares leave of the visible fields, and the constant."""
         return (self.own - self.shares.sum(1)).clamp(min=0).sum(-1) + self.constant
 
     def value(self, labels: Float[Tensor, "batch visible"]) -> Float[Tensor, " batch"]:

@@ -320,7 +320,7 @@ class _Problem(NamedTuple):
 
 
 def _tightened(problem: _Problem, sign: int, num_iters: int) -> Float[Tensor, " batch"]:
-    """Make ``num_iters`` steps; return the least upper bound for ``sign`` 1, the largest lower bound for −1."""
+    """Make ``num_iters`` steps; return the best upper bound for ``sign`` 1, the best lower one for −1."""
     tables = problem.tables()
     if not problem.is_split:
         return _eliminate(problem, tables, {}, {})

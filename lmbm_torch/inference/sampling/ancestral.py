@@ -38,7 +38,7 @@ def is_for(energy: object) -> bool:
 def labellings_of_most_f1(
     energy: DirectedEnergy, num_samples: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the labelling of largest mean F1 over samples, (batch, labels), the F1, and its standard error."""
+    """Return the labelling of largest mean F1 over samples, (batch, labels), this F1, and the error."""
     search = kernels("search.samples")
     answers: Answers = search.labellings_of_most_f1(_network(energy), _noise(energy, num_samples, generator))
     labels = torch.from_numpy(answers.labels).long()[:, energy.positions]

@@ -1,4 +1,4 @@
-"""Parallel tempering of restricted Boltzmann machines: chains exchange states with chains of easier energies."""
+"""Parallel tempering of restricted Boltzmann machines: chains of easier energies exchange states."""
 
 from __future__ import annotations
 

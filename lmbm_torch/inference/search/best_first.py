@@ -103,7 +103,7 @@ class Front:
         return (prefixes.log_prob > self.worst[rows]) | ~self.is_full[rows]
 
     def is_going(self, tolerance: float) -> Bool[Tensor, " batch"]:
-        """Return whether the search of an example goes on: the answer is not proven to within ``tolerance``."""
+        """Return whether an example's answer is not yet proven to within ``tolerance``."""
         return self.has_open & (~self.is_full | (self.bound > self.worst + tolerance))
 
     def prune(self) -> None:
@@ -130,7 +130,7 @@ class Front:
         return each * sum(len(prefixes.rows) for prefixes in self.open)
 
     def expand(self, position: int, chosen: Bool[Tensor, " nodes"]) -> Prefixes:
-        """Replace some open prefixes by their children; return the children, of which some may be labellings."""
+        """Replace some open prefixes by their children, which may be labellings; return the children."""
         prefixes = self.open[position]
         parents = prefixes.where(chosen)
         self.nodes.index_add_(0, parents.rows, torch.ones_like(parents.rows))

@@ -258,7 +258,7 @@ def _search(
 
 
 def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
-    """Return the loss from which labellings are pruned; a label against its field costs ``1 / cutoff`` of it."""
+    """Return the loss at which labellings are pruned; a label against its field costs this / ``cutoff``."""
     return math.inf if cutoff is None else cutoff * (margin + temperature * math.log(2))
 
 

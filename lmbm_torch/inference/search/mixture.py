@@ -333,7 +333,7 @@ def _repeats(labels: Int[Tensor, "batch labellings labels"]) -> Bool[Tensor, "ba
 
 
 def _size(energy: DirectedEnergy | SequentialEnergy) -> Float[Tensor, " batch"]:
-    """Return the sum of the absolute log-potentials: the rounding errors of local fields are a share of it."""
+    """Return the sum of absolute log-potentials, the scale of the rounding errors of local fields."""
     if isinstance(energy, SequentialEnergy):
         return torch.ones(energy.batch_size, dtype=energy.dtype, device="cpu")
     size = energy.unary.abs().sum(-1) + energy.parents.abs().sum((-2, -1))

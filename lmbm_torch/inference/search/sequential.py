@@ -1,4 +1,4 @@
-"""Sequential form of directed models, for all searches: prefixes of labellings are extended label by label."""
+"""Sequential form of directed models, for searches that extend prefixes of labellings label by label."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ class Sweep(NamedTuple):
 
 
 def sweep(model: Sequential, least: Float[Tensor, " batch"], width: int) -> Sweep:
-    """Extend prefixes label by label; keep, of those with log-probability >= ``least``, the ``width`` best."""
+    """Extend prefixes label by label; keep the ``width`` best with log-probabilities >= ``least``."""
     batch = model.batch_size
     kept = model.roots()
     mass = torch.zeros(batch, dtype=torch.float64, device=model.device)

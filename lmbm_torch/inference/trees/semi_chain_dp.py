@@ -193,7 +193,7 @@ def _expected(
 
 
 class _Potentials:
-    """Log-potentials of an energy in float64, with 0 for padding; segments are converted one step at a time."""
+    """Log-potentials of an energy in float64, 0 in padding; segments are converted step by step."""
 
     def __init__(self, energy: SemiChainEnergy) -> None:
         self.unary = energy.unary.detach().masked_fill(~energy.inside[..., None], 0).double()

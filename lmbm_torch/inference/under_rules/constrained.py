@@ -208,7 +208,7 @@ class Part:
         return halves
 
     def without_best(self) -> np.ndarray:
-        """Return the fixed labels of parts that together have all labellings of this part except ``labels``."""
+        """Return the fixed labels of parts that have all labellings of this part except ``labels``."""
         free = np.isnan(self.fixed).nonzero()[0]
         parts = np.repeat(self.fixed[None], len(free), 0)
         for part, label in zip(range(len(free)), free, strict=True):
@@ -248,7 +248,7 @@ class Search:
             self.best = part
 
     def next_parts(self, constraints: Constraints, limit: int) -> np.ndarray:
-        """Return the parts to decode next, as fixed labels (parts, labels); no parts if the search is over."""
+        """Return the parts to decode next, as fixed labels (parts, labels); none if the search is over."""
         while self.open and len(self.found) < self.top_k:
             entry = heappop(self.open)
             part = entry[2]
@@ -366,7 +366,7 @@ def _complete(
 def _dive(
     part: Part, known: np.ndarray, energy: Any, constraints: Constraints, routine: Routine, sign: float
 ) -> Part:
-    """Halve the part and keep the better half until a labelling is allowed; at a dead end take the nearest."""
+    """Keep the better half of the part until a labelling is allowed; at a dead end take the nearest."""
 
     def decoded(fixed: np.ndarray) -> list[Part]:
         rows = np.full(len(fixed), part.row)

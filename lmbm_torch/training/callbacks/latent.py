@@ -60,7 +60,7 @@ class BestWeights(Callback):
 
 
 class ChangedPixels(EvaluationCallback):
-    """A callback that logs ``val/`` and ``test/changed_pixel_error``, for features that are corrupted labels."""
+    """A callback that logs ``val/`` and ``test/changed_pixel_error``; features are corrupted labels."""
 
     def __init__(self) -> None:
         self._error = ChangedPixelError()
