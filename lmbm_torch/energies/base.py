@@ -198,8 +198,8 @@ class BaseEnergy:
 
         Raises:
             ValueError: ``unary`` has another shape, dtype or device than the energy.
-            TypeError: unary terms cannot be added, for instance to a belief network, whose score is
-                normalised.
+            TypeError: the energy takes no unary terms, for instance a belief network, with a normalised
+                score.
         """
         raise TypeError(
             "energy: expected a kind that takes further unary terms, such as PairwiseEnergy, got "
@@ -336,8 +336,7 @@ def to_spins(labels: np.ndarray, dtype: np.dtype | type | None = None) -> np.nda
 def to_spins(labels, dtype=None):
     """Convert {0, 1} labels to {−1, +1} spins s = 2y − 1; NaN (a missing label) stays NaN.
 
-    The result has ``dtype``; by default the dtype of floating-point labels; for other labels torch's default
-    dtype.
+    The result has ``dtype``; by default the dtype of floating-point labels; otherwise torch's default dtype.
 
     Examples:
         >>> import torch

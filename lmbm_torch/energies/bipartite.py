@@ -79,8 +79,7 @@ class BipartiteEnergy(BaseEnergy):
         visible_labels: Shaped[Tensor, "*samples #batch visible"],
         hidden_labels: Shaped[Tensor, "*samples #batch hidden"] | None = None,
     ) -> Scores:
-        """Return v·visible + h·hidden + vᵀ coupling h; for probabilities instead of labels, the expected
-        score.
+        """Return v·visible + h·hidden + vᵀ coupling h; for probabilities, the expected score.
 
         Without hidden labels, sum the hidden units out: the result is −:meth:`free_energy`.
         """

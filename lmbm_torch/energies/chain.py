@@ -24,8 +24,7 @@ def as_lengths(given: Any, like: Tensor) -> Tensor:
     """Return lengths as an int64 tensor on the device of the sequences.
 
     Args:
-        given: whole numbers as an array or a list, None for the full length, or a tensor, which is returned
-            as it is.
+        given: whole numbers as an array or a list, None for the full length, or a tensor, kept unchanged.
         like: the sequences, (batch, length, …).
     """
     if isinstance(given, Tensor):
@@ -109,9 +108,7 @@ class ChainEnergy(StateEnergy):
         return torch.arange(self.max_length, device=self.device) < self.lengths[:, None]
 
     def check_values(self) -> None:
-        """Raise ValueError as :meth:`BaseEnergy.check_values` does, but allow −∞ and any values in the
-        padding.
-        """
+        """Raise ValueError as :meth:`BaseEnergy.check_values` does, but allow −∞ and any padding."""
         check_precision(self.dtype)
         check_not_mapped("unary", self.unary)
         check_not_mapped("transition", self.transition)
@@ -145,8 +142,7 @@ class ChainEnergy(StateEnergy):
         return unary.where(self.inside, 0).sum(-1) + steps.where(self.inside[:, 1:], 0).sum(-1)
 
     def locally_normalised(self) -> ChainEnergy:
-        """Return the maximum-entropy Markov model with the same log-potentials; its score is a
-        log-probability.
+        """Return the maximum-entropy Markov model with these log-potentials; its score is a log-probability.
 
             log P(y_0) + Σ_t log P(y_{t+1} | y_t)
 

@@ -58,9 +58,7 @@ class CliqueEnergy(BaseEnergy):
             largest = max((label for clique in self.cliques for label in clique), default=-1)
             object.__setattr__(self, "num_labels", largest + 1)
         if self.num_labels < 1:
-            raise ValueError(
-                f"num_labels: expected at least 1 if there are no cliques, got {self.num_labels}"
-            )
+            raise ValueError(f"num_labels: expected at least 1 without cliques, got {self.num_labels}")
         check_cliques(self.cliques, self.num_labels)
         leading = self.weight.shape[:1] if self.weight.ndim == 2 else ()
         check_shape("weight", self.weight, *leading, len(self.cliques))

@@ -64,9 +64,7 @@ class DirectedEnergy(BaseEnergy):
         check_shape("ordering", self.ordering, self.num_labels)
         check_ordering(self.ordering, self.num_labels)
         if (self.clique_weight is None) != (not self.cliques):
-            raise ValueError(
-                "clique_weight: expected a tensor if there are cliques, and None if there are none"
-            )
+            raise ValueError("clique_weight: expected a tensor with cliques, and None without cliques")
         if self.clique_weight is not None:
             self._check_table("clique_weight", len(self.cliques))
         check_cliques(self.cliques, self.num_labels, least=3)

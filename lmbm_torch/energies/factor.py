@@ -34,8 +34,7 @@ class FactorScopes:
 
     Raises:
         ValueError: there is no variable, or a variable without states; a scope has an unknown or a repeated
-            variable, or variables of several graphs; ``start`` does not ascend from 0 to the number of
-            variables.
+            variable, or variables of several graphs; ``start`` does not ascend from 0 to their number.
 
     Examples:
         >>> from lmbm_torch.energies import FactorScopes
@@ -50,9 +49,7 @@ class FactorScopes:
     def __post_init__(self) -> None:
         variables = len(self.num_states)
         if not variables or min(self.num_states) < 1:
-            raise ValueError(
-                f"num_states: expected at least 1 state for each variable, got {self.num_states[:10]}"
-            )
+            raise ValueError(f"num_states: expected at least 1 for each variable, got {self.num_states[:10]}")
         for scope in self.scopes:
             if len({*scope}) < len(scope) or not all(0 <= variable < variables for variable in scope):
                 raise ValueError(f"scopes: expected distinct variables below {variables}, got {scope}")
@@ -258,8 +255,7 @@ class FactorEnergy(BaseEnergy):
             for first, one in zip(start, every, strict=False)
             for scope in one.structure.scopes
         )
-        # Constants are added to the first unary of their graph, since an empty scope would not say which
-        # graph is meant.
+        # Constants are added to the first unary of their graph, since an empty scope belongs to no graph.
         if any(not scope for scope in scopes):
             return cls.packed([one.without_constants() for one in every])
         unaries = [one.table[0, : one.structure.num_unary] for one in every]

@@ -48,9 +48,7 @@ def to_factors(energy: Any) -> FactorEnergy:
     if isinstance(energy, CliqueEnergy):
         return _from_clique(energy)
     if isinstance(energy, RestrictedEnergy):
-        raise TypeError(
-            "energy: expected an energy without rules, which tables cannot hold, got RestrictedEnergy"
-        )
+        raise TypeError("energy: expected one without rules, which tables cannot hold, got RestrictedEnergy")
     raise TypeError(
         f"energy: expected a pairwise, clique, chain, tree or factor energy, got {type(energy).__name__}"
     )
@@ -110,9 +108,7 @@ def to_tree(energy: FactorEnergy) -> TreeEnergy:
     structure = _one_graph(energy, "a tree")
     states, nodes = structure.num_states[0], structure.num_variables
     if len({*structure.num_states}) > 1:
-        raise ValueError(
-            f"energy: expected equal numbers of states of all labels, got {structure.num_states[:10]}"
-        )
+        raise ValueError(f"energy: expected equal numbers of states, got {structure.num_states[:10]}")
     parents = [-1] * nodes
     tables = energy.table.new_zeros(energy.batch_size, nodes, states, states)
     for scope, first in zip(structure.scopes, structure.first[nodes:].tolist(), strict=False):
@@ -129,9 +125,8 @@ def to_networkx(energy: FactorEnergy) -> Any:
     """Convert a graph of tables to a ``networkx.Graph``, with the log-potentials of one example as arrays.
 
     Nodes are the variables, 0 … variables − 1, with ``unary`` (states,). A pair of variables is an edge with
-    the ``scope`` (two variables, in the order of the axes) and the ``table`` (the sum of all tables of the
-    pair). A larger scope is a node ``("table", number)`` with ``scope``, ``table`` and edges to the
-    variables.
+    the ``scope`` (two variables, in the order of the axes) and the ``table`` (the sum of the pair's tables).
+    A larger scope is a node ``("table", number)`` with ``scope``, ``table`` and edges to the variables.
 
     Raises:
         ValueError: the batch has more than one example.
@@ -145,9 +140,7 @@ def to_networkx(energy: FactorEnergy) -> Any:
     import networkx
 
     if energy.batch_size != 1:
-        raise ValueError(
-            f"energy: expected one example, got {energy.batch_size}; choose one by energy.select"
-        )
+        raise ValueError(f"energy: expected one example, got {energy.batch_size}; use energy.select")
     (energy,) = energy.without_constants().examples()
     structure, graph = energy.structure, networkx.Graph()
     values = energy.table[0].detach().cpu().numpy()
@@ -170,9 +163,7 @@ def to_networkx(energy: FactorEnergy) -> Any:
 
 def _one_graph(energy: FactorEnergy, what: str) -> FactorScopes:
     if energy.is_packed:
-        raise ValueError(
-            f"energy: expected one graph for {what}, got packed graphs; choose one by energy.select"
-        )
+        raise ValueError(f"energy: expected one graph for {what}, got packed graphs; use energy.select")
     return energy.structure
 
 

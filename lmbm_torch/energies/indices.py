@@ -16,8 +16,7 @@ from lmbm_torch.verdicts import is_traced, refuse_unless
 __all__ = []
 
 Cliques = tuple[tuple[int, ...], ...]
-# Values of orderings that were read before, with the tensors' versions: a model needs its ordering at every
-# step.
+# Values of orderings that were read before, with the tensors' versions: every step needs the ordering.
 _seen: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 

@@ -34,8 +34,7 @@ class SemiChainEnergy(StateEnergy):
     Args:
         unary: log-potentials of the states at each position of a segment.
         transition: row r, column s: from a segment of state r to the next segment of state s.
-        durations: log-potentials of a segment's length, from 1 to max_segment, for each state; −∞ forbids a
-            length.
+        durations: log-potentials of a segment's length, 1 to max_segment, for each state; −∞ forbids.
         segments: optional log-potentials of segments by first position, length and state; values of segments
             beyond a chain's end are never read.
         lengths: the number of positions of each chain, as in :class:`~lmbm_torch.energies.ChainEnergy`.

@@ -14,8 +14,7 @@ from lmbm_torch.shapes import Float, Int, Labels, Scores
 
 Conditional = Callable[[int, Tensor, Tensor], Tensor]
 
-# Largest distance of a sum of probabilities from 1: forests and boosting round probabilities to single
-# precision.
+# Largest distance of a sum of probabilities from 1: forests and boosting round to single precision.
 ROUND_OFF = 1e-3
 
 

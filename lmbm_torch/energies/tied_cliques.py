@@ -29,11 +29,10 @@ class TiedCliques(Stored):
     Args:
         num_labels: the number of labels.
         cliques: sets of one or more labels; potentials of repeated sets add up.
-        groups: (cliques,), the number of each clique's weight: 0, 1, … without gaps; by default one weight
-            per clique.
+        groups: (cliques,), the number of each clique's weight, from 0 without gaps; by default a weight for
+            each.
         coefficients: (cliques,), the factor of each clique's weight; by default 1.
-        columns: (cliques,), the number of the feature that multiplies each clique, or None (the default) for
-            no feature.
+        columns: (cliques,), the number of the feature that multiplies each clique, or None (the default).
 
     Raises:
         ValueError: a clique is empty, or has a repeated or unknown label; groups, coefficients or columns are
@@ -135,9 +134,7 @@ class TiedCliques(Stored):
         says_nothing = ~(energy.weight != 0).any(1)
         if bool(says_nothing.any()):
             which = says_nothing.nonzero()[:, 0].tolist()
-            raise ValueError(
-                f"clauses: expected formulas that can be false, got formulas {which}, which are always true"
-            )
+            raise ValueError(f"clauses: expected formulas that can be false, got {which}, always true")
         formula, clique = energy.weight.nonzero(as_tuple=True)
         return cls(
             num_labels=num_atoms,

@@ -60,9 +60,7 @@ class TreeEnergy(StateEnergy):
         return self.transition.expand(1, self.num_nodes, -1, -1) if self.is_shared else self.transition
 
     def check_values(self) -> None:
-        """Raise ValueError as :meth:`BaseEnergy.check_values` does, but allow any values in matrices of
-        roots.
-        """
+        """Raise ValueError as :meth:`BaseEnergy.check_values` does, but ignore the matrices of roots."""
         check_precision(self.dtype)
         tables = self.transition if self.is_shared else self.transition[:, self.parents >= 0]
         for name, values in (("unary", self.unary), ("transition", tables)):
@@ -91,6 +89,4 @@ def check_parents(name: str, parents: Int[Tensor, " nodes"]) -> None:
     wrong = ((parents < -1) | (parents >= torch.arange(len(parents), device=parents.device))).nonzero()
     if len(wrong):
         node = int(wrong[0, 0])
-        raise ValueError(
-            f"{name}: expected −1 to {node - 1} for the parent of node {node}, got {int(parents[node])}"
-        )
+        raise ValueError(f"{name}: expected −1 to {node - 1} for node {node}, got {int(parents[node])}")

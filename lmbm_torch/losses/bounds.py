@@ -104,8 +104,7 @@ def undirected_log_loss_bound(
 def undirected_threshold(
     energy: PairwiseEnergy | CliqueEnergy, margin: float = 1.0
 ) -> Float[Tensor, " batch"]:
-    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+, the least loss of each example if it is decoded
-    wrongly.
+    """Return T = min_i [γ − Σ_{c ∋ i, |c| ≥ 2} |w_c|]_+, the least loss of wrongly decoded examples.
 
     This is Remark 4.2 with |w_c(x)| in place of |w_c| sup |f_c|, its maximum over all x; both are equal if
     cliques have no features. At a label where truth and prediction differ, a clique adds the same value or

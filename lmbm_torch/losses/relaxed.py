@@ -68,12 +68,10 @@ def relaxed_structured_hinge(
 
 
 def relaxed_score(energy: PairwiseEnergy, relaxed: Float[Tensor, "batch labels"]) -> Float[Tensor, " batch"]:
-    """Return the largest score over the local polytope given the labels' marginals; for labellings, the
-    score.
+    """Return the largest score over the local polytope given marginals; for labellings, the score.
 
     With spins in [−1, 1] a pair's product is at most 1 − |s_i − s_j| and at least |s_i + s_j| − 1. The sign
-    of the coupling decides which of the two is best; without a coupling any value is optimal, and s_i s_j is
-    used.
+    of the coupling decides which of the two is best; without a coupling s_i s_j is used.
 
     Args:
         energy: a Boltzmann machine; gradients flow to the energy's tensors.

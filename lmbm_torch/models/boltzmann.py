@@ -78,8 +78,8 @@ class BoltzmannMachine(Model):
         self.register_parameter("bias", nn.Parameter(torch.zeros(num_labels)) if bias else None)
         self.clique_weight = nn.Parameter(torch.zeros(self.cliques.num_weights))
         self.register_buffer("groups", torch.tensor(self.cliques.groups, dtype=torch.int64), persistent=False)
-        # If no clique has more than two labels: the index of each clique in a (labels, labels) matrix; single
-        # labels are on the diagonal.
+        # For cliques of at most two labels, their indices in a (labels, labels) matrix; singles on the
+        # diagonal.
         places = [clique[0] * num_labels + clique[-1] for clique in self.cliques.cliques]
         self.register_buffer("places", torch.tensor(places, dtype=torch.int64), persistent=False)
 

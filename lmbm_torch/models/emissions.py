@@ -177,8 +177,7 @@ class Gaussian(Emission):
     def log_prob(self, rows: Tensor) -> Float[Tensor, "positions states"]:
         """Return −½ Σ_v (x_v − mean_sv)² / variance_sv + log(2π variance_sv)."""
         _check_dense(rows)
-        # State by state: a matrix product would lose digits if means are large compared with the standard
-        # deviation.
+        # State by state: a matrix product would lose digits if means are much larger than deviations.
         squares = [
             ((rows - mean).square() / variance).sum(1)
             for mean, variance in zip(self.mean, self.variance, strict=True)

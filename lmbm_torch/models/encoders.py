@@ -15,8 +15,7 @@ class ConvolutionalEncoder(nn.Module):
     """A convolutional encoder of images in rows: 3 × 3 convolutions and rectified units.
 
     Each convolution keeps the size of the image and is followed by max-pooling over ``pooling`` × ``pooling``
-    pixels; incomplete patches at the right and lower edge are pooled, too. Weights start with torch's
-    defaults.
+    pixels; incomplete patches at the edges are pooled, too. Weights start with torch's defaults.
 
     Args:
         height, width: the size of the images.

@@ -69,8 +69,7 @@ class HiddenMarkov(StoredModule):
                 longest chain, which the CPU must read from a GPU.
 
         Raises:
-            ValueError: the observations have another width, or the emission refuses them; the lengths do not
-                fit ``x``.
+            ValueError: the observations have another width, or the emission refuses them; lengths do not fit.
         """
         inside = positions(x, lengths, self.emission.num_features, max_length)
         unary = at_positions(x, inside, self.emission.log_prob)
@@ -131,8 +130,7 @@ class HiddenMarkov(StoredModule):
             smoothing: see :meth:`count`.
 
         Raises:
-            ValueError: see :meth:`forward`; ``nodes`` or ``transitions`` have another shape; ``smoothing`` is
-                not above 0.
+            ValueError: see :meth:`forward`; expectations have another shape; ``smoothing`` is not above 0.
         """
         check_positive("smoothing", smoothing)
         inside = positions(x, lengths, self.emission.num_features)

@@ -44,9 +44,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
         ['unary', 'pairwise', 'constant']
     """
     if example.ndim < 1 or len(example) < 2:
-        raise ValueError(
-            f"example: expected a batch of at least two inputs, got shape {tuple(example.shape)}"
-        )
+        raise ValueError(f"example: expected two or more inputs, got shape {tuple(example.shape)}")
     with naming_extras():
         import onnx
         import onnxscript  # noqa: F401

@@ -27,8 +27,7 @@ def positions(
     Args:
         features: ``(batch, length, features)`` with padding, or all sequences' positions one after another,
             ``(positions, features)``, dense or CSR.
-        lengths: the number of positions of each sequence, at least 1; by default the full length of padded
-            features.
+        lengths: the number of positions of each sequence, at least 1; by default the full length.
         num_features: width of a position's features.
         max_length: for positions one after another, the length to pad to; by default the length of the
             longest sequence, which the CPU must read from a GPU.

@@ -142,8 +142,7 @@ class SigmoidBeliefNetwork(Model):
 def _allowed_parents(ordering: Tensor, degree: int) -> Bool[Tensor, "labels labels"]:
     """Return a mask of the labels that may be parents: all earlier labels, or none if the degree is 1."""
     if ordering.is_meta:
-        # Only the shape is needed: operations on "meta" would import torch's compiler, which takes as long as
-        # torch itself.
+        # Only the shape: operations on "meta" would import torch's compiler, which takes as long as torch.
         return torch.empty(len(ordering), len(ordering), dtype=torch.bool, device="meta")
     position = torch.argsort(ordering)
     return (position[None, :] < position[:, None]) & (degree > 1)

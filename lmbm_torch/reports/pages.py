@@ -218,8 +218,7 @@ def card(page: Report, dataset: str) -> Report:
 
 
 def _by_rule(bound: Sequence[Sequence[str]]) -> list[tuple[str, int, str]]:
-    """Return the rules that changed answers, most frequent first: rule, number of rows, first rows.
-    """
+    """Return the rules that changed answers, most frequent first: rule, number of rows, first rows."""
     rows: dict[str, list[str]] = {}
     for row, texts in enumerate(bound):
         for text in texts:

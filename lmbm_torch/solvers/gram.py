@@ -89,8 +89,7 @@ class PrecomputedGram:
         matrix: symmetric. The caller ensures that the matrix is positive semidefinite.
 
     Raises:
-        ValueError: the matrix has another shape than (instances, instances), values that are not finite, or
-            is not symmetric.
+        ValueError: the matrix is not (instances, instances), not finite or not symmetric.
     """
 
     def __init__(self, matrix: Float[Tensor, "instances instances"]) -> None:
@@ -143,9 +142,7 @@ class CachedGram:
         self._is_matrix = False
 
     def rows(self, index: Int[Tensor, " rows"] | slice) -> Float[Tensor, "rows instances"]:
-        """Return the kernel values of some instances with all instances; rows in memory are not computed
-        again.
-        """
+        """Return the kernel values of some instances with all instances, from memory if kept."""
         kept = self._room()
         if self._is_matrix:
             return kept[index]
@@ -176,8 +173,7 @@ class CachedGram:
     def between(
         self, rows: Int[Tensor, " rows"] | slice, columns: Int[Tensor, " columns"] | slice
     ) -> Float[Tensor, "rows columns"]:
-        """Return the kernel values of the instances ``rows`` with ``columns``, from memory if all rows are
-        there.
+        """Return the kernel values of the instances ``rows`` with ``columns``, if possible from memory.
 
         A slice of rows means that all pairs will be read: if all rows fit into memory, each value is computed
         once and kept.

@@ -28,8 +28,7 @@ from scipy.linalg.lapack import dpotrf, dpotrs  # pyright: ignore[reportAttribut
 PATIENCE = 12
 # Largest share of the distance to the nearest bound that a step goes.
 TO_THE_BOUND = 0.995
-# Number that is added to the unit diagonal of a matrix before it is factorised, since repeated columns make
-# it singular.
+# Number added to the unit diagonal of a factorised matrix: repeated columns would make it singular.
 RIDGE = 1e-13
 REFINEMENTS = 2
 

@@ -68,8 +68,7 @@ def build(config: DictConfig) -> tuple[Trainer, StructuredModule, MultilabelData
 
 
 def left_out(callbacks: DictConfig | None, data: MultilabelDataModule) -> dict[str, str]:
-    """Return the callbacks that :func:`build` leaves out, by name, each with the ``val/…`` value that it
-    watches.
+    """Return the callbacks that :func:`build` leaves out, by name, with the ``val/…`` that each watches.
 
     Without a validation part these values do not exist, unless a callback declares in ``logged`` that it logs
     them.

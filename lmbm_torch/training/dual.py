@@ -300,8 +300,7 @@ class DualAscent(torch.optim.Optimizer):
         return getattr(self.solver_state, "stage", None) is not None
 
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Make a round over all instances; labels after a label with missing values wait for this label's
-        solution.
+        """Make a round over all instances; labels after a label with missing values wait for its solution.
 
         Then the missing values are predicted, as in the estimators.
         """
@@ -329,8 +328,7 @@ class DualAscent(torch.optim.Optimizer):
             self._complete_stage()
 
     def _take(self, dual_coef: np.ndarray, num_iters: int) -> None:
-        # Weights are computed again from the dual variables, so that a resumed run has the same weights to
-        # the last bit.
+        # Computed from the dual variables, so that a resumed run has the same weights to the last bit.
         stage = {"stage": self.solver_state.stage} if self._has_stages else {}
         self.solver_state = replace(self.problem.init(dual_coef), num_iters=num_iters, **stage)
         self.problem.assign(self.solver_state.weights)

@@ -80,8 +80,7 @@ class GradientModule(StructuredModule):
         return objective
 
     def share(self, count: int, batch_idx: int) -> tuple[int, float]:
-        """Return how many rows of a batch, from the first on, count, and by which number their sum is
-        divided.
+        """Return how many of the first rows of a batch count, and the divisor of their sum.
 
         With several processes, shares are padded to equal lengths by rows of other processes; these come last
         and do not count. Each sum is divided by the mean number of rows of a process.

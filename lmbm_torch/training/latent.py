@@ -43,14 +43,12 @@ class LatentModule(GradientModule):
         decoder: energy → decoding, for prediction in place of ``inference``. There is a warning for a
             :class:`MatchedInference` that differs from ``inference``.
         C: the weight of the losses.
-        penalty: the penalty of the weights; by default none, since early stopping is better (paper, footnote
-            3).
+        penalty: the penalty of the weights; by default none: early stopping is better (paper, footnote 3).
         kwargs: see :class:`GradientModule`.
 
     Raises:
         TypeError: the model has no hidden units; in training, the loss has no argument ``inference``.
-        ValueError: ``loss`` is a partial function that already has an ``inference``; errors of
-            :class:`GradientModule`.
+        ValueError: ``loss`` already has an ``inference``; errors of :class:`GradientModule`.
     """
 
     def __init__(
@@ -108,8 +106,7 @@ class LatentModule(GradientModule):
             raise
 
     def report(self) -> dict[str, float]:
-        """Return the mean objective during the last epoch: another pass would double an epoch's time.
-        """
+        """Return the mean objective during the last epoch: another pass would double an epoch's time."""
         last = self.trainer.callback_metrics.get("train/objective", self._last_objective)
         return {} if last is None else {"fit/objective": float(last)}
 
@@ -153,8 +150,7 @@ class PersistentModule(LatentModule):
         if self.chains is None:
             self.chains = self.first_chains()
         elif self.chains.ndim == 3:
-            # If there are more processes than in the checkpoint, some start with equal chains, which then
-            # diverge.
+            # More processes than in the checkpoint: some start with equal chains, which then diverge.
             self.chains = self.chains[self.global_rank % len(self.chains)]
         assert self.chains is not None
         self.chains = self.chains.to(self.device)
@@ -214,9 +210,7 @@ def by_method(
         raise ValueError(f"method: expected one of {[*METHODS]}, got {method!r}")
     chosen = METHODS[method]
     if num_steps is not None and (chosen.num_steps is None or loss is not None):
-        raise ValueError(
-            f"num_steps: expected None, since {method} with this loss takes none, got {num_steps}"
-        )
+        raise ValueError(f"num_steps: expected None for {method} with this loss, got {num_steps}")
     steps = chosen.num_steps if num_steps is None else num_steps
     kwargs["inference"] = MatchedInference(chosen.routine, **(inference or {}))
     if chosen.loss is persistent_contrastive_divergence:

@@ -102,8 +102,7 @@ class ParallelChainsModule(PersistentModule):
         energy = self.model(batch.features[:1])
         energy.check_values()
         chains = self.chains.to(energy.dtype)
-        # A single matrix product is used for both terms of the loss, the next step of the chains, and the
-        # centring.
+        # One matrix product gives both terms of the loss, the next step of the chains, and the centring.
         states = torch.cat([batch.labels, chains[-self.num_chains :]])
         fields = energy.hidden_fields(states)
         free = -(states @ energy.visible[0]) - softplus(fields).sum(-1)

@@ -85,8 +85,7 @@ def claimed(path: str | PathLike, config: str) -> Iterator[Path]:
         config: the content of ``config.yaml``.
 
     Raises:
-        ValueError: the path is a file or a directory that is not empty, or another run has claimed it
-            meanwhile.
+        ValueError: the path is a file or a directory that is not empty, or another run claimed it meanwhile.
     """
     directory = Path(path)
     refusal = (

@@ -27,8 +27,8 @@ def bar_chart(
         title: the title above all panels.
 
     Raises:
-        ValueError: there is no panel or no method; a value is not finite; a measure of ``shares`` has no
-            panel, or values outside [0, 1].
+        ValueError: there is no panel or method; a value is not finite; a measure of ``shares`` has no panel,
+            or values outside [0, 1].
 
     Examples:
         >>> from lmbm_torch.viz import bar_chart
@@ -103,9 +103,7 @@ def interval_plot(
         mean, low, high = np.array(list(intervals.values()), np.float64).T
         check_finite(f"panels[{measure!r}]", np.stack([mean, low, high]))
         if (low > mean).any() or (mean > high).any():
-            raise ValueError(
-                f"panels[{measure!r}]: expected each mean within its interval, got a mean outside"
-            )
+            raise ValueError(f"panels[{measure!r}]: expected means within intervals, got one outside")
         axes.axvline(mean[methods.index(reference)], color="0.8", linewidth=1, zorder=0)
         colours = [COLOURS[name == reference] for name in methods]
         axes.hlines(places, low, high, colors=colours, linewidth=1.5)

@@ -14,8 +14,7 @@ from lmbm_torch.checks import check_finite, check_permutation, check_shape
 from lmbm_torch.shapes import Float, Int
 from lmbm_torch.viz.style import AnyScript
 
-# Largest number of labels whose cells have room for numbers; with still more labels there are no names
-# either.
+# Largest number of labels whose cells have room for numbers; many more labels have no names either.
 MAX_WITH_NUMBERS = 12
 MAX_WITH_NAMES = 60
 

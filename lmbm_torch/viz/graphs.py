@@ -26,8 +26,7 @@ def graph_of_marginals(
 ) -> Figure:
     """Draw the graph of an example, with each variable as a pie chart of its states' probabilities.
 
-    A table of two variables is drawn as an edge; a table of more variables as a square that is joined to each
-    variable.
+    A table of two variables is drawn as an edge; a table of more variables as a square joined to each.
 
     Args:
         energy: an energy of a single example.
@@ -36,8 +35,7 @@ def graph_of_marginals(
         positions: (x, y) of each variable; by default a layout by spring forces.
 
     Raises:
-        ValueError: the energy has several examples; ``marginals`` have another shape; there are not as many
-            names as variables.
+        ValueError: the energy has several examples; ``marginals`` or ``names`` do not fit its variables.
 
     Examples:
         >>> import torch

@@ -68,8 +68,7 @@ def reliability_diagram(
     bars are the standard error of the observed share.
 
     Args:
-        panels: title → three arrays over the bins that are not empty: mean probability, share of positives,
-            count.
+        panels: title → for the bins that are not empty: mean probability, share of positives, count.
 
     Raises:
         ValueError: there is no panel, a panel has no bin, or a value is no probability.

@@ -31,8 +31,7 @@ def check_start(
     """Check start labels ``init``: 0 or 1, of the shape of ``like``, equal to ``known`` where known.
 
     Raises:
-        ValueError: ``init`` fails one of these checks. ``init`` may have further leading axes, one for
-            chains.
+        ValueError: ``init`` fails one of these checks. Further leading axes of ``init`` are chains.
     """
     check_shape("init", init, *[None] * (init.ndim - 2), *like.shape)
     check_device("init", init, like.device)

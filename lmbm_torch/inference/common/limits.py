@@ -9,8 +9,7 @@ __all__ = []
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of label counts, widths, search nodes and probabilities; "labels" are the labels that are not
-    known.
+    """Limits of label counts, widths, search nodes and probabilities; "labels" are unknown labels.
 
     ``scripts/bench/cutoffs.py`` times each routine and the next one: ``results/bench/cutoffs.csv``.
     """

@@ -23,8 +23,8 @@ class Status:
         exact: the objective meets the proven bound, or the method is exact on this energy.
         converged: the method ended by its stopping rule and not at a limit.
         num_iters: iterations, samples or search nodes.
-        residual: the distance of the objective from the bound, or of the last values from a fixed point; 0
-            for exact answers.
+        residual: the distance of the objective from the bound, or of the last values from a fixed point; 0 if
+            exact.
 
     Examples:
         >>> import torch
@@ -54,8 +54,7 @@ class PairwiseMessages:
 
     Args:
         neighbours: the neighbours of each label; shorter rows are filled up with the label itself.
-        to_labels: the neighbours' messages; each message is a term of the label's local field (half the
-            log-odds).
+        to_labels: the neighbours' messages; each is a term of the label's local field (half the log-odds).
 
     Examples:
         >>> import torch
@@ -224,8 +223,7 @@ class LogPartitionBounds:
     Args:
         lower: the lower bound.
         upper: the upper bound.
-        status: ``exact`` if both bounds equal the log partition up to rounding; ``residual`` is upper −
-            lower.
+        status: ``exact`` if both equal the log partition up to rounding; ``residual`` is upper − lower.
 
     Examples:
         >>> import torch
@@ -359,8 +357,7 @@ class LikelyLabellings:
         mass_left: the probability of all other labellings together; with known labels an upper bound, and
             ``probability`` is a lower bound.
         log_known: an upper bound of log P(known); 0 without known labels.
-        status: ``exact`` if no probability is left, ``converged`` if at most the requested probability is
-            left.
+        status: ``exact`` if no probability is left, ``converged`` if at most the requested one is left.
 
     Examples:
         >>> import torch

@@ -281,8 +281,7 @@ def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Deco
 
     Raises:
         ValueError: the energy has NaN or infinity; ``known`` has another shape than (batch, visible), or
-            values other than 0, 1 and NaN; an example has more than 2^22 visible labellings (few hidden units
-            do not help).
+            values other than 0, 1 and NaN; an example has more than 2^22 visible labellings.
     """
     side = OneSide.visible(energy, known)
     return _decode(side, known, 1, side.score)
@@ -343,8 +342,7 @@ def _decode(
 
 
 def _described(known: Tensor) -> tuple[Tensor, bool, int, int]:
-    """Return the free labels, whether all examples have the same known values, and the fewest and most free
-    labels.
+    """Return the free labels, whether all examples know the same values, and the fewest and most free labels.
 
     Compiled code cannot look at values, and assumes the whole range.
     """
@@ -444,9 +442,7 @@ class _Labellings:
         return values.where(numbers < 2**self.num_free, torch.finfo(values.dtype).min)
 
     def each(self, part: Callable[[int], Tensor]) -> Iterator[Tensor]:
-        """Return ``part`` of every chunk, differentiable; with several chunks, the backward pass recomputes
-        them.
-        """
+        """Return ``part`` of every chunk, differentiable; the backward pass recomputes several chunks."""
         if len(self.starts) == 1:
             return map(part, self.starts)
         # Imported here: the import loads torch's compiler, which takes seconds.

@@ -28,8 +28,7 @@ __all__ = []
 # Smallest safe sum, relative to the product of both halves' largest factors: below, terms under 1e-308 may be
 # lost as 0.
 LEAST_SUM = 1e-150
-# Largest bytes of a half's numbers of the examples that are summed together, and of a part of the shared
-# factors.
+# Largest bytes of a half's numbers of examples that are summed together, and of a part of shared factors.
 BATCH_BYTES = 16 * 2**20
 SHARED_BYTES = 2**20
 # Largest bytes of the scores of all labellings of the examples that are enumerated together.

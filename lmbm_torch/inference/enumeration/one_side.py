@@ -238,8 +238,7 @@ class _LogPartition(torch.autograd.Function):
         sums = []
         for part in _parts(visible, hidden, coupling):
             sums.append(part.log_sums)
-            # A single part is kept for the backward pass; several parts would need much memory and are
-            # recomputed.
+            # A single part is kept for the backward pass; several would need much memory and are recomputed.
             ctx.only_part = part if len(part.log_sums) == len(hidden) else None
         return torch.cat(sums)
 

@@ -43,8 +43,7 @@ TOLERANCE = 0.01
 # Largest probability that the likely labellings may leave out: up to this, most answers are proven; beyond,
 # answers by samples are better (scripts/bench/expected_f1.py).
 MASS_LEFT = 0.3
-# Largest number of nodes for each label in a search that bounds the probability of the most probable
-# labelling.
+# Largest number of nodes, for each label, of a search that bounds the largest probability.
 _NODES_PER_LABEL = 10
 # Largest number of labels for which the answers by samples of all examples are computed together.
 _MANY_LABELS = 64
@@ -85,8 +84,7 @@ def decode(
         max_labellings: the largest number of labellings for each member and instance; None for 10,000, and
             fewer if there are more than 100 labels.
         num_samples: draws for each instance without known labels for which the likely labellings leave out
-            more than 0.3 of the probability. For F1 of a single belief network on the CPU, compiled code
-            draws.
+            more than 0.3 of the probability. For F1 of one belief network on the CPU, compiled code draws.
         generator: the source of the samples, on the energies' device.
 
     Returns:
@@ -152,8 +150,7 @@ def _checked(energies: Members, measure: str) -> DirectedEnergy | SequentialEner
 
 
 def _none_is_likely(members: Members, max_labellings: int) -> list[int]:
-    """Return the examples for which ``max_labellings`` labellings cannot have the required probability
-    together.
+    """Return the examples for which ``max_labellings`` labellings cannot have the required probability.
 
     The probability of a labelling is bounded by :func:`_log_prob_of_surest_parents`, or if that does not
     suffice by a search with few nodes.
@@ -273,8 +270,7 @@ def _put_samples(
     assert answer.mass_left is not None
     assert answer.regret is not None
     unknown = (answer.mass_left > MASS_LEFT).nonzero()[:, 0]
-    # The compiled code takes one network: for several, the answer is the best for the samples of all
-    # together.
+    # The compiled code takes one network; for several, the samples of all are needed together.
     is_one = measure is F1 and len(members) == 1 and ancestral.is_for(members[0])
     step = len(unknown) if is_one else part_bytes(_CHUNK_BYTES) // (8 * num_samples * members[0].num_labels)
     for rows in unknown.split(max(step, 1)) if len(unknown) else ():
@@ -430,8 +426,8 @@ def _decoded_under_rules(
     worth = chosen.worth(labels, probability, answer)
     bound = (chosen.best(labels, probability) + missing).clamp(max=1).maximum(worth)
     # Probabilities are shares of the labellings found and all of the mass left. If the rules allow only a
-    # part of the mass left, all probabilities grow by one factor, which is largest if the rules allow nothing
-    # of it.
+    # part of the mass left, all probabilities grow by one factor, which is largest if they allow nothing of
+    # it.
     found = (1 - missing).clamp(min=torch.finfo(missing.dtype).tiny)
     regret = (chosen.regret(labels, probability, missing, answer) / found).minimum(bound - worth)
     # A regret within rounding counts as 0.
@@ -465,9 +461,7 @@ def _best_allowed(
         zeros = torch.zeros(labels.shape[-1], device="cpu").numpy()
         allowed = constraints.nearest(zeros, given.double().cpu().numpy())
         if allowed is None:
-            raise ValueError(
-                f"known: expected values that the rules allow, got values that break a rule in row {row}"
-            )
+            raise ValueError(f"known: expected values that the rules allow, got a broken rule in row {row}")
         return torch.from_numpy(allowed).to(labels)
     count = len(candidates)
     worth = measure.worth(labels.expand(count, -1, -1), probability.expand(count, -1), candidates)

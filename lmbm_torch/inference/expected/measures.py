@@ -21,8 +21,7 @@ __all__ = []
 
 # Number of candidate labellings for Jaccard if not all pairs are compared: the most probable, or drawn first.
 LIKELY_CANDIDATES = 32
-# Largest number of labels of an answer for the full table of F1 advantages; larger answers get a looser
-# bound.
+# Largest answer, in labels, for the full table of F1 advantages; larger answers get a looser bound.
 _TABLE_LABELS = 30
 
 
@@ -49,10 +48,8 @@ class Measure(NamedTuple):
         choose: (labels, probability) → the best labelling of each example, (batch, labels).
         gain: (labels, a labelling (batch, labels)) → the measure against each labelling, (batch, labellings).
         best: (labels, probability) → an upper bound of the expected measure, (batch,).
-        regret: (labels, probability, left, a labelling) → an upper bound of how much better any other answer
-            can be.
-        at_once: (labels, probability, left) → all quantities of the best labelling at once, where this is
-            faster.
+        regret: (labels, probability, left, a labelling) → an upper bound of any other answer's advantage.
+        at_once: (labels, probability, left) → all quantities of the best labelling, if this is faster.
     """
 
     choose: Callable[[Tensor, Tensor], Tensor]
@@ -260,8 +257,8 @@ def _f1_advantages(size: int, num_labels: int) -> Tensor:
     """Return max_y F1(ŷ', y) − F1(ŷ, y) for |ŷ| = ``size``, by |ŷ ∩ ŷ'| from 0 to ``size`` and |ŷ'| from 0.
 
     The maximising y has all labels that only ŷ' has, none that only ŷ has, c of the common labels, and no
-    others. As |y| grows, the first term falls faster than the second if ŷ' is no larger than ŷ; otherwise c =
-    0 is best.
+    others. As |y| grows, the first term falls faster than the second if ŷ' is no larger than ŷ; else c = 0 is
+    best.
     """
     kept, other = (
         torch.arange(size + 1.0, device="cpu").double()[:, None],

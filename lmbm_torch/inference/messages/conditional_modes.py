@@ -17,8 +17,7 @@ from lmbm_torch.verdicts import one_door
 
 __all__ = ["decode", "marginal_map"]
 
-# Least gain of a flip, in units of the rounding error of the summed terms; a smaller one would allow endless
-# flips.
+# Least gain of a flip, in units of the summed terms' rounding error, to prevent endless flips.
 ROUND_OFF = 8.0
 
 
@@ -33,8 +32,7 @@ def decode(
 ) -> Decoding:
     """Return a joint mode of v and h, by maximisation over h, then over v, until both stay the same.
 
-    This is the greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score
-    never falls.
+    The greedy search for the joint MAP in belief_propagation_in_crbms_2017, section 2. The score never falls.
 
     Args:
         energy: a bipartite energy, on any device.

@@ -145,8 +145,7 @@ def _best_copies(
     """Return argmax_v and max_v of softplus(c_j + Σ_i W_ij v_i) + Σ_i λ_ij v_i, for each hidden unit."""
     weight, shares = parts.weight, parts.shares
     first = (shares > 0) | ((shares == 0) & (weight > 0))
-    # Units for which q W + λ changes its sign between q = 0 and 1: those with positive weights enter the set,
-    # the others leave.
+    # Units whose q W + λ changes its sign between q = 0 and 1; if W is positive, they enter the set.
     changes = (weight * shares < 0) & (shares.abs() < weight.abs())
     turn = torch.where(changes, shares.abs() / weight.abs(), math.inf)
     order = turn.argsort(dim=-1, stable=True)

@@ -69,9 +69,7 @@ class MatchedInference(Stored):
         given = {name: value for name, value in settings.items() if value is not None}
         for name in given:
             if name not in signature(routine).parameters:
-                raise ValueError(
-                    f"{name}: expected None, since {_path(routine)} has no such argument, got {given[name]!r}"
-                )
+                raise ValueError(f"{name}: expected None for {_path(routine)}, got {given[name]!r}")
         self.routine = routine
         self.num_iters = num_iters
         self.settings = {"tol": 1e-3, **given}

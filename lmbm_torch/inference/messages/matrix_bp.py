@@ -3,8 +3,7 @@
 Sum-, max- and mixed-product (belief_propagation_in_crbms_2017, section 5 and Algorithm 1): in each iteration
 the hidden units answer the visible units, then the visible units answer with the new messages. Messages start
 as log-odds of 0 (probability 0.5 in the paper). The result is exact if the coupling is a forest and
-propagation has converged; in general, a fixed point of sum-product is a stationary point of the Bethe free
-energy.
+propagation has converged; a fixed point of sum-product is a stationary point of the Bethe free energy.
 
 There is a compiled kernel for CPUs and one for GPUs. Without them the plain reference in torch runs; it can
 also be called for differentiation through every iteration
@@ -101,9 +100,7 @@ def marginals(
     tensors = learnt.visible, learnt.hidden, learnt.coupling
     needs_gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if needs_gradient and backend == "resident":
-        raise ValueError(
-            "backend: expected one with a gradient, got 'resident'; use it under torch.no_grad()"
-        )
+        raise ValueError("backend: expected one with a gradient, got 'resident', for torch.no_grad()")
     if needs_gradient and energy.coupling.requires_grad:
         problem = problem._replace(pair_weights=torch.ones_like(problem.visible[:, 0]))
     if needs_gradient and is_traced():
@@ -235,8 +232,7 @@ def _compiled_marginals(
     result = _marginals(problem, beliefs)
     pairs = pairwise_beliefs(problem, beliefs.visible, beliefs.hidden, beliefs.to_visible)
     singles = (learnt.visible * result.visible).sum(1) + (learnt.hidden * result.hidden).sum(1)
-    # This term is linear in the energy's tensors, and the beliefs at the fixed point are its factors: so they
-    # are its gradient.
+    # Linear in the energy's tensors with the fixed point's beliefs as factors, which are so the gradient.
     linear = singles + torch.einsum("bvh,vh->b", pairs, learnt.coupling)
     log_partition = linear + (result.log_partition - linear).detach()
     if not keep_messages:
@@ -263,7 +259,7 @@ class _AtFixedPoint(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             # A mean or a sum gives all examples the same weight. With other weights propagation is repeated,
             # since the pairwise beliefs of single examples were not kept. (The gradient of a sum has stride
-            # 0: one number in memory.)
+            # 0.)
             alike = grad.stride(0) == 0 or bool((grad == grad[0]).all())
             by_coupling = grad[0] * ctx.pair_sum if alike else _pair_sum(ctx.problem, ctx.propagate, grad)
         return by_visible, by_hidden, by_coupling, None, None, None, None

@@ -53,8 +53,7 @@ def marginals(
     Each iteration maximises over every q_i in turn (labels that are not coupled with each other at once): q_i
     = σ(2 unary_i + 2 Σ_j pairwise_ij (2 q_j − 1)) or, for a bipartite energy, r = σ(hidden + qᵀ coupling) for
     the hidden units, then q = σ(visible + coupling r). The bound ``log_partition`` never falls. The result
-    depends on the start, and is exact without couplings. Joint marginals are the products of the single
-    marginals.
+    depends on the start, and is exact without couplings. Joint marginals are products of single ones.
 
     Args:
         energy: a Boltzmann machine, restricted or not, on any device; a bipartite energy's labels are the
@@ -92,8 +91,7 @@ def marginals(
     )
     entropy = (entr(labels) + entr(1 - labels)).sum(-1)
     if isinstance(energy, PairwiseEnergy):
-        # The score is linear in each label and labels are independent: the mean score is the score of the
-        # means.
+        # For independent labels, the mean score is the score of the means: it is linear in each label.
         return Marginals(labels, energy.score(labels) + entropy, status)
     # With the best r, the bound is the entropy of q minus the free energy of the means.
     hidden = energy.hidden_given_visible(labels)

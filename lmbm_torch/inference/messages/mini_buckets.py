@@ -180,8 +180,7 @@ def bounds(
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
             shape than (batch, labels), or with values that labels do not have; a ``width`` or ``num_iters``
-            below 1; a width at which one example's tables exceed a GiB; a graph of tables without an allowed
-            labelling.
+            below 1; a width at which one example's tables exceed a GiB; a graph without an allowed labelling.
     """
     check_count("width", width)
     check_count("num_iters", num_iters)
@@ -252,8 +251,7 @@ class _Problem(NamedTuple):
         scopes: the labels of each table, unaries first.
         first: the index of each table's first entry, and the number of all entries.
         table: (batch, entries), 0 for excluded states.
-        excluded: for each label a mask (batch, states) of the states with −∞ in the unary; empty if there are
-            none.
+        excluded: for each label a mask (batch, states) of the states with −∞ in the unary; or empty.
     """
 
     buckets: tuple[Bucket, ...]

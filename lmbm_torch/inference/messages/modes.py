@@ -30,8 +30,7 @@ def marginal_modes(
     *,
     marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.marginals,
 ) -> Decoding:
-    """Return v_i = [P(v_i = 1) > ½], which is right for most labels on average (section 3.3 of the 2017
-    paper).
+    """Return v_i = [P(v_i = 1) > ½], right for the most labels on average (section 3.3 of the 2017 paper).
 
     Args:
         energy: a bipartite energy.
@@ -53,8 +52,7 @@ def joint_modes(
     *,
     max_marginals: Callable[[BipartiteEnergy], BipartiteMarginals] = matrix_bp.max_marginals,
 ) -> Decoding:
-    """Return v_i = [max-marginal of v_i = 1 is above ½]: if the max-marginals are exact, the visible part of
-    the joint MAP.
+    """Return v_i = [max-marginal of v_i = 1 is above ½]; if exact, this is part of the joint MAP.
 
     Args:
         energy: a bipartite energy.
@@ -69,8 +67,7 @@ def joint_modes(
     labels = (found.visible > 0.5).long()
     hidden = (energy.hidden_fields(labels) > 0).long()
     score = energy.score(labels, hidden)
-    # With a tolerance for rounding. At ties the units' choices may not fit together, so the score is
-    # compared.
+    # With a tolerance for rounding. At ties the units' choices may not fit together: compare the score.
     least = found.log_partition - 1e3 * torch.finfo(score.dtype).eps * (1 + found.log_partition.abs())
     exact = found.status.exact & (score >= least)
     bound = torch.where(exact, score, torch.inf)
@@ -96,8 +93,8 @@ def decode(
 
     Returns:
         Labels whose objective is the expected number of right labels under these marginals, with the bound of
-        the search. ``status.exact``: marginals and search are exact; ``status.num_iters``: the iterations for
-        the marginals.
+        the search. ``status.exact``: marginals and search are exact; ``status.num_iters`` is that of the
+        marginals.
 
     Raises:
         ValueError: ``known`` of another shape than (batch, labels), or with values that labels do not have;
@@ -106,8 +103,7 @@ def decode(
     """
     probability = marginals.labels.double()
     batch_size, num_labels = probability.shape
-    # Fields are half log-odds: with these fields, the log-probability is Σ_i ŷ_i (2 P(y_i = 1) − 1) plus a
-    # constant.
+    # Fields are half log-odds: so the log-probability is Σ_i ŷ_i (2 P(y_i = 1) − 1) plus a constant.
     fields = probability - 0.5
     no_parents = torch.zeros(num_labels, num_labels, dtype=fields.dtype, device=fields.device)
     independent = DirectedEnergy(fields, no_parents, torch.arange(num_labels, device=fields.device))

@@ -2,8 +2,8 @@
 
 The result is exact if the couplings form a forest and propagation has converged, after about as many
 iterations as the longest path has couplings. On other graphs, a fixed point of sum-product is a stationary
-point of the Bethe free energy. The cost of an iteration grows with the number of labels times the largest
-number of neighbours.
+point of the Bethe free energy. The cost of an iteration is the number of labels times the largest number of
+neighbours.
 
 If propagation does not converge, Newton's method finds a minimum of the Bethe free energy. Given the means of
 two coupled spins, the best joint distribution has a closed form: so the free energy is a function only of the
@@ -46,8 +46,7 @@ LEAST_CURVATURE = 1e-3
 # Least share of the predicted decrease that a step must reach, and largest number of halvings of a step.
 SUFFICIENT = 1e-4
 MAX_HALVINGS = 30
-# Largest number of iterations of Newton's method on pairs, safeguarded by bisection, and the relative
-# rounding of the result.
+# Most iterations of Newton's method on pairs (safeguarded by bisection); the result's relative rounding.
 PAIR_ITERS = 100
 ROUND_OFF = 1e-14
 

@@ -1,10 +1,8 @@
-"""Belief propagation on restricted Boltzmann machines in other orders, and annealed mixed-product
-propagation.
+"""Belief propagation on restricted Boltzmann machines in other orders, and annealed mixed products.
 
 These are reference routines in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends
-all messages of a side at once, these routines one hidden unit's messages after another. Sequential and
-residual schedules need fewer updates and converge more often; annealing keeps mixed-product propagation out
-of cycles.
+all messages of a side at once, these routines one hidden unit's at a time. Sequential and residual schedules
+need fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ def marginals(
         energy: a bipartite energy in float32 or float64, on any device.
         schedule: ``"sequential"``, hidden units in turn; or ``"residual"``, in each example the hidden unit
             whose messages would change most (Elidan et al. 2006).
-        num_iters: the largest number of iterations; an iteration has as many updates as there are hidden
-            units.
+        num_iters: the largest number of iterations, each of as many updates as hidden units.
         tol: propagation ends after an iteration that changes no message by more than ``tol``, in log-odds.
 
     Raises:
@@ -132,9 +129,7 @@ def _answers(
     temperature: float,
     units: Tensor | None = None,
 ) -> Float[Tensor, "batch visible *hidden"]:
-    """Return new messages to the visible units, from all hidden units or from one hidden unit of each
-    example.
-    """
+    """Return new messages to the visible units, from all hidden units or from one of each example."""
     beliefs = (energy.visible + sent.sum(2))[:, :, None] / temperature
     hidden, coupling = energy.hidden, energy.coupling.expand_as(sent)
     if units is not None:

@@ -1,5 +1,4 @@
-"""Messages along the couplings of a Boltzmann machine, and an upper bound of the log partition by random
-trees.
+"""Messages along the couplings of a Boltzmann machine, and a bound of the log partition by random trees.
 
 With spins s = 2y − 1, messages are local fields: half log-odds. Label j, with the field c without the message
 from i, sends to a neighbour i, with coupling J,
@@ -52,12 +51,11 @@ from lmbm_torch.verdicts import one_door
 __all__ = ["marginals"]
 
 # Largest bytes of the messages that are iterated together on the CPU, so that they and all intermediate
-# values fit into the cache (for 20 examples of 400 labels, 13 MB in all, a message takes 30 ns in each step;
-# in parts of 1 to 3 MB 10 ns).
+# values fit into the cache (for 20 examples of 400 labels, 13 MB in all, a message takes 30 ns a step; in
+# parts of 1 to 3 MB 10 ns).
 CPU_CHUNK_BYTES = 2**20
 
-# The function size(x) − |x|. It is computed separately from |x|, so that messages of weak couplings stay
-# precise beside strong fields.
+# size(x) − |x|, computed apart from |x|: so messages of weak couplings stay precise in strong fields.
 Tail = Callable[[Tensor], Tensor]
 
 
@@ -170,9 +168,7 @@ class Graph:
         return hard + (self.tail(cavities + scaled) - self.tail(cavities - scaled)) / 2
 
     def is_forest(self) -> Bool[Tensor, " rows"]:
-        """Return whether the couplings close no cycle: cut off all leaves again and again until nothing is
-        left.
-        """
+        """Return whether the couplings close no cycle: cut off leaves until nothing is left."""
         coupled = self.coupling != 0
         left = torch.ones_like(coupled[..., 0])
         while True:

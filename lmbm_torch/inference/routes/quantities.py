@@ -89,8 +89,7 @@ def decode_hinge(
     """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
 
     Args:
-        energy: a directed model or a Boltzmann machine; with cliques of three or more labels: at most 22
-            labels.
+        energy: a directed model or a Boltzmann machine; with cliques of three or more: at most 22 labels.
         margin: γ > 0, in units of the local fields.
         known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
         top_k: the number of labellings to return, best first; for a Boltzmann machine, at most 22 labels.
@@ -154,7 +153,7 @@ def decode_expected(
         ValueError: there are no members, or members differ in shape, dtype or device; ``measure`` is unknown;
             ``known`` has another shape than (batch, labels), or values other than 0, 1 and NaN; ``tolerance``
             is negative; a limit is no positive integer; the rules are over another number of labels, or
-            contradict the known labels.
+            contradict ``known``.
 
     Examples:
         >>> from lmbm_torch.inference import decode_expected

@@ -47,8 +47,8 @@ def estimate(
 
     The standard error reflects only states that the chains have visited. If most of Z lies in a few states
     that chains from the biases hardly ever visit, all chains may miss these states and still agree: for a
-    model trained on images, the estimate was 20 nats lower without ``base`` than with ``base``, at standard
-    errors below 1.
+    model trained on images, the estimate was 20 nats lower without ``base`` than with it, at standard errors
+    below 1.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -59,8 +59,8 @@ def estimate(
         known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
         base: log-odds of the visible units at the start, with hidden units at ½; best are the log-odds of the
             units' frequencies in the data. By default the energy's own biases on both sides.
-        path: energies along the way, in order, such as earlier states of the model's training; by default a
-            straight path.
+        path: energies along the way, in order, such as earlier states of the training; by default a straight
+            path.
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; fewer than 2 chains, or fewer
@@ -114,8 +114,8 @@ def reverse(
         num_temperatures, generator, base, path: see :func:`estimate`, with the same order of the path.
 
     Raises:
-        ValueError: see :func:`estimate`; ``labels`` of another shape than (batch, visible), or with values
-            other than 0 and 1.
+        ValueError: see :func:`estimate`; ``labels`` of another shape than (batch, visible), or values other
+            than 0 and 1.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)

@@ -54,9 +54,7 @@ class Block:
     known: Shaped[Tensor, "batch block"] | None
 
     def expected(self, labels: Float[Tensor, "*chains batch labels"]) -> Float[Tensor, "*chains batch block"]:
-        """Return known values, and for free labels σ(2 z_i), the probability of 1 given the other labels or
-        means.
-        """
+        """Return known values, and else σ(2 z_i), the probability of 1 given the other labels or means."""
         fields = self.unary + from_others(self.pairwise, to_spins(labels))
         return clamp(torch.sigmoid(2 * fields), self.known)
 
@@ -68,8 +66,7 @@ def sweep(
 
     Returns:
         The function takes labels (or means) and a function of a block's probabilities. It returns the labels
-        after the sweep, and the hidden units of a bipartite energy; for a Boltzmann machine, the labels
-        again.
+        after the sweep, and the hidden units of a bipartite energy (else the labels again).
     """
     if isinstance(energy, BipartiteEnergy):
 
@@ -156,8 +153,7 @@ def sample(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_steps`` below 1;
-            ``known`` or ``init`` of a wrong shape or with values other than 0 and 1, or contradicting each
-            other.
+            ``known`` or ``init`` of a wrong shape or with values other than 0 and 1, or in contradiction.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

@@ -99,8 +99,7 @@ def sample(
     init: Shaped[Tensor, "replicas chains batch visible"] | None = None,
     generator: torch.Generator | None = None,
 ) -> BipartiteSamples:
-    """Make ``num_steps`` steps of a replica at each energy of ``path`` and at ``energy``; return the last
-    states.
+    """Move a replica at each energy of ``path`` and at ``energy`` by ``num_steps``; return the last states.
 
     In a step every replica draws the hidden units and then the visible units, and every second pair of
     neighbours a, b swaps the visible units with probability min(1, f_a(v_b) f_b(v_a) / (f_a(v_a) f_b(v_b))),

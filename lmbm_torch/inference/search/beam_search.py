@@ -34,8 +34,7 @@ def decode(
 
     Args:
         energy: a directed model, on any device; the labels may have more than two values.
-        width: the number of prefixes kept at every label; with as many prefixes as labellings the search is
-            exact.
+        width: the number of prefixes kept at every label; as many as labellings make the search exact.
         known: given labels, NaN for a free label; only labellings with these values are built.
 
     Raises:

@@ -32,8 +32,7 @@ from lmbm_torch.verdicts import searched_on_host
 
 __all__ = ["decode", "decode_depth_first"]
 
-# Largest bytes of all open prefixes; beyond, the examples are searched in smaller groups, and the search of a
-# single example ends.
+# Largest bytes of open prefixes; beyond, examples are searched in smaller groups, and a single one ends.
 OPEN_BYTES = 2**29
 
 
@@ -44,8 +43,7 @@ class Front:
     Args:
         model: the model.
         open: the prefixes of each length that are not yet expanded.
-        best: log P of the most probable labellings found, best first; −∞ while there are fewer than
-            ``top_k``.
+        best: log P of the most probable labellings found, best first; −∞ for missing ones.
         labels: the labels of these labellings, by position; −1 for missing labellings.
         nodes: the number of expanded prefixes of each example.
         limit: the largest number of ``nodes``.

@@ -32,8 +32,7 @@ from lmbm_torch.kernels.search.records import Found, SearchProblem
 from lmbm_torch.shapes import Known
 from lmbm_torch.verdicts import searched_on_host
 
-# Losses that differ by at most this share of a label's largest loss count as tied: far above the rounding of
-# sums.
+# Losses that differ by at most this share of a label's largest loss count as tied: far above rounding.
 ROUND_OFF = 1e-12
 
 
@@ -101,13 +100,12 @@ def decode(
 
     Args:
         energy: a directed model, on any device.
-        cutoff: S; labellings with −log P(y) of S log 2 or more are pruned. A label against its field costs at
-            least log 2.
+        cutoff: S; labellings with −log P(y) of S log 2 or more are pruned. A label against its field costs
+            log 2 or more.
         node_limit, known, top_k, constraints: see :func:`decode_hinge`.
 
     Returns:
-        The log-probability is the objective, bound ≥ objective; for the other fields see
-        :func:`decode_hinge`.
+        The log-probability is the objective, bound ≥ objective; for the rest see :func:`decode_hinge`.
 
     Raises:
         ValueError: see :func:`decode_hinge`.
@@ -125,8 +123,7 @@ def decode(
 
 @dataclass(frozen=True)
 class HingeSearch:
-    """Search of :func:`decode_hinge` for one belief network on the CPU: checks the weights once, takes fields
-    later.
+    """Search of :func:`decode_hinge` for one belief network on the CPU, checked once, for later fields.
 
     Attributes:
         problem: the search's input without the fields, as NumPy arrays.

@@ -196,8 +196,7 @@ def decode_hinge(
 def _allowed_labellings(
     energies: Members, constraints: Constraints, known: Tensor | None, mass_left: float, max_labellings: int
 ) -> LikelyLabellings:
-    """Return :func:`labellings` under rules: search more and more labellings, and keep those that obey the
-    rules.
+    """Return :func:`labellings` under rules: search more and more labellings, and keep the allowed ones.
 
     All of the remaining mass may obey the rules, so it must be small relative to the allowed mass found.
     """

@@ -222,8 +222,8 @@ def marginals(
     """Return P(y_i = s) of each label and value, given ``known``, with errors of at most the mass left.
 
     If the known labels are impossible, each known label has probability 1 for its value, and all other
-    probabilities are 0. Models with few labellings (:class:`~lmbm_torch.inference.common.limits.Limits`) are
-    summed exactly.
+    probabilities are 0. Few labellings (:class:`~lmbm_torch.inference.common.limits.Limits`) are summed
+    exactly.
 
     Args, Raises: see :func:`labellings`.
     """
@@ -244,8 +244,7 @@ def least_left(energy: DirectedEnergy | SequentialEnergy, mass_left: float, max_
 def affordable_labellings(num_labels: int, of_a_hundred_labels: int = LIMITS.labellings) -> int:
     """Return the number of labellings that take as much CPU time as ``of_a_hundred_labels`` of 100 labels.
 
-    Each labelling takes a node for each label, and each node a field; the queue grows, too: cubic in the
-    labels.
+    Each labelling takes a node for each label, and each node a field; the queue grows, too.
     """
     return math.ceil(of_a_hundred_labels * min(1.0, 100 / num_labels) ** 3)
 

@@ -85,9 +85,7 @@ class Sequential:
         return Prefixes(rows, torch.zeros(self.batch_size, dtype=torch.float64, device=self.device), values)
 
     def children(self, parents: Prefixes, position: int) -> Prefixes:
-        """Return the prefixes that extend the parents, one after another, by a label in agreement with
-        ``known``.
-        """
+        """Return the prefixes that extend each parent in turn by a label in agreement with ``known``."""
         values, states = parents.values, self.num_states[position]
         factors = self.log_conditional(position, parents.rows, values[:, :position].long())
         choice = torch.arange(states, device=self.device)
@@ -98,9 +96,7 @@ class Sequential:
         return Prefixes(parents.rows[node], parents.log_prob[node] + factors[node, state], longer)
 
     def labellings(self) -> Int[Tensor, " batch"]:
-        """Return the number of each example's labellings that agree with ``known``, at most the largest
-        int64.
-        """
+        """Return the number of labellings that agree with ``known``, at most the largest int64."""
         states = torch.tensor(self.num_states, device=self.device).double()
         logs = torch.where(self.known < 0, states.log(), 0).sum(1)
         exact = torch.where(self.known < 0, states.long(), 1).prod(1)

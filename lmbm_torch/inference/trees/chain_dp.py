@@ -155,9 +155,7 @@ def decode(energy: ChainEnergy, *, top_k: int = 1) -> Decoding:
     best = best.flatten(1)
     most = int(number("most labellings", (best,), lambda: _are_possible(best).sum(-1).max()))
     if most < top_k:
-        raise ValueError(
-            f"top_k: expected at most {most}, the largest number of a chain's labellings, got {top_k}"
-        )
+        raise ValueError(f"top_k: expected at most {most}, the most labellings a chain has, got {top_k}")
     values, places = best.topk(top_k, -1)
     are_found = _are_possible(values)
     states = [places // ranks]

@@ -154,9 +154,7 @@ def _of_marginals(
 ) -> tuple[Tensor, Tensor]:
     """Return the gradients of weighted marginals by the unaries and the transition."""
     if transform() is not None:
-        raise RuntimeError(
-            "log_partition: within torch.func.vmap, expected only first derivatives, got a second"
-        )
+        raise RuntimeError("log_partition: within torch.func.vmap, expected a first derivative, got a second")
     with torch.enable_grad():
         unary, transition = (each.detach().requires_grad_() for each in inputs[:2])
         sums = _sums_by_steps(unary, transition, inputs[2])
@@ -188,9 +186,7 @@ class _MappedSums(torch.autograd.Function):
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], unary: Tensor, transition: Tensor, lengths: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        """Compute the sums of all mapped batches as one batch, and return the sums with the mapped axis
-        first.
-        """
+        """Compute the sums of all mapped batches as one batch; the mapped axis comes first."""
         size = info.batch_size
 
         def joined(tensor: Tensor, axis: int | None) -> Tensor:

@@ -2,9 +2,8 @@
 
 The messages along a chain are products of one matrix for each step, in any bracketing: round k joins each
 prefix of 2^k steps to the prefix that ends before (Hillis and Steele 1986). A loop over positions launches
-some ten kernels for each position, a round some ten for all positions together; but a round computes more, a
-table over three states. On the CPU the loop is faster: 4 to 190 times, measured by
-``scripts/bench/chain_dp.py``.
+some ten kernels for each position, a round some ten for all positions together; but it computes more, a table
+over three states. On the CPU the loop is faster: 4 to 190 times, measured by ``scripts/bench/chain_dp.py``.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from lmbm_torch.memory import part_bytes
 from lmbm_torch.shapes import Bool, Float, Int
 
 # Largest bytes of one (batch, steps, states, states, states) tensor; a round reads and writes some five such
-# tensors. For larger tensors a loop over positions should be faster (estimated with 4 µs for a launch and 3
-# TB/s; not measured).
+# tensors. For larger tensors a loop over positions should be faster (estimated with 4 µs a launch and 3
+# TB/s).
 MOST_BYTES = 64 * 2**20
 
 Semiring = Callable[[Tensor, int], Tensor]

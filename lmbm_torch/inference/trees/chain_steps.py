@@ -32,9 +32,7 @@ _POSSIBLE = "energy: expected an allowed labelling of each chain"
 
 
 class _Step(NamedTuple):
-    """Step to a position: log-potentials of the state and of the pair of states, and a mask of chains that go
-    on.
-    """
+    """Step to a position: log-potentials of the state and of the pair of states, and a mask of padding."""
 
     unary: Tensor
     transition: Tensor
@@ -142,8 +140,8 @@ def _least(transition: Tensor) -> float:
 
     An underflow loses less than ``tiny`` for each state, which must be far below the sum. The best state
     before a step has message 1, so every sum is at least e^−spread, where the spread is the range of the
-    transitions: for a small spread every sum is safe. On a GPU, where a check would wait for the GPU, all
-    sums are logsumexp.
+    transitions: for a small spread every sum is safe. On a GPU, where a check would wait, all sums are
+    logsumexp.
     """
     if not is_on_host(transition):
         return torch.inf

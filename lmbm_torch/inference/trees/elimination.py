@@ -24,8 +24,7 @@ class _Incoming(NamedTuple):
 
     Args:
         index: the index of the table, or of the bucket that sends the message.
-        shape: the table's shape along the bucket's axes (after the batch), 1 for variables that the table
-            lacks.
+        shape: the shape along the bucket's axes (after the batch), 1 for variables that the table lacks.
     """
 
     index: int
@@ -68,9 +67,7 @@ class Layout:
 
     @cached_property
     def axes(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each table the permutation of its axes into the order of elimination, with the batch
-        first.
-        """
+        """Return for each table its axes in the order of elimination, with the batch first."""
         place = _places(self.triangulation)
         return tuple(
             (0, *(1 + axis for axis in sorted(range(len(scope)), key=lambda axis: place[scope[axis]])))

@@ -18,13 +18,11 @@ import numpy as np
 from lmbm_torch.constraints import Constraints
 from lmbm_torch.inference.trees.triangulation import Cliques, narrowest
 
-# Largest number of labels of a rule in one table, as many as the variables of a table that joins two
-# counters.
+# Most labels of a rule in one table: as many as variables in a table that joins two counters.
 FEW_LABELS = 3
 # The same number if a bucket of the elimination holds all labels of the rule anyway.
 MOST_LABELS = 10
-# Largest number of entries of a table that joins two counters: for instance 100 sums of each, and 100 joint
-# sums.
+# Largest number of entries of a table that joins two counters: 100 sums of each, and 100 joint sums.
 MOST_ENTRIES = 2**20
 # Sums of scaled weights are equal if they agree to so many decimals: coarser than rounding errors.
 DIGITS = 12

@@ -76,8 +76,7 @@ def decode(energy: SemiChainEnergy) -> Decoding:
     energy.check_values()
     batch, length, states = energy.unary.shape
     fine, most = _Potentials(energy), energy.max_segment
-    # The best score of segmentations up to each position, by the state of the last segment, and that
-    # segment's length.
+    # The best score of segmentations up to each position, and the last segment's length, by its state.
     ends = fine.unary.new_full((batch, length + 1, states), -torch.inf)
     sizes = torch.zeros(ends.shape, dtype=torch.int32, device=ends.device)
     before = torch.zeros(batch, states, dtype=torch.float64, device=ends.device)

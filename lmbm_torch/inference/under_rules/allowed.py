@@ -37,9 +37,7 @@ NUM_KEPT = 16
 
 
 def suits(energy: Any) -> bool:
-    """Return whether the searches take the energy: no clique of three labels or more, and not too many
-    labels.
-    """
+    """Return whether the searches take the energy: no clique of three labels, and not too many labels."""
     is_directed = isinstance(energy, DirectedEnergy) and not energy.cliques
     return (is_directed or isinstance(energy, PairwiseEnergy)) and energy.num_labels <= MOST_LABELS
 
@@ -92,8 +90,7 @@ def best_scores(
     Raises:
         ValueError: the energy has NaN or infinity; ``known`` or the rules have another number of labels than
             the energy, or contradict each other; ``known`` has values other than 0, 1 and NaN; a limit or
-            ``top_k`` is no positive integer; ``top_k`` is above the number of allowed labellings, or of those
-            found within the limit.
+            ``top_k`` is no positive integer; ``top_k`` is above the number of allowed or found labellings.
     """
     precise, kernel = energy.to(torch.float64), _kernel()
     if isinstance(precise, DirectedEnergy):
@@ -239,9 +236,7 @@ def _in_place(found: Any, row: int, constraints: Constraints, known: np.ndarray)
 
 
 def _order(energy: DirectedEnergy | PairwiseEnergy) -> np.ndarray:
-    """Return the order of the search: parents first; in a Boltzmann machine, labels with the largest
-    couplings.
-    """
+    """Return the order of the search: parents first; for a Boltzmann machine, largest couplings first."""
     if isinstance(energy, DirectedEnergy):
         return energy.ordering.numpy()
     pairwise = energy.pairwise.detach().abs()

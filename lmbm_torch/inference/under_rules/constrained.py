@@ -57,8 +57,8 @@ def decode(
         known: {0, 1, NaN}, NaN for a free label.
         top_k: the number of labellings to return, best first.
         part_limit: the number of parts that are decoded for an example. An example at the limit gets the best
-            allowed labelling so far; if there is none, parts are halved and the better half kept until an
-            allowed labelling is found.
+            allowed labelling so far; if there is none, parts are halved and the better half kept until a
+            labelling is allowed.
 
     Returns:
         No labelling of the result breaks a rule. ``nodes`` counts parts; ``status.exact``: the best bound was
@@ -101,8 +101,7 @@ def where_broken(
 ) -> Decoding:
     """Return the routine's answers that obey all rules; for other examples return answers of ``search``.
 
-    Both routines get the labels that follow from the rules and the known labels: fixed labels make searches
-    fast.
+    Both routines get the labels that follow from rules and known labels: fixed labels make searches fast.
 
     Args:
         energy, constraints, routine, known: see :func:`decode`.

@@ -72,8 +72,7 @@ def solve(problem: LikelihoodProblem, penalty: float, *, tol: float, max_iter: i
     Args:
         problem: the problem with ½‖w‖² and the losses.
         penalty: λ > 0.
-        tol: the solver ends when the relative norm of the least subgradient and the relative gain of a step
-            are at most this number.
+        tol: the solver ends at this relative norm of the least subgradient and relative gain of a step.
         max_iter: the largest number of iterations.
 
     Raises:

@@ -3,8 +3,8 @@
 With free biases the dual has the constraint Σ_l C_l (truth_l − μ_l) = 0. The method of multipliers penalises
 this sum and moves the biases along it (Rockafellar 1976): each step is an SVM whose biases are pulled towards
 the last biases, solved as in :mod:`~lmbm_torch.solvers.chains.multi_class` with κ added to the kernel. For
-quadratic programmes finitely many steps are enough. For the certificate, what is left of the sum is moved
-between classes.
+quadratic programmes finitely many steps are enough. For a certificate, the rest of the sum is moved between
+classes.
 """
 
 from __future__ import annotations

@@ -55,8 +55,8 @@ class ChainKernelProblem(LabelledChains):
     where μ of a chain are the node and edge marginals of a distribution over labellings. Edge marginals sum
     to the node marginals at both ends; (40) and (41) print only one of these two constraints, which is a
     relaxation with another value. The mass C/n of (41) is 1 here, with a separate factor C_x. Inputs enter
-    only by kernel values; transitions have explicit weights. A constant added to the kernel has the effect of
-    a constant feature.
+    only by kernel values; transitions have explicit weights. A constant added to the kernel acts as a
+    constant feature.
 
     Args:
         gram: (positions, positions), symmetric and positive semidefinite (not checked).
@@ -102,9 +102,7 @@ class ChainKernelProblem(LabelledChains):
     def check_unrestricted(self) -> None:
         """Raise ValueError if the problem forbids some steps; only :mod:`~.smo` takes such problems."""
         if self.allowed is not None:
-            raise ValueError(
-                "problem: expected a problem in which all steps are allowed, got forbidden steps; use smo"
-            )
+            raise ValueError("problem: expected that all steps are allowed, got forbidden steps; use smo")
 
     def coef(self, nodes: np.ndarray) -> np.ndarray:
         """Return C_x (truth − μ), (positions, states), the coefficients of the kernel values."""

@@ -99,8 +99,7 @@ class LinearChains(LabelledChains, LinearOutputs):
     def curvature_of(self, errors: np.ndarray, pairs: np.ndarray, coupling_penalty: float = 1.0) -> Curvature:
         """Estimate the Hessian of ½‖w‖² plus the losses from the gradients in scores and transitions.
 
-        The estimate treats positions as independent, and a pair as uncertain if one of its positions is
-        uncertain.
+        The estimate treats positions as independent, and a pair as uncertain if one position is uncertain.
         """
         variances = np.abs(errors)
         variances -= variances * (variances / np.maximum(self._position_weights, TINY)[:, None])
@@ -146,7 +145,7 @@ class PartialLikelihoodProblem(LikelihoodProblem):
     """min_w ½‖w‖² − Σ_x C_x log p(labels of x are allowed | x): the likelihood of partly labelled chains.
 
     The loss is log Σ_y exp(score(y)) minus the same log-sum over the allowed labellings; it is not convex.
-    The arguments are those of :class:`LinearChains`, with an allowed labelling as ``labels``, and:
+    Arguments: as :class:`LinearChains`, with an allowed labelling as ``labels``, and:
 
     Args:
         allowed_labels: (positions, states), true for each allowed label of a position.
@@ -184,8 +183,8 @@ class PartialLikelihoodProblem(LikelihoodProblem):
 class ChainMargins(LinearChains, MarginProblem):
     """min_w ½‖w‖² + Σ_x C_x max_y [Hamming(y_x, y) + score(x, y) − score(x, y_x)], as by Frank–Wolfe.
 
-    The problem is for :mod:`~lmbm_torch.solvers.structural.smoothing`. The arguments are those of
-    :class:`LinearChains`, and:
+    The problem is for :mod:`~lmbm_torch.solvers.structural.smoothing`. Arguments: as :class:`LinearChains`,
+    and:
 
     Args:
         coupling_penalty: η > 0, multiplies the squares of the transitions.

@@ -77,7 +77,7 @@ class TreeLikelihood:
         total, smallest = int(self.sizes.sum()), int(self.sizes.min())
         if smallest < 1 or total != len(self.labels):
             raise ValueError(
-                f"sizes: expected sizes above 0 with sum {len(self.labels)}, got least {smallest}, sum {total}"
+                f"sizes: expected at least 1 each, {len(self.labels)} in all, got {smallest} and {total}"
             )
         for tree, span in enumerate(self.spans):
             check_parents(f"parents of tree {tree}", self.parents[span])

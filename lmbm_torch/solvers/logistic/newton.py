@@ -150,8 +150,7 @@ def _preconditioner(factor: Tensor, upper: Tensor, model: Tensor) -> Callable[[T
     hessians = torch.stack(blocks)
     lower, failed = torch.linalg.cholesky_ex(hessians)
     if failed.any():
-        # Beside extremely large weights the identity vanishes by round-off; any positive definite matrix
-        # works here.
+        # With extremely large weights the identity vanishes by round-off; any positive definite matrix works.
         round_off = 10 * len(identity) * torch.finfo(identity.dtype).eps
         largest = hessians.diagonal(dim1=-2, dim2=-1).amax(-1)
         lower = torch.linalg.cholesky(hessians + round_off * largest[:, None, None] * identity)

@@ -75,8 +75,8 @@ def init(problem: Problem, probabilities: Float[Tensor, "instances classes"] | N
     """Return the state at given dual variables, by default the uniform distribution.
 
     Raises:
-        ValueError: the shape differs from that of the targets; an entry is not above zero; a row does not sum
-            to one.
+        ValueError: the shape is not that of the targets; an entry is not above zero; a row does not sum to
+            one.
     """
     if probabilities is None:
         probabilities = torch.full_like(problem.targets, 1 / problem.targets.shape[1])

@@ -1,9 +1,8 @@
 """Dual coordinate descent for a Boltzmann machine's hinge problem, to a certified duality gap.
 
 Source: large_margin_boltzmann_machines_2009, section 5 and Algorithm 1, corrected as explained at
-:class:`~lmbm_torch.solvers.machines.problem.SharedProblem`. Sweeps need hardly any memory, but if labels
-depend on each other, many sweeps are needed; :mod:`~lmbm_torch.solvers.machines.proximal_newton` needs few
-steps.
+:class:`~lmbm_torch.solvers.machines.problem.SharedProblem`. Sweeps need hardly any memory, but many are
+needed if labels depend on each other; :mod:`~lmbm_torch.solvers.machines.proximal_newton` needs few steps.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ def update(problem: SharedProblem, state: SharedState, *, seed: int = 0) -> Shar
         The state after the pass, with weights and both values computed again from the duals.
 
     Raises:
-        ValueError: the state is of another problem, or each label has its own sample weights (use
-            proximal_newton).
+        ValueError: the state is of another problem, or labels have own weights (use proximal_newton).
     """
     if problem.upper.ndim > 1:
         raise ValueError(

@@ -22,9 +22,8 @@ from lmbm_torch.solvers.networks.problems import (
     sample_weights,
 )
 
-# Largest bytes of all labels' contexts (inputs besides the features) that are kept; larger ones are computed
-# again at each use. Largest number of products of instances and cliques in memory at a time
-# (scripts/bench/memory.py).
+# Largest bytes of all labels' contexts (inputs besides features) that are kept; larger ones are computed at
+# each use. Largest number of products (instances, cliques) in memory (scripts/bench/memory.py).
 KEPT_CONTEXT_BYTES = 2**28
 BLOCK_PRODUCTS = 2**22
 
@@ -60,9 +59,8 @@ class SharedProblem(HingeProblem):
     Source: large_margin_boltzmann_machines_2009, problem 3.3 in the form of section 5, with C = 1/(λN). η_j
     is 1 for weights of cliques with one label (features and constant included), else ``coupling_penalty``.
     The dual is max γ Σ α − ½ Σ_j η_j w_j² over 0 ≤ α_il ≤ C_l with w_j = (1/η_j) Σ_l Σ_{i ∈ C_j} α_il f_jl.
-    The paper prints η_j² in place of η_j, and omits η_j in line 9 of Algorithm 1, which would solve another
-    problem. For tied cliques f_jl is the sum over the cliques of the group with label i. Use
-    :meth:`from_labels`.
+    The paper prints η_j² for η_j, and omits η_j in line 9 of Algorithm 1: this would be another problem. For
+    tied cliques f_jl is the sum over the cliques of the group with label i. Use :meth:`from_labels`.
 
     Args:
         features: (instances, features), dense or CSR.

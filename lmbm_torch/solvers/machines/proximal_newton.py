@@ -135,21 +135,18 @@ class MachineRows:
         return weights[:split].reshape(self.problem.num_columns, -1), weights[split:]
 
 
-# First σ, in units of the duals' inverse mean curvature, and its growth factor per pass. A growth of 10 needs
-# fewer passes, but twice as many Newton steps (Scene and Yeast); so do a looser INNER_TOLERANCE and a larger
-# first step.
+# First σ, in units of the duals' inverse mean curvature, and its growth factor per pass. A growth of 10, a
+# looser INNER_TOLERANCE or a larger first step need fewer passes, but twice as many Newton steps.
 FIRST_STEP = 30.0
 GROWTH = 3.0
 LARGEST_STEP = 1e7
 MAX_NEWTON_STEPS = 100
-# A pass ends once the weights differ from the weights of the duals by less than this share of the duals'
-# change.
+# A pass ends once weights and duals' weights differ by less than this share of the duals' change.
 INNER_TOLERANCE = 1e-3
 LINE_TOLERANCE = 1e-2
 MAX_LINE_STEPS = 30
 # Least step length, and least gain of a pass as a share of the dual value. With features of very different
-# sizes and a large C, rounding prevents longer steps and larger gains; then coordinate descent, whose sums do
-# not cancel, continues.
+# sizes and a large C, rounding prevents both; then coordinate descent continues.
 SHORTEST_LENGTH = 1e-8
 STALLED = 1e-9
 # Number of passes that nearly always suffices.
@@ -306,8 +303,7 @@ def _newton_direction(
 ) -> SharedWeights:
     """Compute −(H + σ Σ_free f fᵀ)⁻¹ H residual, with H the diagonal of the penalties.
 
-    By the matrix inversion lemma all systems are over free duals, one for each label, and one more for the
-    shared weights.
+    By the matrix inversion lemma all systems are over free duals of one label, or over the shared weights.
     """
     downhill = SharedWeights(-residual.features, -residual.cliques)
     faces: dict[int, _Face] = {}

@@ -24,8 +24,7 @@ from lmbm_torch.solvers.base import run
 from lmbm_torch.solvers.networks import dual_coordinate
 from lmbm_torch.solvers.networks.problems import Features, LabelProblems, feature_rows
 
-# Number of labels in one call: so many that first passes over the data are shared, so few that their duals
-# fit into memory.
+# Number of labels in one call, which share first passes over the data, and whose duals are in memory.
 BLOCK = 64
 # Relative gap of the first training without parents; its dual variables select the parents.
 FIRST_TOL = 1e-2

@@ -139,8 +139,7 @@ def _visit_blocks(
     matters = np.zeros(problems.num_instances, bool)
     for box in boxes.values():
         matters[box.active()] = True
-    # Random blocks, which mix all instances quickly: blocks in the order of gaps took ten times as many
-    # rounds.
+    # Random blocks mix all instances quickly; blocks in the order of gaps took ten times the rounds.
     order = random.permutation(np.flatnonzero(matters))
     step = min(BLOCK, most_instances())
     for first in range(0, len(order), step):
@@ -178,8 +177,7 @@ def _solve_together(
 
 def _solve_among(joint: np.ndarray, box: Box, index: np.ndarray, goal: float) -> np.ndarray:
     some = Box(*(values[index] for values in box))
-    # The gap is relative to the primal value of all instances; relative to that of the block, no step would
-    # be made.
+    # Relative to the primal value of all instances; relative to the block's, no step would be made.
     primal = _primal(some)
     if primal > 0:
         kernels("dual.kernel_network").solve_label(joint, some, goal / primal, 10 * len(index))

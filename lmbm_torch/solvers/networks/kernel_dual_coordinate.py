@@ -107,8 +107,7 @@ def held_out(
     num_iters: int = 1000,
     seed: int = 0,
 ) -> np.ndarray:
-    """Compute the fields of every instance, (instances, labels), by models trained without the instance's
-    fold.
+    """Compute each instance's fields, (instances, labels), by models trained without the instance's fold.
 
     The gaps at which training stops are computed from running fields and are not certified. If the joint
     kernel fits into memory, results do not depend on which labels are trained together.
@@ -190,8 +189,7 @@ def update(
 ) -> KernelState:
     """Make up to ``num_iters`` rounds for the labels with a relative gap above ``tol``.
 
-    A round makes as many steps as there are instances; beyond the memory limit, it solves the active
-    instances once.
+    A round makes as many steps as instances; beyond the memory limit, it solves the active instances once.
 
     Args:
         settings: see :class:`~lmbm_torch.solvers.networks.states.UpdateSettings`.

@@ -24,9 +24,7 @@ def init(problems: LabelProblems) -> NetworkState:
     """
     missing = int((problems.spins == 0).sum())
     if missing:
-        raise ValueError(
-            f"problems: expected no missing labels, got {missing}; dual_coordinate imputes such labels"
-        )
+        raise ValueError(f"problems: expected no missing labels, got {missing}; use dual_coordinate")
     return certified(problems, np.zeros(problems.spins.shape), num_iters=0)
 
 

@@ -21,8 +21,7 @@ Features = np.ndarray | sparse.csr_array
 # values: 600 columns then take 0.3 to 0.5 of the time, 100 columns 0.7 to 0.9.
 MANY_COLUMNS = 100
 MOSTLY_ZEROS = 0.1
-# Largest share of non-zero values for CSR: beyond, CSR takes as many bytes as an array, and 1.1 to 6.7 times
-# as long.
+# Largest share of non-zero values for CSR: beyond, CSR is as large as an array and 1.1 to 6.7 times as slow.
 MOSTLY_FULL = 2 / 3
 
 
@@ -90,9 +89,7 @@ class HingeProblem:
             return np.zeros(self.spins.shape)
         check_shape("dual_coef", dual_coef, *self.spins.shape)
         if not ((dual_coef >= 0) & (dual_coef <= self.upper * (self.spins != 0))).all():
-            raise ValueError(
-                "dual_coef: expected values from 0 to C (0 for missing labels), got other values"
-            )
+            raise ValueError("dual_coef: expected 0 to C (0 for missing labels), got other values")
         return np.array(dual_coef, np.float64)
 
 
@@ -109,8 +106,7 @@ class NetworkProblems(HingeProblem, ABC):
         context: (instances, columns): 1, then the spins, then the cliques' products.
         shared: (labels,): label k sees the first ``shared[k]`` columns of the context, and
         own: (labels + 1,): the columns from ``own[k]`` up to ``own[k + 1]``.
-        cliques: the clique of each column from ``own[0]`` on, with the child last; a given parent is a clique
-            of two labels.
+        cliques: the clique of each column from ``own[0]`` on, child last; for a given parent, a pair.
         C: the weight of the losses.
         upper: (instances,), C_l = C · sample weight, the upper bound of the duals; or (labels, instances).
         margin: γ.
@@ -348,9 +344,7 @@ def _given_parents(parents: np.ndarray, position: np.ndarray) -> list[tuple[int,
     check_shape("parents", parents, len(position), len(position))
     pairs = [(int(position[parent]), int(position[child])) for child, parent in np.argwhere(parents)]
     if any(parent >= child for parent, child in pairs):
-        raise ValueError(
-            "parents: expected parents before their children in the ordering, got parents after them"
-        )
+        raise ValueError("parents: expected parents before children in the ordering, got some after")
     return pairs
 
 
@@ -414,9 +408,7 @@ def sample_weights(sample_weight: np.ndarray | None, instances: int, labels: int
     check_shape("sample_weight", weight, instances, *([labels] if labels and weight.ndim == 2 else []))
     check_finite("sample_weight", weight)
     if (weight < 0).any():
-        raise ValueError(
-            f"sample_weight: expected no negative values, got {(weight < 0).sum()} negative values"
-        )
+        raise ValueError(f"sample_weight: expected no negative values, got {(weight < 0).sum()} of them")
     return weight
 
 
@@ -448,6 +440,5 @@ def row_square_norms(features: Features) -> np.ndarray:
 def _context(spins: np.ndarray, cliques: Sequence[tuple[int, ...]]) -> np.ndarray:
     constant = np.ones((len(spins), 1), np.int8)
     products = [spins[:, clique[:-1]].prod(1, keepdims=True, dtype=np.int8) for clique in cliques]
-    # In row-major order, as the solvers read; hstack alone would keep the column-major order of a transposed
-    # input.
+    # In row-major order, as the solvers read; hstack would keep the order of a transposed input.
     return np.ascontiguousarray(np.hstack([constant, spins, *products]))

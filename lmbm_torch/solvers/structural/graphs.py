@@ -146,8 +146,7 @@ def hinge_problem(
 
     The oracle is dual ascent; when it is asked for all examples, for the gap, it is branch and bound. The
     labelling found gives a plane, and the proven bound counts as the hinge. So the duality gap is an upper
-    bound even if the relaxation is not tight (the survey's section 4.1, local consistency) or the search
-    meets its limit.
+    bound even if the relaxation is not tight (the survey's section 4.1) or the search meets its limit.
 
     Args:
         labels: (nodes,) for each graph.

@@ -25,8 +25,7 @@ from lmbm_torch.solvers.structural.problems import (
     gathered,
 )
 
-# Largest excess of a labelling's score over the decoder's bound, relative to 1 + |score|, that counts as
-# round-off.
+# Largest excess of a score over the decoder's bound, relative to 1 + |score|, that counts as round-off.
 BOUND_TOLERANCE = 1e-6
 # Largest number of dense statistics of labellings in memory at a time; those of 10,000 examples with 100
 # labels would take 1.6 GiB (scripts/bench/memory.py).
@@ -37,8 +36,7 @@ class Decoder(Protocol):
     """A search for labellings of large score: ``decode`` of exact, integer_program or lp_relaxation.
 
     The decoder's ``bound`` certifies training, so every decoder with a valid bound is allowed, even a
-    heuristic: the duality gap shows how far its answers may be from the best. :func:`decode_with` checks the
-    answers.
+    heuristic: the duality gap shows how good it is. :func:`decode_with` checks the answers.
     """
 
     def __call__(self, energy: PairwiseEnergy) -> Decoding:

@@ -20,8 +20,7 @@ from lmbm_torch.solvers.structural.linear import Curvature, FlatState
 
 CORRECTIONS = 6
 Corrections = tuple[tuple[np.ndarray, np.ndarray], ...]
-# Wolfe's conditions: least share of the decrease that the slope promises, and largest share of the slope that
-# is left after a step.
+# Wolfe's conditions: least share of the decrease by the slope, and largest share of the slope after a step.
 SUFFICIENT_DECREASE = 1e-3
 SLOPE_LEFT = 0.9
 # Number of iterations between two estimates of the Hessian: at least LEAST_SINCE, and at least the share
@@ -73,8 +72,8 @@ class DescentState(FlatState):
     def gap(self) -> float:
         """Return the larger of the relative gradient and the last iteration's gain relative to the objective.
 
-        The gain is needed because, for steep losses, a first step may leave a thousandth of the gradient but
-        be far from the optimum.
+        For steep losses, a first step may leave a thousandth of the gradient and still be far from the
+        optimum.
         """
         return max(self.relative_gradient, self.gained / max(self.objective, TINY))
 

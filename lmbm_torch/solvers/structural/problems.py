@@ -106,8 +106,7 @@ def gathered(
 
     Args:
         parts: planes, and the numbers of the chosen planes.
-        order: (planes,), positions among the chosen planes of all parts; by default the planes keep their
-            order.
+        order: (planes,), positions among the chosen planes of all parts; by default in order.
     """
     example = np.concatenate([planes.example[chosen] for planes, chosen in parts])
     loss = np.concatenate([planes.loss[chosen] for planes, chosen in parts])
@@ -141,8 +140,7 @@ class Maximisers(NamedTuple):
 
     Args:
         planes: planes in the order of the examples.
-        bound: (examples,), an upper bound of loss − ⟨w, ψ⟩ for all labellings; with an exact oracle, the
-            hinge.
+        bound: (examples,), an upper bound of loss − ⟨w, ψ⟩; the hinge if the oracle is exact.
     """
 
     planes: CuttingPlanes
@@ -211,8 +209,7 @@ class StructuralProblem:
 
         Args:
             features: (rows, features), float32 or float64, dense or CSR.
-            start: the first row of each example, then the number of rows; by default each example has one
-                row.
+            start: the first row of each example, then the number of rows; by default one row each.
             C: see :class:`LossSettings`.
             sample_weight: see :class:`LossSettings`.
             coupling_penalty: see :class:`LossSettings`.
@@ -231,9 +228,7 @@ class StructuralProblem:
         if starts.ndim != 1 or len(starts) < 2 or starts[0] != 0 or starts[-1] != rows:
             raise ValueError(f"start: expected numbers from 0 up to the {rows} rows, got {starts.tolist()}")
         if (np.diff(starts) < 1).any():
-            raise ValueError(
-                f"start: expected at least one row for each example, got {np.diff(starts).min()}"
-            )
+            raise ValueError(f"start: expected at least one row each, got {np.diff(starts).min()}")
         weight = sample_weights(sample_weight, len(starts) - 1)
         gram = _gram(features, starts)
         check_finite("features: inner products", gram)
@@ -300,8 +295,7 @@ class StructuralProblem:
         """Return for each of ``found``, one plane per example, whether it bounds the hinge best."""
         first = np.searchsorted(planes.example, np.arange(self.num_examples))
         known = np.maximum.reduceat(self.values(planes, weights), first)
-        # With a tolerance: the oracle may find a known plane again, with a value that is equal up to
-        # round-off.
+        # With a tolerance: the oracle may find a known plane again, with another round-off.
         return self.values(found, weights) > known + 1e-12 * (1 + np.abs(known))
 
     def primal(self, weights: StructuralWeights, hinge: np.ndarray) -> float:

@@ -9,7 +9,7 @@ once smoothing is most of the gap.
 Frank–Wolfe stores labellings and duals of all instances, and long chains need many labellings: with chains of
 500 positions, a hundred passes leave a gap of a fifth. Its steps also ignore that columns differ in units.
 Here some fifty gradients give a gap of a thousandth for any length; with more weights than rows, some
-hundreds of gradients.
+hundreds.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from lmbm_torch.solvers.structural.problems import CertifiedWeights, StructuralW
 
 # Number of iterations between two certificates.
 ITERATIONS_AT_ONCE = 5
-# Number of remembered steps of L-BFGS: many are useful, because at low temperature gradients change within a
-# short step.
+# Number of remembered steps of L-BFGS: many help, as gradients change quickly at low temperature.
 CORRECTIONS = 20
 # Factor by which the temperature is lowered.
 COOLING = 0.25
@@ -63,8 +62,7 @@ class MarginProblem(LinearOutputs):
 
     @abstractmethod
     def expected_loss(self, errors: np.ndarray) -> float:
-        """Return Σ_x C_x E[Δ] for the distribution of :meth:`losses_at`, from the gradient in scores.
-        """
+        """Return Σ_x C_x E[Δ] for the distribution of :meth:`losses_at`, from the gradient in scores."""
 
     @abstractmethod
     def curvature_at(self, flat: np.ndarray, temperature: float) -> Curvature:

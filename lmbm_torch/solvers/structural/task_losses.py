@@ -122,9 +122,7 @@ class TaskLossOracle:
         return best, np.take_along_axis(violation, best[:, None], 1)[:, 0]
 
     def _decoded(self, scores: np.ndarray, couplings: np.ndarray, examples: np.ndarray) -> Maximisers:
-        """Return the best labellings other than the truth; if need be, fix each label at its wrong value in
-        turn.
-        """
+        """Return the best labellings other than the truth; if need be, with each label wrong in turn."""
         energy, truth = self.vectors.energy(scores, couplings), torch.from_numpy(self.labels[examples])
         found = decode_with(self.decoder, energy)
         labels, bound = _labels(found), found.bound.clone()

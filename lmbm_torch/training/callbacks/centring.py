@@ -92,8 +92,7 @@ class CentredGradients(Callback):
             model.coupling.new_zeros(model.num_hidden) if self.hidden_mean is None else self.hidden_mean
         )
         self.hidden_mean = hidden_mean.to(model.coupling)
-        # By a hook: another forward pass would change the state of encoders with dropout or batch
-        # normalisation.
+        # By a hook: another forward pass would change encoders with dropout or batch normalisation.
         self._hook = model.register_forward_hook(self._see)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -142,9 +141,7 @@ class CentredGradients(Callback):
         self.hidden_mean.lerp_(trainer.strategy.reduce(hidden, reduce_op="mean"), self.hidden_rate)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the running mean E h, and E x, which could not be computed again after the encoder has
-        changed.
-        """
+        """Return the running mean E h, and E x, which a trained encoder would not give again."""
         return {"hidden_mean": self.hidden_mean, "feature_mean": self.feature_mean}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

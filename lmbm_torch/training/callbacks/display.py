@@ -127,11 +127,9 @@ class SeededEpochs(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        # At the first batch, since before it the data loader may draw a number (not if the run was just
-        # resumed).
+        # At the first batch: before it the data loader draws a number unless the run was just resumed.
         if batch_idx == 0:
-            # Each process draws other numbers; the first process draws the numbers of a run with a single
-            # process.
+            # Each process draws other numbers; the first one those of a run with a single process.
             torch.manual_seed(
                 self.seed * 1_000_003 + trainer.current_epoch + 998_244_353 * trainer.global_rank
             )
@@ -155,8 +153,7 @@ def log_figure(trainer: Trainer, name: str, step: int, draw: Callable[..., Any],
 def _dependencies(module: StructuredModule) -> Any:
     if module.model.num_features is None:
         return None
-    # Couplings of the energy for zero features; couplings that depend on the input have another shape, and no
-    # figure.
+    # For zero features; couplings that depend on the input have another shape, and no figure.
     features = next(module.model.parameters()).new_zeros(1, module.model.num_features)
     energy = module.model.energy(features)
     if isinstance(energy, DirectedEnergy) and energy.parents.ndim == 2:

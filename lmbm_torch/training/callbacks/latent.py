@@ -130,7 +130,7 @@ class MessageConvergence(Callback):
     """A callback that logs a histogram of iterations of inference, ``train/iterations``, after each epoch.
 
     Instances that do not converge count with the largest number of iterations; ``train/converged`` is the
-    share of instances that converge.
+    share that converges.
     """
 
     def __init__(self) -> None:

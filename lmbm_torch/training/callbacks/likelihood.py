@@ -22,8 +22,7 @@ with naming_extras():
 
 
 class LogLikelihood(Callback):
-    """A callback that logs the mean log-likelihood of the validation part or, without one, of the training
-    part.
+    """A callback that logs the mean log-likelihood of the validation part, else of the training part.
 
     After the first epoch and then at intervals, it logs ``val/log_likelihood_upper`` by forward annealing and
     ``val/log_likelihood_lower`` by reverse annealing, in nats, each with a standard error (``…_upper_error``,
@@ -75,8 +74,7 @@ class LogLikelihood(Callback):
 
 
 class SampledImages(ImageFigure):
-    """A callback that logs the figure ``train/samples``: P(v = 1 | h) of the chains at the model's
-    temperature.
+    """A callback that logs ``train/samples``: images of P(v = 1 | h) at the model's temperature.
 
     The figure is logged after the first epoch and then at intervals. Brighter pixels are more probable.
 

@@ -74,8 +74,7 @@ class Hyperparameters(Callback):
 
 
 def mlflow_logger(**options: Any) -> loggers.MLFlowLogger:
-    """Make Lightning's logger for MLflow; it writes to a folder unless ``MLFLOW_TRACKING_URI`` names a
-    server.
+    """Make Lightning's logger for MLflow, to a folder unless ``MLFLOW_TRACKING_URI`` names a server.
 
     Args:
         options: arguments of the logger.
