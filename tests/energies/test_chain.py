@@ -193,7 +193,7 @@ def test_refuses_nan_and_plus_infinity_inside(name, bad, per_step):
 
 @pytest.mark.parametrize("label", [-1, 3])
 def test_refuses_labels_that_are_no_states(label):
-    with pytest.raises(ValueError, match=r"^labels: expected 0 to 2 .* got 4 others"):
+    with pytest.raises(ValueError, match=r"^labels: expected 0 to 2 .* got other values for 4"):
         random_chain_energy(0).score(torch.tensor([[label, 0, 0, 0, 0]]))
 
 
