@@ -16,7 +16,7 @@ from lmbm_torch.shapes import Bool, Float
 
 
 class StoredModule(Stored, nn.Module, ABC):
-    """A module that :func:`lmbm_torch.save` can write: its class, its arguments and its weights.
+    """A module that :func:`lmbm_torch.save` can write: its class, its arguments and the weights.
 
     Examples:
         >>> from lmbm_torch.models import Gaussian

@@ -36,7 +36,7 @@ class BoltzmannMachine(Model):
             weight per set.
         clique_features: for sets of labels, the number of the feature that multiplies each set, or None (the
             default). With a feature the coupling depends on x.
-        bias: False for a machine with only cliques, such as a Markov logic network.
+        bias: False for a machine with only cliques, like a Markov logic network.
         encoder: maps inputs to features, ``(batch, features)``; the identity by default.
 
     Raises:

@@ -28,7 +28,7 @@ class HiddenMarkov(StoredModule):
     expected labels, as the M-step of expectation maximisation does. The start is uniform.
 
     Args:
-        emission: P(x_t | y_t), a module such as :class:`~lmbm_torch.models.emissions.Multinomial`, which sets
+        emission: P(x_t | y_t), a module like :class:`~lmbm_torch.models.emissions.Multinomial`, which sets
             the number of states.
 
     Examples:
@@ -63,9 +63,9 @@ class HiddenMarkov(StoredModule):
 
         Args:
             x: observations, ``(batch, length, features)`` with padding, or the observations of all chains
-                one after another, ``(positions, features)``, dense or, except for normal emissions, CSR.
+                in turn, ``(positions, features)``, dense or, except for normal emissions, CSR.
             lengths: the number of positions of each chain; by default the full length of padded ``x``.
-            max_length: for positions one after another, the length to pad to; by default the length of the
+            max_length: for positions in turn, the length to pad to; by default the length of the
                 longest chain, which the CPU must read from a GPU.
 
         Raises:
@@ -125,7 +125,7 @@ class HiddenMarkov(StoredModule):
 
         Args:
             x, lengths: see :meth:`forward`.
-            nodes: P(y_t = s), such as ``StateMarginals.states``.
+            nodes: P(y_t = s), like ``StateMarginals.states``.
             transitions: Σ P(y_t = r, y_{t+1} = s) over all steps of all chains.
             smoothing: see :meth:`count`.
 

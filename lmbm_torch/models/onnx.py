@@ -20,12 +20,12 @@ __all__ = ["export_onnx"]
 def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[str, ...]:
     """Write a model for a runtime without torch, with each tensor of the energy as an output.
 
-    The input is called ``x``; the outputs are called as the fields of ``model(x)``, such as ``unary``,
+    The input is called ``x``; the outputs are called as the fields of ``model(x)``, like ``unary``,
     ``parents``, ``ordering`` of a belief network. The batch has any size; fields shared by all examples have
     no batch axis. The energy's constructor makes the same energy from the outputs.
 
     Args:
-        model: the model with its encoder; the file has the model's precision.
+        model: the model with the encoder; the file has the model's precision.
         path: the path of the file to write; an existing file is replaced.
         example: a dense input with two or more examples, in the model's dtype and on the model's device.
 
@@ -34,7 +34,7 @@ def export_onnx(model: Model, path: str | PathLike, example: Tensor) -> tuple[st
 
     Raises:
         ModuleNotFoundError: onnx or onnxscript is not installed.
-        ValueError: fewer than two examples, so that the batch axis is unknown.
+        ValueError: fewer than two examples, hence the batch axis is unknown.
 
     Examples:
         >>> import torch

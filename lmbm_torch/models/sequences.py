@@ -1,4 +1,4 @@
-"""Features of sequences, either padded to one length or joined one after another. Internal."""
+"""Features of sequences, either padded to one length or joined in turn. Internal."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def positions(
     """Return a mask (batch, length) that is true for positions and false for padding.
 
     Args:
-        features: ``(batch, length, features)`` with padding, or all sequences' positions one after another,
+        features: ``(batch, length, features)`` with padding, or all sequences' positions in turn,
             ``(positions, features)``, dense or CSR.
         lengths: the number of positions of each sequence, at least 1; by default the full length.
         num_features: width of a position's features.
-        max_length: for positions one after another, the length to pad to; by default the length of the
+        max_length: for positions in turn, the length to pad to; by default the length of the
             longest sequence, which the CPU must read from a GPU.
 
     Raises:
@@ -67,12 +67,12 @@ def _check_total(lengths: Tensor, rows: int) -> None:
 
 
 def rows_of(features: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Return the features of all sequences' positions one after another, (positions, features), unpadded."""
+    """Return the features of all sequences' positions in turn, (positions, features), unpadded."""
     return features[inside] if features.ndim == 3 else features
 
 
 def spread(rows: Tensor, inside: Bool[Tensor, "batch length"]) -> Tensor:
-    """Pad values of positions one after another, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
+    """Pad values of positions in turn, ``(positions, …)``, by 0 to ``(batch, length, …)``."""
     # Not indexed by the mask: the backward pass would count the true entries, and wait for the GPU.
     place = (inside.flatten().cumsum(0) - 1).clamp(0, len(rows) - 1)
     return _masked(rows.index_select(0, place).unflatten(0, inside.shape), inside)

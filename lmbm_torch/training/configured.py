@@ -36,7 +36,7 @@ def is_follower(trainer: Mapping[str, Any]) -> bool:
 
 
 def starts_others(trainer: Trainer) -> bool:
-    """Return whether this process will start further processes with its command line."""
+    """Return whether this process will start further processes with the command line."""
     environment = getattr(trainer.strategy, "cluster_environment", None)
     return trainer.world_size > 1 and environment is not None and not environment.creates_processes_externally
 

@@ -29,7 +29,7 @@ class GradientModule(StructuredModule):
     Args:
         model: the model to train, including an encoder, if any.
         loss: (energy, labels) → ``(batch,)``.
-        optimizer: groups of parameters → optimizer, such as ``partial(torch.optim.Adam, lr=0.01)``. Weight
+        optimizer: groups of parameters → optimizer, like ``partial(torch.optim.Adam, lr=0.01)``. Weight
             decay applies only to the encoder, since the objective regularises the head.
         scheduler: optimizer → learning rate scheduler, with one step for each epoch.
         kwargs: ``C``, ``penalty``, ``margin``, ``decoder`` and ``label_names`` of

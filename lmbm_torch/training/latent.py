@@ -37,7 +37,7 @@ class LatentModule(GradientModule):
     Args:
         model: the model to train, including an encoder, if any.
         loss: a function with an argument ``inference``, which it calls as ``inference(energy, known=None)``,
-            such as :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing
+            like :func:`~lmbm_torch.losses.bethe_negative_log_likelihood`. The loss decides how missing
             labels (NaN) count: likelihoods and contrastive losses treat missing labels as hidden units.
         inference: the inference for the loss and for prediction.
         decoder: energy → decoding, for prediction in place of ``inference``. There is a warning for a
@@ -128,7 +128,7 @@ class PersistentModule(LatentModule):
 
     Chains start at the labels (0 for a missing label). They are on the model's device, ordered by the index
     of the instance, and part of the checkpoint. With several processes, each process has a chain for every
-    instance, and moves the chains of its instances in an epoch; a checkpoint holds the chains of all
+    instance, and moves the chains of the instances in an epoch; a checkpoint holds the chains of all
     processes.
 
     Args:

@@ -1,4 +1,4 @@
-"""Penalties: functions of a model that return the part of the objective that depends only on the weights."""
+"""Penalties: functions of a model that return the part of the objective in only the weights."""
 
 from __future__ import annotations
 

@@ -43,20 +43,20 @@ class StructuredModule(LightningModule):
     """A model trained on penalty + C Σ_l loss_l, by default with the penalty ½‖w‖² of the head's weights.
 
     Subclasses minimise the objective. Validation and test decode every instance, and log the metrics, the
-    share of answers that are proven optimal, and the mean number of search nodes. After a fit,
-    :attr:`fit_report` and the loggers have these values:
+    share of answers proven optimal, and the mean number of search nodes. After a fit, :attr:`fit_report` and
+    the loggers have these values:
 
     * ``fit/objective``: the objective at the final weights, which can be compared between all kinds of
     training; * if labels have local margins, ``fit/mean_hinge``, the mean over the training instances, and
     ``fit/threshold`` T; * ``fit/error_bound`` = mean hinge / T, an upper bound on the training error of exact
-    hinge decoding. It is left out if labels are missing, since their hinge losses are unknown (in an
-    undirected model, those of known labels, too).
+    hinge decoding. Left out if labels are missing, since the hinge losses of missing labels are unknown (in
+    an undirected model, the losses of known labels, too).
 
     Args:
         model: the model to train.
         loss: (energy, labels) → ``(batch,)``.
         C: the weight of the losses, the same for every instance.
-        penalty: model → the part of the objective that depends only on the weights, such as
+        penalty: model → the part of the objective in only the weights, like
             :func:`~lmbm_torch.training.penalties.quadratic`.
         margin: γ of the reported hinge losses, and of the decoder.
         decoder: energy → :class:`~lmbm_torch.inference.common.results.Decoding`; exact hinge decoding by
@@ -117,7 +117,7 @@ class StructuredModule(LightningModule):
         return self.model(x)
 
     def trained(self) -> Predictor:
-        """Return the model with all that predictions need, such as scaling and schema of the data."""
+        """Return the model with all that predictions need, like scaling and schema of the data."""
         data = self._data()
         return Predictor.of_model(
             self.model,
@@ -154,7 +154,7 @@ class StructuredModule(LightningModule):
     def training_batches(self) -> Iterator[Any]:
         """Yield this process's share of the training part, on the module's device, for :meth:`report`.
 
-        Meanwhile the module is in evaluation mode. The order is always that of epoch 0, so that sums over the
+        Meanwhile the module is in evaluation mode. The order is always that of epoch 0, hence sums over the
         batches are the same to the last digit after a resumed run and after an uninterrupted run.
         """
         loader: Any = self.trainer.train_dataloader

@@ -23,7 +23,7 @@ def bar_chart(
 
     Args:
         panels: measure → method → value; if a panel lacks a method, there is a gap.
-        shares: the measures whose axes always go from 0 to 1, such as F1.
+        shares: the measures whose axes always go from 0 to 1, like F1.
         title: the title above all panels.
 
     Raises:

@@ -81,7 +81,7 @@ def transition_heatmap(transition: Float[np.ndarray, "states states"], label_nam
     """Draw the weight of every transition of a chain, from the state of the row to the state of the column.
 
     Args:
-        transition: the weights, such as a chain estimator's ``transition_``.
+        transition: the weights, like a chain estimator's ``transition_``.
         label_names: one name per state.
 
     Raises:
@@ -113,7 +113,7 @@ def _heatmap(weights: np.ma.MaskedArray, names: Sequence[str], **texts: str) -> 
     """Draw a square heatmap with a scale symmetric around zero; masked cells are grey.
 
     Args:
-        texts: the texts of the axes, such as ``xlabel``.
+        texts: the texts of the axes, like ``xlabel``.
     """
     count = len(weights)
     strongest = max(float(np.abs(weights.filled(0)).max()), np.finfo(np.float64).tiny)

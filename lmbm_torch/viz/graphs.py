@@ -30,7 +30,7 @@ def graph_of_marginals(
 
     Args:
         energy: an energy of a single example.
-        marginals: P(y_i = s), such as ``lmbm_torch.marginals(energy).states[0]``.
+        marginals: P(y_i = s), like ``lmbm_torch.marginals(energy).states[0]``.
         names: the names of the variables; by default their numbers.
         positions: (x, y) of each variable; by default a layout by spring forces.
 

@@ -29,7 +29,7 @@ def label_chart(
     *,
     what: str = "labels",
 ) -> Figure:
-    """Draw a bar for each label's value, such as F1, from 0 to 1; of many labels only the most frequent ones.
+    """Draw a bar for each label's value, like F1, from 0 to 1; of many labels only the most frequent ones.
 
     Args:
         names: one name per label.

@@ -90,18 +90,18 @@ class Limits:
     # Nodes of branch and bound that take as long as one node of the semidefinite search or of an integer
     # programme (scripts/bench/dense_map.py).
     nodes_to_one: int = 1000
-    # Parts of the space of labellings that a search under rules decodes for each example
+    # Nodes, or parts of the space of labellings, that a search under rules decodes for each example
     # (scripts/bench/rules.py).
     parts: int = 1000
     # Draws of each example that estimate the marginals of a directed model (scripts/bench/many_labels.py).
     samples: int = 1000
-    # Likely labellings of a directed model that a search looks for; fewer above 100 labels
+    # Labellings of a directed model, the most probable, that a search looks for; fewer above 100 labels
     # (scripts/bench/expected_f1.py).
     labellings: int = 10_000
-    # Likely labellings for each member and instance of an estimator; fewer above 100 labels. If the
-    # probability is spread evenly, many more would not cover it either (scripts/bench/expected_f1.py).
+    # Labellings, the most probable, for each member and instance of an estimator; fewer above 100 labels. If
+    # the probability is spread evenly, many more would not cover it either (scripts/bench/expected_f1.py).
     member_labellings: int = 1000
-    # Largest number of labellings that each member of a mixture proposes (scripts/bench/ensemble_orders.py).
+    # Labellings that each member of a mixture proposes at most (scripts/bench/ensemble_orders.py).
     candidates: int = 64
     # Share of the probability that the likely labellings may leave out for marginals, whose error is at most
     # this share (scripts/bench/expected_f1.py).

@@ -21,7 +21,7 @@ class Status:
 
     Args:
         exact: the objective meets the proven bound, or the method is exact on this energy.
-        converged: the method ended by its stopping rule and not at a limit.
+        converged: the method ended by the stopping rule and not at a limit.
         num_iters: iterations, samples or search nodes.
         residual: the distance of the objective from the bound, or of the last values from a fixed point; 0 if
             exact.

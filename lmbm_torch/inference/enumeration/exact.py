@@ -71,8 +71,8 @@ def log_partition(energy: Energy, *, known: Known | None = None) -> Float[Tensor
 
     Raises:
         ValueError: the energy has NaN or infinity, or rules that allow no labelling; ``known`` has another
-            shape than (batch, labels), or values other than 0, 1 and NaN; an example (for a bipartite energy:
-            the smaller side) has more than 2^22 labellings.
+            shape than (batch, labels), or values except 0, 1 and NaN; an example (for a bipartite energy: the
+            smaller side) has more than 2^22 labellings.
     """
     if isinstance(energy, BipartiteEnergy):
         side = OneSide.smaller(energy, known)
@@ -181,7 +181,7 @@ def decode(energy: Energy, *, known: Known | None = None, top_k: int = 1) -> Dec
     """Return the labelling with the largest score (MAP), or the ``top_k`` best labellings.
 
     Of equally good labellings, the labelling with the smallest number is returned (label 0 is the most
-    significant bit): the first label in which they differ is 0. For a bipartite energy this holds for the
+    significant bit): 0 at the first different label. For a bipartite energy the rule holds for the
     enumerated, smaller side.
 
     A compiled kernel finds the best labellings of pairwise energies with shared couplings on the CPU, without
@@ -281,7 +281,7 @@ def marginal_map(energy: BipartiteEnergy, *, known: Known | None = None) -> Deco
 
     Raises:
         ValueError: the energy has NaN or infinity; ``known`` has another shape than (batch, visible), or
-            values other than 0, 1 and NaN; an example has more than 2^22 visible labellings.
+            values except 0, 1 and NaN; an example has more than 2^22 visible labellings.
     """
     side = OneSide.visible(energy, known)
     return _decode(side, known, 1, side.score)

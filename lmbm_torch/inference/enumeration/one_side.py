@@ -227,7 +227,7 @@ def _labellings(count: int) -> Float[Tensor, "labellings visible"]:
 
 
 class _LogPartition(torch.autograd.Function):
-    """Function of a machine's three tensors with a derivative of its own, see :func:`log_partition`."""
+    """Function of a machine's three tensors with a custom derivative, see :func:`log_partition`."""
 
     @staticmethod
     def forward(
@@ -333,6 +333,6 @@ def _of_pairs(odds: Float[Tensor, "units many"]) -> Float[Tensor, "pairs states 
 
 
 def _of_units(states: Float[Tensor, "pairs states many"], num_units: int) -> Float[Tensor, "units many"]:
-    """Return for each unit the sum over the states of its pair in which the unit is on."""
+    """Return for each unit the sum over the states of the pair in which the unit is on."""
     sums = states[:, 1:3] + states[:, 3:]
     return sums.flatten(0, 1)[:num_units]

@@ -9,8 +9,8 @@ labelling, found by :func:`lmbm_torch.inference.search.mixture.decode` for any n
 
 Under rules the distribution is conditional on the rules, computed from the likely labellings
 (:func:`lmbm_torch.inference.search.mixture.labellings`). If the labelling of largest expected measure obeys
-the rules, it is the answer. Otherwise the answer is the best of the likely labellings that obey the rules,
-and the measure of the labelling without rules is the bound.
+the rules, the labelling is the answer. Otherwise the answer is the best of the likely labellings that obey
+the rules, and the measure of the labelling without rules is the bound.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def decode(
 
     Raises:
         ValueError: no members, members of different shape, dtype or device; labels of several values for F1
-            or Jaccard; ``known`` of another shape than (batch, labels), or with values that labels do not
-            have; a negative tolerance; a limit that is no positive integer.
+            or Jaccard; ``known`` of another shape than (batch, labels), or with impossible values; a negative
+            tolerance; a limit that is no positive integer.
     """
     first = _checked(energies, measure)
     check_not_negative("tolerance", tolerance)
@@ -322,7 +322,7 @@ def _enumerated(
 
 
 def _together(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the most probable labelling and its probability; several members may have found it."""
+    """Return the most probable labelling and the probability; several members may have found it."""
     best, mass = [], []
     for each, own in zip(labels, probability, strict=True):
         different, place = each.unique(dim=0, return_inverse=True)

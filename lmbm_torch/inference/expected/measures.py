@@ -1,4 +1,4 @@
-"""Expected measures of answers over weighted labellings: the best answer, and its regret.
+"""Expected measures of answers over weighted labellings: the best answer, and the regret.
 
 ``labels`` are weighted labellings (batch or 1, labellings, labels), ``probability`` the weights (batch,
 labellings), and ``left`` (batch,) the probability of all other labellings.
@@ -59,7 +59,7 @@ class Measure(NamedTuple):
     at_once: Callable[[Tensor, Tensor, Tensor], Judgement] | None = None
 
     def judged(self, labels: Tensor, probability: Tensor, left: Tensor) -> Judgement:
-        """Return the best labelling and its quality."""
+        """Return the best labelling and the quality."""
         if self.at_once is not None:
             return self.at_once(labels, probability, left)
         found = self.choose(labels, probability)
@@ -171,7 +171,7 @@ def labelling_of_most_f1(weights: Tensor, empty: Tensor) -> Tensor:
 
 
 def _by_size(labels: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
-    """Return for every size the labelling of largest expected F1, (batch, sizes, labels), and its F1."""
+    """Return for every size the labelling of largest expected F1, (batch, sizes, labels), and the F1."""
     order, worth = _ranked(*_size_weights(labels, probability))
     sizes = torch.arange(1, order.shape[-1] + 1, device=labels.device)
     within = (sizes <= sizes[:, None]).long().expand(len(order), -1, -1)

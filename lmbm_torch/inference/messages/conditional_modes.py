@@ -46,7 +46,7 @@ def decode(
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; ``known`` or ``init`` of a wrong
-            shape or with values other than 0 and 1, or contradicting each other.
+            shape or with values except 0 and 1, or contradicting each other.
     """
     start = _start(energy, num_iters, init, known)
 

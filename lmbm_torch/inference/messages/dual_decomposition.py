@@ -63,7 +63,7 @@ def marginal_map(
 
     Raises:
         ValueError: NaN or infinity in the energy; ``num_iters`` below 1; a negative ``tol``; ``known`` of
-            another shape than (batch, labels), or with values that labels do not have.
+            another shape than (batch, labels), or with impossible values.
     """
     energy.check_values()
     check_count("num_iters", num_iters)

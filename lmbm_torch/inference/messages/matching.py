@@ -1,4 +1,4 @@
-"""Inference that training and prediction share: a routine with its settings, stored in checkpoints."""
+"""Inference that training and prediction share: a routine with the settings, stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROUTINES = {_path(routine): routine for routine in _DECODERS}
 
 
 class MatchedInference(Stored):
-    """Routine over bipartite energies with its settings, shared by a loss and by prediction.
+    """Routine over bipartite energies with the settings, shared by a loss and by prediction.
 
     Approximate inference should be the same in training and in test, in method and iterations
     (belief_propagation_in_crbms_2017, section 6): the loss calls the object, and :meth:`decode` predicts. The
@@ -55,7 +55,7 @@ class MatchedInference(Stored):
         num_iters: the largest number of iterations of each call.
         settings: settings of the routine, None for the routine's default: ``tol``, by default 1e-3 as in the
             paper, ``damping``, and for belief propagation ``backend`` and ``message_dtype``, a torch type or
-            the name of a type, such as ``"float32"``.
+            the name of a type, like ``"float32"``.
 
     Raises:
         ValueError: the routine is none of these, ``num_iters`` is below 1, the routine has no argument of a

@@ -5,10 +5,10 @@ the hidden units answer the visible units, then the visible units answer with th
 as log-odds of 0 (probability 0.5 in the paper). The result is exact if the coupling is a forest and
 propagation has converged; a fixed point of sum-product is a stationary point of the Bethe free energy.
 
-There is a compiled kernel for CPUs and one for GPUs. Without them the plain reference in torch runs; it can
-also be called for differentiation through every iteration
-(:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`). A second GPU kernel
-(:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on the chip.
+There are compiled kernels for CPUs and for GPUs. Without them the plain reference in torch runs; it can also
+be called for differentiation through every iteration (:func:`lmbm_torch.kernels.matrix_bp.plain.propagate`).
+A second GPU kernel (:mod:`lmbm_torch.kernels.matrix_bp.compiled.resident`) runs if a model's messages fit on
+the chip.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``; another dtype; ``num_iters`` below 1; a
             negative ``tol``; ``damping`` outside [0, 1); ``known`` of another shape than (batch, labels), or
-            with values that labels do not have; ``messages`` or ``init`` of another shape, dtype or device,
-            or both given, or ``init`` outside [0, 1]; an unknown ``backend`` or ``message_dtype``, or a
-            backend that does not support the request.
+            with impossible values; ``messages`` or ``init`` of another shape, dtype or device, or both given,
+            or ``init`` outside [0, 1]; an unknown ``backend`` or ``message_dtype``, or a backend that does
+            not support the request.
         ImportError: ``backend="resident"`` without NVRTC.
     """
     propagate = Propagation(backend, message_dtype)
@@ -139,7 +139,7 @@ def max_marginals(
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
 
     Returns:
-        The same fields as :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
+        As :func:`marginals`, without gradient; ``pairwise()`` has no meaning.
 
     Raises:
         ValueError: see :func:`marginals`.

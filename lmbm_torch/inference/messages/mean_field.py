@@ -61,16 +61,16 @@ def marginals(
         num_iters: the largest number of iterations.
         tol: an example has converged once an iteration changes no q_i by more than ``tol``.
         init: the first q, in [0, 1]; by default σ(2 unary) or σ(visible), as without couplings.
-        known: {0, 1, NaN}, NaN for a free label; the bound is then a bound of the log partition over
-            labellings with the known labels.
+        known: {0, 1, NaN}, NaN for a free label; the bound is then for the log partition over labellings with
+            the known labels.
 
     Returns:
         Marginals with ``status.exact`` false, and in ``status.residual`` the last change of q.
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_iters`` below 1;
-            a negative ``tol``; ``known`` of another shape than (batch, labels), or with values that labels do
-            not have; ``init`` of another shape or dtype, outside [0, 1], or in contradiction to ``known``.
+            a negative ``tol``; ``known`` of another shape than (batch, labels), or with impossible values;
+            ``init`` of another shape or dtype, outside [0, 1], or in contradiction to ``known``.
     """
     energy.check_values()
     check_count("num_iters", num_iters)

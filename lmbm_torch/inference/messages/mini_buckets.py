@@ -1,10 +1,10 @@
 """Lower and upper bounds of the log partition, as close as time and memory allow.
 
-Labels are summed out one after another, as in :mod:`~lmbm_torch.inference.graphs.elimination`. A label's
-bucket holds all terms with the label: cliques, and messages of labels that were summed out before. If a
-bucket joins more labels than a table may have, the bucket is split into parts f_r, each with its own copy of
-the label and its own message (Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003).
-For weights w_r that sum to 1, Hölder's inequality says
+Labels are summed out in turn, as in :mod:`~lmbm_torch.inference.graphs.elimination`. A label's bucket holds
+all terms with the label: cliques, and messages of labels that were summed out before. If a bucket joins more
+labels than a table may have, the bucket is split into parts f_r, each with a copy of the label and a message
+(Dechter and Rish, Mini-buckets: a general scheme for bounded inference, 2003). For weights w_r that sum to 1,
+Hölder's inequality says
 
     Σ_y Π_r f_r(y) ≤ Π_r (Σ_y f_r(y)^(1/w_r))^(w_r)    where all w_r > 0,
 
@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Label, and the parts of its bucket; the index of a part counts the parts of all buckets."""
+    """Label, and the parts of the bucket; the index of a part counts the parts of all buckets."""
 
     label: int
     parts: tuple[Part, ...]
@@ -179,8 +179,8 @@ def bounds(
 
     Raises:
         ValueError: NaN or infinity in the energy, couplings that differ by direction; ``known`` of another
-            shape than (batch, labels), or with values that labels do not have; a ``width`` or ``num_iters``
-            below 1; a width at which one example's tables exceed a GiB; a graph without an allowed labelling.
+            shape than (batch, labels), or with impossible values; a ``width`` or ``num_iters`` below 1; a
+            width at which one example's tables exceed a GiB; a graph without an allowed labelling.
     """
     check_count("width", width)
     check_count("num_iters", num_iters)

@@ -97,9 +97,9 @@ def decode(
         marginals.
 
     Raises:
-        ValueError: ``known`` of another shape than (batch, labels), or with values that labels do not have;
-            constraints over another number of labels, or constraints that contradict the known labels;
-            ``top_k`` below 1, or above the number of an example's labellings.
+        ValueError: ``known`` of another shape than (batch, labels), or with impossible values; constraints
+            over another number of labels, or constraints that contradict the known labels; ``top_k`` below 1,
+            or above the number of an example's labellings.
     """
     probability = marginals.labels.double()
     batch_size, num_labels = probability.shape

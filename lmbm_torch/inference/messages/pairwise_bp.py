@@ -118,7 +118,7 @@ def descend(model: Model, start: Array, tol: float, num_iters: int) -> tuple[Poi
     """Minimise the Bethe free energy from the fields ``start``; return point, largest |gradient| and steps.
 
     The gradient with respect to a label's mean is the label's field minus its unary and the sum of the
-    messages to it. So one more update of belief propagation changes no message by more than the largest
+    messages to it. Hence one more update of belief propagation changes no message by more than the largest
     |gradient|.
     """
     point = _paired(model, start)
@@ -281,8 +281,8 @@ def marginals(
     Raises:
         ValueError: NaN or infinity in the energy or in ``messages``, or couplings that are not symmetric;
             another dtype; ``num_iters`` below 1; a negative ``tol`` or ``newton_iters``; ``damping`` outside
-            [0, 1); ``known`` of another shape than (batch, labels), or with values that labels do not have;
-            ``messages`` of another shape, dtype, device or graph.
+            [0, 1); ``known`` of another shape than (batch, labels), or with impossible values; ``messages``
+            of another shape, dtype, device or graph.
         RuntimeError: a gradient is differentiated again.
     """
     graph = Graph.of(first_order(energy, "pairwise_bp.marginals"), known, sum_tail)
@@ -314,7 +314,7 @@ def max_marginals(
         energy: see :func:`marginals`, also for all other arguments; ``known`` restricts the labellings.
 
     Returns:
-        The same fields as :func:`marginals`, without gradient.
+        As :func:`marginals`, without gradient.
 
     Raises:
         ValueError: see :func:`marginals`.

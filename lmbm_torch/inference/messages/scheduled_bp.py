@@ -1,8 +1,8 @@
 """Belief propagation on restricted Boltzmann machines in other orders, and annealed mixed products.
 
-These are reference routines in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends
-all messages of a side at once, these routines one hidden unit's at a time. Sequential and residual schedules
-need fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
+Reference routines in torch for small models: :mod:`~lmbm_torch.inference.messages.matrix_bp` sends all
+messages of a side at once, these routines one hidden unit's at a time. Sequential and residual schedules need
+fewer updates and converge more often; annealing keeps mixed-product propagation out of cycles.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ and log Σ or max over both spins of a pair are sizes as well: sum-product and m
 ``size``. A pair's appearance ρ is the probability that a random tree contains the pair. In reweighted
 propagation u is computed with J/ρ, and counts ρ times in the field of i. For plain propagation ρ is 1.
 
-The random spanning tree is drawn with a probability proportional to the product of its weights (one tree for
+The random spanning tree is drawn with a probability proportional to the product of the weights (one tree for
 each connected part; Wainwright, Jaakkola and Willsky 2005). By the effective resistance R_ij this is ρ_ij =
 w_ij R_ij, on a complete graph with equal weights (labels − 1) / pairs.
 
@@ -100,7 +100,7 @@ class Graph:
 
         Raises:
             ValueError: NaN or infinity in the energy, or couplings that are not symmetric; another dtype;
-                ``known`` of another shape than (batch, labels), or with values that labels do not have.
+                ``known`` of another shape than (batch, labels), or with impossible values.
         """
         energy.check_values()
         check_known(known, energy.device, energy.batch_size, energy.num_labels)
@@ -288,7 +288,7 @@ def marginals(
 ) -> Marginals:
     """Return tree-reweighted marginals; ``log_partition`` is never below the exact value, up to rounding.
 
-    The bound holds with and without convergence. At convergence it is the least bound for these trees, and
+    The bound holds with and without convergence. At convergence the bound is the least for the trees, and
     exact on a forest. Gradients are as for :func:`lmbm_torch.inference.messages.pairwise_bp.marginals`.
 
     Args:

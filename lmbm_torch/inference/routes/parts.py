@@ -2,7 +2,7 @@
 
 In the score of a Boltzmann machine, known labels couple no other labels and so cut the graph apart: their
 couplings are added to the fields of their neighbours. In sums of margins, hinge losses and log-probabilities
-of a directed model, each label has a term, known or not: the term couples all its free labels, and a known
+of a directed model, each label has a term, known or not: the term couples all the free labels, and a known
 label joins the part of these labels. A rule couples its free labels while some labelling can break the rule.
 """
 

@@ -61,7 +61,7 @@ def decode(
     Raises:
         TypeError: no routine decodes this kind of energy.
         ValueError: the energy is not finite or has too many labels; ``known`` has another shape than (batch,
-            labels), values other than 0, 1 and NaN, or is not supported; ``top_k`` is below 1, above the
+            labels), values besides 0, 1 and NaN, or is not supported; ``top_k`` is below 1, above the
             number of an example's labellings, or not supported; the node limit is no positive integer.
 
     Examples:
@@ -86,7 +86,7 @@ def decode_hinge(
     node_limit: NodeLimit = "auto",
     constraints: Constraints | None = None,
 ) -> Decoding:
-    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with its certificate.
+    """Return argmin_y Σ_i [margin − m_i]_+, the labelling of least hinge loss, with the certificate.
 
     Args:
         energy: a directed model or a Boltzmann machine; with cliques of three or more: at most 22 labels.
@@ -151,8 +151,8 @@ def decode_expected(
     Raises:
         TypeError: a member is no directed or sequential energy.
         ValueError: there are no members, or members differ in shape, dtype or device; ``measure`` is unknown;
-            ``known`` has another shape than (batch, labels), or values other than 0, 1 and NaN; ``tolerance``
-            is negative; a limit is no positive integer; the rules are over another number of labels, or
+            ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN; ``tolerance`` is
+            negative; a limit is no positive integer; the rules are over another number of labels, or
             contradict ``known``.
 
     Examples:

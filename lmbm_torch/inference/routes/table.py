@@ -43,7 +43,7 @@ NodeLimit = int | Literal["auto"] | None
 
 @runtime_checkable
 class Matched(Protocol):
-    """Inference that a model was trained with, such as
+    """Inference that a model was trained with, like
     :class:`~lmbm_torch.inference.messages.matching.MatchedInference`."""
 
     @property
@@ -94,7 +94,7 @@ class Query:
         """Return the largest number of unknown labels of an example.
 
         Raises:
-            ValueError: ``known`` has another shape than (batch, labels), or values other than 0, 1 and NaN.
+            ValueError: ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN.
         """
         return self.energy.num_labels if self.known is None else self._free
 
@@ -607,7 +607,7 @@ def route_of(query: Query) -> Route:
 
     Raises:
         TypeError: no route leads from the kind of energy to the quantity.
-        ValueError: ``known`` has another shape than (batch, labels), or values other than 0, 1 and NaN.
+        ValueError: ``known`` has another shape than (batch, labels), or values except 0, 1 and NaN.
     """
     kind = type(query.first)
     for route in _rows(kind, query.quantity, query.constraints is not None):

@@ -1,7 +1,7 @@
 """Annealed importance sampling, forward and reverse, for likelihoods of restricted Boltzmann machines.
 
 Forward chains go from an energy with a known partition function to the given energy. They give an unbiased
-estimate of the partition function; its logarithm is too low on average, so log-likelihoods are too high.
+estimate of the partition function; its logarithm is too low on average, hence log-likelihoods are too high.
 Reverse chains go from given labels back to the first energy; log-likelihoods are then too low.
 :mod:`~lmbm_torch.inference.sampling.log_likelihood` combines both.
 """
@@ -46,9 +46,8 @@ def estimate(
     temperatures and the path.
 
     The standard error reflects only states that the chains have visited. If most of Z lies in a few states
-    that chains from the biases hardly ever visit, all chains may miss these states and still agree: for a
-    model trained on images, the estimate was 20 nats lower without ``base`` than with it, at standard errors
-    below 1.
+    that chains from the biases hardly ever visit, all chains may miss the states and still agree: for a model
+    trained on images, the estimate was 20 nats lower without ``base``, at standard errors below 1.
 
     Args:
         energy: a bipartite energy, on any device.
@@ -59,14 +58,14 @@ def estimate(
         known: {0, 1, NaN}, NaN for a free visible unit; the partition then sums over the free units.
         base: log-odds of the visible units at the start, with hidden units at ½; best are the log-odds of the
             units' frequencies in the data. By default the energy's own biases on both sides.
-        path: energies along the way, in order, such as earlier states of the training; by default a straight
+        path: energies along the way, in order, like earlier states of the training; by default a straight
             path.
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; fewer than 2 chains, or fewer
             temperatures than parts of the path; ``known`` of another shape than (batch, labels), or with
-            values that labels do not have; a ``base`` of another shape, dtype or device, or not finite; a
-            ``path`` of other sizes, dtypes or devices than the energy.
+            impossible values; a ``base`` of another shape, dtype or device, or not finite; a ``path`` of
+            other sizes, dtypes or devices than the energy.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)
@@ -114,8 +113,8 @@ def reverse(
         num_temperatures, generator, base, path: see :func:`estimate`, with the same order of the path.
 
     Raises:
-        ValueError: see :func:`estimate`; ``labels`` of another shape than (batch, visible), or values other
-            than 0 and 1.
+        ValueError: see :func:`estimate`; ``labels`` of another shape than (batch, visible), or values except
+            0 and 1.
     """
     _check_chains(num_chains)
     parts = _annealing(energy, base, path, num_temperatures)

@@ -153,7 +153,7 @@ def sample(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``num_steps`` below 1;
-            ``known`` or ``init`` of a wrong shape or with values other than 0 and 1, or in contradiction.
+            ``known`` or ``init`` of a wrong shape or with values except 0 and 1, or in contradiction.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

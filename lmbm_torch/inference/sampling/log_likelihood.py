@@ -50,7 +50,7 @@ def bounds(
         num_temperatures, generator, base, path: options of both estimates; see :mod:`annealed_importance
             <lmbm_torch.inference.sampling.annealed_importance>`.
         num_examples: the number of examples for the reverse estimate, drawn at random from ``labels``; at
-            least 2, at most all. The standard error is that of the mean over these examples.
+            least 2, at most all. The standard error is for the mean over the examples.
         chains_per_example: the number of chains of the reverse estimate, at least 2.
 
     Returns:
@@ -59,7 +59,7 @@ def bounds(
 
     Raises:
         ValueError: the energy has several examples; ``labels`` have another shape than (examples, visible),
-            or values other than 0 and 1; a number is below 2; one of the estimates refuses the input.
+            or values except 0 and 1; a number is below 2; one of the estimates refuses the input.
     """
     energy.check_values()
     if energy.batch_size != 1:

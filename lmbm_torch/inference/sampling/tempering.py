@@ -110,7 +110,7 @@ def sample(
     Args:
         energy: a bipartite energy, on any device.
         num_steps: the number of steps; the first step proposes swaps of the even pairs.
-        path: energies from an easy energy to the neighbour of ``energy``, such as :func:`path_from_base`.
+        path: energies from an easy energy to the neighbour of ``energy``, like :func:`path_from_base`.
         num_chains: the number of chains for each example; with ``init``, the shape of ``init`` decides.
         init: {0, 1}, the first states of all replicas, with the replica of ``energy`` last; by default drawn
             without couplings.
@@ -118,7 +118,7 @@ def sample(
 
     Raises:
         ValueError: NaN or infinity in the energy or along the path; a count below 1; an empty path, or a path
-            of other sizes, dtypes or devices; ``init`` of another shape, or with values other than 0 and 1.
+            of other sizes, dtypes or devices; ``init`` of another shape, or with values except 0 and 1.
     """
     energy.check_values()
     check_count("num_steps", num_steps)

@@ -2,7 +2,7 @@
 
 Each prefix is continued first with the value that the local field prefers (1 for a field of 0); among equally
 good prefixes the first ones are kept. A label's loss is never negative: no unvisited labelling costs less
-than the cheapest dropped prefix. If the labelling found costs no more than that, it is proven optimal.
+than the cheapest dropped prefix. If the labelling found costs no more, the labelling is proven optimal.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def decode(
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy; ``width`` below 1; ``known`` of another
-            shape than (batch, labels), or with values that labels do not have.
+            shape than (batch, labels), or with impossible values.
     """
     if isinstance(energy, SequentialEnergy):
         return _sweep(energy, width, known)

@@ -254,7 +254,8 @@ def decode(
     Args:
         energy: a directed model with labels of two or more values, on any device; the search runs on the CPU.
         known: given labels, NaN for a free label; the answer keeps the known labels.
-        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
+        top_k: the number of labellings to return, best first; the bound then holds for all further
+            labellings.
         node_limit: the number of expanded prefixes after which an example's search ends, if ``top_k``
             labellings were found.
         tolerance: ε ≥ 0; the search ends once no labelling is more than e^ε times as probable as the answer.
@@ -266,9 +267,9 @@ def decode(
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
-            not sum to 1; ``known`` of another shape than (batch, labels), or with values that labels do not
-            have; a node limit or ``top_k`` that is no positive integer; more labellings requested than an
-            example has; a negative tolerance.
+            not sum to 1; ``known`` of another shape than (batch, labels), or with impossible values; a node
+            limit or ``top_k`` that is no positive integer; more labellings requested than an example has; a
+            negative tolerance.
     """
     return search(energy, known, top_k, node_limit, tolerance, best_first_round)
 

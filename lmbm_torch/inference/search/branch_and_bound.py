@@ -59,7 +59,8 @@ def decode_hinge(
             the first leaves of the search, for ``top_k=1`` the greedy labelling.
         node_limit: the number of nodes after which an example's search ends, if ``top_k`` leaves were found.
         known: {0, 1, NaN}, NaN for a free label; hinge losses of known labels count, too.
-        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
+        top_k: the number of labellings to return, best first; the bound then holds for all further
+            labellings.
         constraints: rules that the labellings must obey, propagated at every node; with cliques or a cutoff,
             :mod:`lmbm_torch.inference.under_rules.constrained` searches.
 
@@ -69,10 +70,10 @@ def decode_hinge(
 
     Raises:
         ValueError: NaN or infinity or a misplaced parent in the energy; ``known`` of another shape than
-            (batch, labels), or with values that labels do not have; a margin or cutoff that is not a finite
-            number above 0; a node limit or ``top_k`` that is no positive integer; more labellings requested
-            than an example has; constraints over another number of labels, or constraints that contradict the
-            known labels.
+            (batch, labels), or with impossible values; a margin or cutoff that is not a finite number above
+            0; a node limit or ``top_k`` that is no positive integer; more labellings requested than an
+            example has; constraints over another number of labels, or constraints that contradict the known
+            labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -262,7 +263,7 @@ def _ceiling(margin: float, temperature: float, cutoff: float | None) -> float:
 def _clique_places(
     cliques: Sequence[Sequence[int]], position: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each clique's parents, filled up with the number of labels, and its child, by position."""
+    """Return each clique's parents, filled up with the number of labels, and the child, by position."""
     most = max(map(len, cliques), default=2) - 1
     places = [sorted(position[label] for label in clique) for clique in cliques]
     parents = [clique[:-1] + [len(position)] * (most + 1 - len(clique)) for clique in places]

@@ -62,7 +62,8 @@ def decode(
     Args:
         energies: the members, of one shape.
         known: {0, 1} for given labels, NaN for labels to decode.
-        top_k: the number of labellings to return, best first; the bound then holds for all other labellings.
+        top_k: the number of labellings to return, best first; the bound then holds for all further
+            labellings.
         max_candidates: the largest number k of proposals of each member; at least ``top_k``.
         node_limit: the number of nodes after which a member's search ends, see
             :func:`branch_and_bound.decode` and :func:`best_first.decode`; the example's search ends, too.
@@ -198,7 +199,7 @@ def _allowed_labellings(
 ) -> LikelyLabellings:
     """Return :func:`labellings` under rules: search more and more labellings, and keep the allowed ones.
 
-    All of the remaining mass may obey the rules, so it must be small relative to the allowed mass found.
+    All of the remaining mass may obey the rules, hence it must be small relative to the allowed mass found.
     """
     check_rules(energies[0], constraints, known)
     rows, left = torch.arange(energies[0].batch_size, device=energies[0].device), mass_left

@@ -148,8 +148,8 @@ def labellings(
 
     Raises:
         ValueError: NaN, infinity or a misplaced parent in the energy, or conditional probabilities that do
-            not sum to 1; ``known`` of another shape than (batch, labels), or with values that labels do not
-            have; a negative ``mass_left``; a limit that is no positive integer.
+            not sum to 1; ``known`` of another shape than (batch, labels), or with impossible values; a
+            negative ``mass_left``; a limit that is no positive integer.
     """
     check_not_negative("mass_left", mass_left)
     check_count("max_labellings", max_labellings)

@@ -45,7 +45,7 @@ class Sequential:
 
         Raises:
             ValueError: the energy has NaN, infinity or a parent after its child; ``known`` has another shape
-                than (batch, labels), or values that a label does not have.
+                than (batch, labels), or impossible values.
         """
         energy.check_values()
         states = energy.num_states if isinstance(energy, SequentialEnergy) else (2,) * energy.num_labels

@@ -68,9 +68,9 @@ def decode_hinge(
 
     Raises:
         ValueError: NaN or infinity in the energy, or couplings that are not symmetric; ``known`` of another
-            shape than (batch, labels), or with values that labels do not have; a margin that is not a finite
-            number above 0; a node limit that is no positive integer; constraints over another number of
-            labels, or constraints that contradict the known labels.
+            shape than (batch, labels), or with impossible values; a margin that is not a finite number above
+            0; a node limit that is no positive integer; constraints over another number of labels, or
+            constraints that contradict the known labels.
     """
     check_positive("margin", margin)
     if constraints is not None:
@@ -136,7 +136,7 @@ def decode_by_flips(energy: PairwiseEnergy, *, known: Known | None = None) -> De
 
     Raises:
         ValueError: NaN or infinity in the energy; ``known`` of another shape than (batch, labels), or with
-            values that labels do not have.
+            impossible values.
     """
     problem = undirected_problem(energy, known)
     spins = torch.from_numpy(kernels("search.undirected").raised_scores(problem))

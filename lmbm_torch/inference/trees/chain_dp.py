@@ -3,7 +3,7 @@
 Source: max_margin_markov_networks_survey_2003, section 4.2.
 
 The largest log-potential is first subtracted at each position, and the largest entry of each message after
-each step: so rounding errors do not grow with the length of a chain.
+each step: hence rounding errors do not grow with the length of a chain.
 
 On the CPU a kernel goes through each chain by itself, gradients included; without a kernel, and for gradients
 of gradients, each position is one step for the whole batch. A step of sum-product is a matrix product of
@@ -83,7 +83,7 @@ def entropy(energy: ChainEnergy) -> Float[Tensor, " batch"]:
     """Return −Σ_y p(y) log p(y), in nats; differentiable, with a table of states by states in each step.
 
     A forward pass computes H_t(s), the entropy of the labels before t given y_t = s, by the chain rule. No
-    term is negative, and terms are far smaller than scores, so few digits are lost.
+    term is negative, and terms are far smaller than scores, hence few digits are lost.
 
     Args:
         energy: see :func:`log_partition`.

@@ -53,7 +53,7 @@ def is_mapped_energy(energy: ChainEnergy) -> bool:
 def _suits_operator(energy: ChainEnergy) -> bool:
     """Return whether the operator has all derivatives that callers may need.
 
-    Exported programs use only PyTorch's own operators, so that they run without this library.
+    Exported programs use only PyTorch's own operators, hence they run without this library.
     """
     if energy.unary.device.type != "cpu" or torch.compiler.is_exporting():
         return False

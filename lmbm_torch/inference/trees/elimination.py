@@ -129,9 +129,9 @@ class Tables(NamedTuple):
 
 
 def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Tensor, " batch"]:
-    """Eliminate one variable after another by ``combine``, such as logsumexp or max; return the total.
+    """Eliminate one variable after another by ``combine``, like logsumexp or max; return the total.
 
-    The largest entry of each message is subtracted, so that messages do not grow with the number of labels.
+    The largest entry of each message is subtracted, hence messages do not grow with the number of labels.
 
     Args:
         problem: the tables.
@@ -163,7 +163,7 @@ def eliminate(problem: Tables, combine: Callable[[Tensor], Tensor]) -> Float[Ten
 def traced(
     problem: Tables, combined: list[Tensor], num_samples: int, choose: Callable[[Tensor], Tensor]
 ) -> Int[Tensor, "num_samples batch variables"]:
-    """Choose values in the reverse order of elimination, each given the other variables of its table.
+    """Choose values in the reverse order of elimination, each given the other variables of the table.
 
     Args:
         problem: the eliminated tables.

@@ -62,7 +62,7 @@ def scopes_of(energy: Machine | DirectedEnergy) -> Cliques:
 
 
 def families(energy: Machine | DirectedEnergy) -> Cliques:
-    """Return for each label the label and the others in its margin: parents, or neighbours in the graph."""
+    """Return for each label the label and the others in the margin: parents, or neighbours in the graph."""
     others = [{*row.nonzero()[:, 0].tolist()} for row in _seen(energy).cpu()]
     if isinstance(energy, DirectedEnergy):
         place = energy.positions.tolist()

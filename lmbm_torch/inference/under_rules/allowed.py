@@ -89,7 +89,7 @@ def best_scores(
 
     Raises:
         ValueError: the energy has NaN or infinity; ``known`` or the rules have another number of labels than
-            the energy, or contradict each other; ``known`` has values other than 0, 1 and NaN; a limit or
+            the energy, or contradict each other; ``known`` has values except 0, 1 and NaN; a limit or
             ``top_k`` is no positive integer; ``top_k`` is above the number of allowed or found labellings.
     """
     precise, kernel = energy.to(torch.float64), _kernel()

@@ -3,8 +3,8 @@
 The consequences of the rules (:meth:`~lmbm_torch.constraints.Constraints.propagate`) are filled in, and an
 example is decoded given the consequences. If the best labelling obeys the rules, the example is done.
 Otherwise the labellings are split into two parts by the value of a label of a broken rule, and both parts are
-decoded in the same way; the part with the best bound is split next. When the part with the best bound has a
-best labelling that obeys all rules, it is the best allowed labelling. For several labellings, each labelling
+decoded in the same way; the part with the best bound is split next. When the best labelling of the part with
+the best bound obeys all rules, the labelling is the best allowed one. For several labellings, each labelling
 found is split off (Lawler 1972). Rules are checked on the CPU; energies stay on their device.
 
 If many rules are broken at once, many parts must be decoded. Belief networks and Boltzmann machines have
@@ -52,7 +52,7 @@ def decode(
     Args:
         energy: an energy that ``routine`` takes.
         constraints: rules over the energy's labels.
-        routine: ``routine(energy, known=...)``, such as :func:`lmbm_torch.inference.decode`, which returns
+        routine: ``routine(energy, known=...)``, like :func:`lmbm_torch.inference.decode`, which returns
             one labelling for each example, with objective and bound.
         known: {0, 1, NaN}, NaN for a free label.
         top_k: the number of labellings to return, best first.
@@ -163,7 +163,7 @@ def restricted(energy: Energy, constraints: Constraints, *, known: Known | None 
     Raises:
         TypeError: the energy has labels of more than two values.
         ValueError: constraints over another number of labels; ``known`` of another shape than (batch,
-            labels), or with values that labels do not have.
+            labels), or with impossible values.
     """
     if isinstance(energy, SequentialEnergy):
         raise TypeError(f"energy: expected a kind with labels in {{0, 1}}, got {type(energy).__name__}")
@@ -207,7 +207,7 @@ class Part:
         return halves
 
     def without_best(self) -> np.ndarray:
-        """Return the fixed labels of parts that have all labellings of this part except ``labels``."""
+        """Return the fixed labels of parts with all labellings of this part except ``labels``."""
         free = np.isnan(self.fixed).nonzero()[0]
         parts = np.repeat(self.fixed[None], len(free), 0)
         for part, label in zip(range(len(free)), free, strict=True):

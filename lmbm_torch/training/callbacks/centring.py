@@ -1,6 +1,6 @@
 """Gradients of restricted Boltzmann machines in centred coordinates: units minus means.
 
-Units and inputs with a mean other than 0 correlate the gradients of weights and biases: a step in weights
+Units and inputs with a mean besides 0 correlate the gradients of weights and biases: a step in weights
 undoes a part of a step in biases. In x − E x, v − E v and h − E h the same model is far better conditioned
 (Montavon and Müller, "Deep Boltzmann machines and the centering trick", 2012).
 """

@@ -95,7 +95,7 @@ class VisitedNodes(EvaluationCallback):
 
 
 class FiniteObjective(Callback):
-    """A callback that ends the training before a step if the objective is infinite or NaN.
+    """A callback to end the training before a step if the objective is infinite or NaN.
 
     The checkpoints are then from the last complete epoch.
     """
@@ -116,7 +116,7 @@ class FiniteObjective(Callback):
 
 
 class SeededEpochs(Callback):
-    """A callback that sets torch's seed, for instance for dropout, from the run's seed and the epoch.
+    """A callback to set torch's seed, for instance for dropout, from the run's seed and the epoch.
 
     A resumed run then draws the same numbers as an uninterrupted run.
     """

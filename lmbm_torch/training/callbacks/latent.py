@@ -24,7 +24,7 @@ with naming_extras():
 
 
 class IterationSchedule(Callback):
-    """A schedule that sets ``first`` + epoch iterations of inference, where epochs are counted from 0.
+    """A schedule of ``first`` + epoch iterations of inference, where epochs are counted from 0.
 
     Belief propagation takes longer to converge as parameters grow (belief_propagation_in_crbms_2017,
     section 6, with ``first`` = 7).
@@ -43,7 +43,7 @@ class IterationSchedule(Callback):
 
 
 class BestWeights(Callback):
-    """A callback that restores the best epoch's weights and number of iterations after a fit.
+    """A callback to restore the best epoch's weights and number of iterations after a fit.
 
     So the test uses the model that early stopping chooses. The checkpoint comes from the trainer's first
     ``ModelCheckpoint`` with a ``monitor``; if there is none, the last weights stay.

@@ -32,7 +32,7 @@ class LogLikelihood(Callback):
     Args:
         every: the interval in epochs.
         seed: the seed of the estimates.
-        settings: arguments of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, such as
+        settings: arguments of :func:`~lmbm_torch.inference.sampling.log_likelihood.bounds`, like
             ``num_temperatures``.
 
     Raises:

@@ -41,7 +41,7 @@ class GroupedScalars(loggers.TensorBoardLogger):
 
 
 class Charts(Callback):
-    """A callback that adds charts of several scalars to the tab "Custom Scalars"."""
+    """A callback to add charts of several scalars to the tab "Custom Scalars"."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for writer in writers(trainer):
@@ -49,10 +49,10 @@ class Charts(Callback):
 
 
 class Hyperparameters(Callback):
-    """A callback that adds a row of settings and test metrics to the tab "HParams", to compare runs.
+    """A callback to add a row of settings and test metrics to the tab "HParams", to compare runs.
 
     Args:
-        values: settings by name. Settings of None are left out; of a path such as
+        values: settings by name. Settings of None are left out; of a path like
             ``lmbm_torch.losses.local_hinge`` only the last name is shown.
         measures: the tags of logged scalars.
     """
