@@ -73,7 +73,7 @@ class RestrictedEnergy:
         if name.startswith("_"):
             raise AttributeError(name)
         raise RestrictedEnergyError(
-            f"energy: expected an energy without rules, since {name} is needed, got {type(self).__name__}; "
+            f"energy: expected one without rules, since {name} is needed, got {type(self).__name__}; "
             "use inference.enumeration.exact, or lmbm_torch.inference with constraints"
         )
 

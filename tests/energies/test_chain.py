@@ -112,7 +112,7 @@ def test_a_boltzmann_machine_along_a_path_scores_the_same(seed, num_labels, per_
 
 def test_a_path_is_refused_that_misses_couplings():
     energy = random_pairwise_energy(0, 3)
-    with pytest.raises(ValueError, match=r"^path: expected couplings between neighbours"):
+    with pytest.raises(ValueError, match=r"^path: expected couplings only between neighbours"):
         ChainEnergy.from_pairwise(energy, [0, 1, 2])
     with pytest.raises(ValueError, match=r"^path: expected a permutation"):
         ChainEnergy.from_pairwise(energy, [0, 1, 1])

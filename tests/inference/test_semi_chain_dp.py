@@ -98,8 +98,8 @@ def test_values_and_labels_are_refused_by_name():
     energy = replace(random_semi_chain_energy(0, 4), lengths=[4] * 4)
     energy = replace(energy, unary=energy.unary.nan_to_num(0.0), segments=None)
     for labels, message in (
-        ([-2, 0, 0, 0], "labels: expected segments of at most 3 positions from the first on"),
-        ([0, -2, -2, -2], "labels: expected segments of at most 3"),
+        ([-2, 0, 0, 0], "labels: expected segments of 1 to 3 positions, the first at position 0"),
+        ([0, -2, -2, -2], "labels: expected segments of 1 to 3"),
         ([0, 2, 0, 0], "labels: expected 0 to 1 or −2"),
         ([0, -1, 0, 0], "labels: expected 0 to 1 or −2"),
     ):
